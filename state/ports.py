@@ -1,0 +1,228 @@
+"""What the shells need from the outside world, as Protocols.
+
+`Log` and `Ownership` are what a worker needs; `Commands`, `RunReader` and `Readiness` are what the
+producers need; `Clock` and `Deliver` keep time and HTTP out of everything but infra/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from surefoot.state.model import Status
+
+#: the two input topics of an agent
+InputKind = Literal["commands", "tasks"]
+INPUT_KINDS: tuple[InputKind, InputKind] = ("commands", "tasks")
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """One record as read: raw bytes, and where it stood."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """One record to write. The partition is always explicit."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a record was written."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A change of what this worker is to own, in partitions of the agent.
+
+    `retained` were ours before and nobody else can have had them in between.
+    """
+
+    gained: frozenset[int]
+    retained: frozenset[int]
+    lost: frozenset[int]
+
+
+class Log(Protocol):
+    """One agent's topics, as one worker of its consumer group sees them."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions every topic of the agent has."""
+
+    async def start(self, on_change: Callable[[Assignment], None]) -> None:
+        """Join the group. `on_change` is called with every gained partition already paused; it
+        must not block."""
+
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        """Read what has come in. Never cancel it: only its own timeout may end it."""
+
+    def pause(self, partition: int) -> None:
+        """Stop reading both inputs of the partition."""
+
+    def resume(
+        self, partition: int, positions: Mapping[InputKind, int | None] | None = None
+    ) -> None:
+        """Read on; from `positions` (next offset to read, None = the beginning) where given."""
+
+    async def positions(self, partition: int) -> dict[InputKind, int]:
+        """Next offset to read of each input that has been read to its end (last stable offset),
+        transaction markers stepped over. An input with more to read is left out."""
+
+    async def own(self, partition: int) -> Ownership:
+        """Take the partition over: fences the former owner and settles its open transaction.
+
+        Raises: Unavailable — nothing has changed hands for certain; call again.
+        """
+
+    def lease_left_s(self) -> float:
+        """Seconds for which this worker may still believe that its partitions are its own.
+
+        Counted from the last proof by the group coordinator, and shorter than the session
+        timeout, so that it is over before anybody else can own them.
+        """
+
+    async def stop(self, *, leave: bool) -> None:
+        """Close; with `leave` the group is told, so that others take over at once."""
+
+
+class Ownership(Protocol):
+    """One partition of one agent, held under one producer epoch."""
+
+    async def committed(self) -> dict[InputKind, int | None]:
+        """Committed offsets (next to read) as the broker has them now; None = never committed."""
+
+    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+        """Feed every committed state record from offset `start` (None = the beginning) to the high
+        watermark to `apply`, in order. Returns the position reached: the next offset.
+
+        Raises: Unavailable — no progress within the deadline; what was applied stays applied.
+        """
+
+    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+        """Write all `records` and the offsets (next to read) in one transaction, or nothing.
+
+        Returns the next offset of the state partition after the transaction. Cancelling it does
+        not stop the transaction: the outcome is then unknown.
+
+        Raises: FencedError — a newer owner exists, nothing was written;
+        RecordTooLarge — nothing was written, this ownership can go on;
+        OutcomeUnknown — anything else: retire this ownership, take a new one, read back.
+        """
+
+    async def close(self) -> None:
+        """Give it up; an open transaction is left to be fenced. Safe to call twice."""
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall clock, epoch ms UTC."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that only ever go up, also while the process is stopped."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+
+    def unique(self) -> str:
+        """A new id: URL-safe, ordered by time to the millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpResponse:
+    status: int
+    headers: Mapping[str, str]
+    #: at most the first KiB
+    body: bytes
+
+
+class Deliver(Protocol):
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Send one request; redirects are not followed. Raises RetryableError when no answer came
+        (then it may or may not have been acted upon)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as the outside sees it."""
+
+    run_id: str
+    agent: str
+    version: int
+    status: Status
+    seq: int
+    step: str
+    attempt: int
+    created_ms: int
+    updated_ms: int
+    due_ms: int | None
+    payload: bytes
+    result: bytes | None
+    failure: Mapping[str, Any] | None
+
+
+class Commands(Protocol):
+    async def start(
+        self,
+        agent: str,
+        run_id: str,
+        payload: bytes,
+        *,
+        traceparent: str | None = None,
+        deadline_s: float,
+    ) -> Position:
+        """Ask for a run. Returns once all in-sync replicas have the command.
+
+        Raises: Unavailable — it may or may not have been written; asking again with the same
+        run_id makes one run.
+        """
+
+
+class RunReader(Protocol):
+    """Reads committed state and history only."""
+
+    async def get(self, agent: str, run_id: str) -> RunView | None: ...
+
+    async def list(
+        self, agent: str, *, status: Status | None = None, limit: int = 50
+    ) -> Sequence[RunView]:
+        """Most recently updated first."""
+
+    def events(
+        self, agent: str, run_id: str, after: int | None
+    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        """(offset, event) of one run from the offset after `after`, then live; ends after the
+        event that ends the run."""
+
+
+class Readiness(Protocol):
+    async def check(self, agent: str) -> None:
+        """Commit a real transaction to the agent's state topic. Raises Unavailable with why not."""
