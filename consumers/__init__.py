@@ -1,0 +1,1 @@
+"""Shells that take records out of Kafka: the worker and the relay."""

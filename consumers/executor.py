@@ -1,0 +1,326 @@
+"""Runs the author's code, away from the Kafka clients.
+
+Steps run on an event loop in a thread of their own (`async def`) or in a thread each (`def`), so
+that user code which blocks can starve neither heartbeats nor commits. Decoding a step's input and
+encoding what it returns happen there too: a value that cannot be stored is refused before the
+result counts.
+
+Both directions are batched: however many calls or outcomes are waiting, the other loop is woken
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
+from surefoot.state.agent import RESULT, Agent, Done, Next, Step
+from surefoot.state.context import Context
+from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
+from surefoot.state.model import Failure, Returned
+from surefoot.state.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: how long a step may block the loop that is to stop, in seconds
+STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The attempt failed; `retryable` False: another attempt cannot help."""
+
+    failure: Failure
+    retryable: bool
+    retry_after_s: float | None = None
+    started_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The attempt was given up by the engine. It does not count, whatever came of it."""
+
+
+Outcome = Returned | Failed | Lost
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One attempt of one step."""
+
+    agent: Agent
+    step: Step
+    context: Context
+    payload: bytes
+    #: called once, on the engine's loop
+    on_done: Callable[[Outcome], None]
+    _task: asyncio.Task[Outcome] | None = field(default=None, init=False)
+    _given_up: bool = field(default=False, init=False)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Two calls with the same key are the same work: never in progress at once."""
+        return (self.context.agent, self.context.run_id, self.context.seq)
+
+    def describe(self) -> str:
+        return f"{self.context.agent}.{self.step.name} of run {self.context.run_id}"
+
+
+class Mailbox(Generic[T]):
+    """Hands items from any thread to a loop; wakes it once for all that are waiting."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._receive = receive
+        self._items: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._scheduled = False
+
+    def post(self, item: T) -> None:
+        with self._lock:
+            self._items.append(item)
+            if self._scheduled:
+                return
+            self._scheduled = True
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:  # that loop is closed: nobody is left to tell
+            self._items.clear()
+
+    def _drain(self) -> None:
+        with self._lock:
+            items, self._items = self._items, deque()
+            self._scheduled = False
+        for item in items:
+            self._receive(item)
+
+
+class Executor:
+    """Runs calls on a thread of its own and reports each outcome on the engine's loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="surefoot-steps", daemon=True)
+        self._calls: Mailbox[Call] = Mailbox(self._loop, self._begin)
+        self._cancels: Mailbox[Call] = Mailbox(self._loop, self._cancel)
+        self._outcomes: Mailbox[tuple[Call, Outcome]] | None = None
+        #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
+        self._live: dict[tuple[str, str, int], Call] = {}
+        self._twins: dict[tuple[str, str, int], Call] = {}
+        self._active: dict[Call, float] = {}
+
+    def start(self) -> None:
+        """Call on the engine's loop."""
+        self._outcomes = Mailbox(asyncio.get_running_loop(), self._report)
+        self._thread.start()
+
+    def submit(self, call: Call) -> None:
+        """Begin an attempt. If an abandoned attempt of the same step of the same run has not ended
+        yet (a thread cannot be stopped), this one begins when it has."""
+        if call.key in self._live:
+            self._twins[call.key] = call
+            return
+        self._live[call.key] = call
+        self._calls.post(call)
+
+    def give_up(self, call: Call) -> None:
+        """The outcome no longer matters: `on_done` will not be called. An async step is cancelled;
+        a step in a thread runs to its end unheard."""
+        call._given_up = True
+        if self._twins.get(call.key) is call:
+            del self._twins[call.key]
+        else:
+            self._cancels.post(call)
+
+    def busy(self) -> list[str]:
+        """What is in progress, longest first."""
+        calls = sorted(self._active.items(), key=lambda item: item[1])
+        return [call.describe() for call, _ in calls]
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the loop of the steps answers in time. False: a step is blocking it."""
+        answered = asyncio.Event()
+        engine = asyncio.get_running_loop()
+        self._loop.call_soon_threadsafe(engine.call_soon_threadsafe, answered.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await answered.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the loop. Steps still in threads are daemons and end with the process."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=STOP_S)
+
+    # On the engine's loop --------------------------------------------------------------------
+
+    def _report(self, item: tuple[Call, Outcome]) -> None:
+        call, outcome = item
+        self._live.pop(call.key, None)
+        twin = self._twins.pop(call.key, None)
+        if twin is not None:
+            self.submit(twin)
+        if not call._given_up:
+            call.on_done(outcome)
+
+    # On the loop of the steps ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    def _begin(self, call: Call) -> None:
+        self._active[call] = self._clock.monotonic_s()
+        call._task = self._loop.create_task(self._attempt(call))
+        call._task.add_done_callback(lambda task: self._ended(call, task))
+
+    def _cancel(self, call: Call) -> None:
+        if call._task is not None:
+            call._task.cancel()
+
+    def _ended(self, call: Call, task: asyncio.Task[Outcome]) -> None:
+        self._active.pop(call, None)
+        assert self._outcomes is not None
+        self._outcomes.post((call, Lost() if task.cancelled() else task.result()))
+
+    async def _attempt(self, call: Call) -> Outcome:
+        started_ms = self._clock.now_ms()
+        try:
+            payload = load(call.step.adapter, call.payload)
+            value = await self._body(call, payload)
+            return interpret(call, value, started_ms)
+        except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
+            return classify(error, call, started_ms)
+
+    async def _body(self, call: Call, payload: Any) -> Any:
+        step = call.step
+        limit = asyncio.timeout(step.timeout_s)
+        try:
+            async with limit:
+                if step.is_async:
+                    return await step.fn(call.context, payload)
+                thread = asyncio.ensure_future(_in_thread(step.fn, call.context, payload))
+                try:
+                    return await asyncio.shield(thread)
+                except asyncio.CancelledError:
+                    # A thread cannot be stopped. Given up, its step is over only when it ends, so
+                    # that a twin never runs beside it; timed out, the next attempt must not wait.
+                    if call._given_up:
+                        await asyncio.wait([thread])
+                    raise
+        except TimeoutError as error:
+            if limit.expired():
+                raise StepTimeout(f"no result within {step.timeout_s:g} s") from error
+            raise
+
+
+class StepTimeout(RetryableError):
+    """An attempt took longer than its step allows."""
+
+
+def interpret(call: Call, value: Any, started_ms: int) -> Outcome:
+    """What a step's return value means; refused when it cannot be stored."""
+    effects = call.context.effects()
+    match value:
+        case Next():
+            target = call.agent.step_of(value.step)
+            if target is None:
+                name = getattr(value.step, "__name__", repr(value.step))
+                return _refused(
+                    call, "unknown_step",
+                    f"Next names {name!r}, which is not a step of agent {call.agent.name!r}",
+                )  # fmt: skip
+            payload = dump(target.adapter, value.payload)
+            return Returned(
+                step=target.name, payload=payload, effects=effects, started_ms=started_ms
+            )
+        case Done():
+            payload = dump(RESULT, value.result)
+            return Returned(step=None, payload=payload, effects=effects, started_ms=started_ms)
+    return _refused(
+        call, "bad_return",
+        f"a step returns Next(...) or Done(...); {call.step.name!r} returned "
+        f"{type(value).__name__}",
+    )  # fmt: skip
+
+
+def classify(error: BaseException, call: Call, started_ms: int) -> Outcome:
+    """The outcome of an attempt that raised."""
+    if call._given_up or isinstance(error, OwnershipLost):
+        return Lost()
+    match error:
+        case StepTimeout():
+            code, retryable, message = "timeout", True, str(error)
+        case Unserialisable():
+            code, retryable, message = "unserialisable", False, str(error)
+        case BadPayload():
+            code, retryable, message = "bad_payload", False, str(error)
+        case _:
+            code, retryable = "step_raised", not isinstance(error, TerminalError)
+            message = str(error) or type(error).__name__
+    return Failed(
+        failure=Failure(
+            code=code,
+            message=message,
+            kind=type(error).__name__,
+            step=call.step.name,
+            attempt=call.context.attempt,
+        ),
+        retryable=retryable,
+        retry_after_s=error.retry_after_s if isinstance(error, RetryableError) else None,
+        started_ms=started_ms,
+    )
+
+
+def _refused(call: Call, code: str, message: str) -> Failed:
+    failure = Failure(code=code, message=message, step=call.step.name, attempt=call.context.attempt)
+    return Failed(failure=failure, retryable=False)
+
+
+async def _in_thread(fn: Callable[..., Any], *args: Any) -> Any:
+    """Run `fn` in a daemon thread. Cancelling gives it up: it runs to its end unheard, and neither
+    a pool nor the exit of the process waits for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, StopIteration):  # a Future refuses it
+            future.set_exception(RuntimeError("the step raised StopIteration"))
+        else:
+            future.set_exception(error)
+
+    def body() -> None:
+        value, error = None, None
+        try:
+            value = fn(*args)
+        except BaseException as raised:  # noqa: BLE001  (told to the loop, whatever it was)
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:  # the process is going down
+            log.debug("step_ended_after_stop")
+
+    threading.Thread(target=body, name="surefoot-step", daemon=True).start()
+    return await future

@@ -1,0 +1,594 @@
+"""The one owner of one partition: takes it over, decides, and has the decisions committed.
+
+Everything here runs on the engine's loop, and a run is touched by nobody else: no locks. Memory
+changes only after the log has taken the change.
+
+Taking over, in this order because each line makes the next one true:
+ 1. own: a new producer epoch fences the former owner and settles its open transaction
+ 2. committed: only now are the committed offsets final
+ 3. restore: the runs, up to the high watermark
+ 4. compare the state's own offsets with the group's, and begin at the lower of the two
+ 5. check what was restored, re-arm timers, resume reading
+(1 to 4 are Committer.take.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from surefoot.consumers.committer import Committer, Item, Source
+from surefoot.consumers.executor import Call, Executor, Failed, Lost, Outcome
+from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.payload import digest
+from surefoot.state.agent import Agent
+from surefoot.state.context import Context
+from surefoot.state.machine import decide, ignored_start
+from surefoot.state.model import (
+    Failure,
+    Forward,
+    Input,
+    Quarantine,
+    Queue,
+    Raised,
+    Record,
+    Returned,
+    Run,
+    Start,
+)
+from surefoot.state.partitioner import affinity, affinity_order
+from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log, Out
+from surefoot.state.retry import delay_ms
+from surefoot.state.store import RunStore
+from surefoot.state.wire import Wire, decode_command, decode_task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an owner allows itself."""
+
+    #: runs that may wait for a slot before reading is paused
+    backlog: int = 256
+    #: largest record, in bytes, key and headers included
+    record_bytes: int = 1_000_000
+    #: after this long a step's task is carried forward so that offsets can move on
+    forward_after_s: float = 30.0
+    #: with nothing to do for this long, offsets are committed up to the markers
+    idle_commit_s: float = 1.0
+    #: before a step that was given up for want of a lease is tried again
+    lost_retry_s: float = 0.5
+    #: how long the receipt of a finished run is kept
+    dedup_window_ms: int = 14 * 86_400_000
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Flight:
+    """A run whose step is to be run, is running, or is being committed."""
+
+    run: Run
+    #: records of decisions that are not committed yet (a start)
+    pending: tuple[Record, ...] = ()
+    #: inputs that are done when this is
+    sources: list[Source] = field(default_factory=list)
+    call: Call | None = None
+    since_s: float = 0.0
+
+
+class Dispatch(Protocol):
+    """Who hands out the worker's slots."""
+
+    def ready(self, owner: Owner) -> None:
+        """The owner has something to begin."""
+
+    def release(self) -> None:
+        """A slot is free again."""
+
+
+class Owner:
+    """One partition of one agent. `serve` runs until it is cancelled, fenced or fails."""
+
+    def __init__(
+        self,
+        *,
+        agent: Agent,
+        partition: int,
+        log: Log,
+        wire: Wire,
+        executor: Executor,
+        dispatch: Dispatch,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
+        self.agent = agent
+        self.partition = partition
+        self.ready = False
+        self._log = log
+        self._wire = wire
+        self._executor = executor
+        self._dispatch = dispatch
+        self._clock = clock
+        self._limits = limits
+        self._committer = Committer(
+            partition=partition,
+            log=log,
+            wire=wire,
+            clock=clock,
+            record_bytes=limits.record_bytes,
+        )
+        self._flights: dict[str, Flight] = {}
+        self._tasks: deque[str] = deque()
+        self._starts: deque[str] = deque()
+        self._lanes: dict[str, deque[str]] = {}
+        self._timers: list[tuple[int, str]] = []
+        #: tasks of the commit whose answer has not come yet
+        self._early: list[In] = []
+        #: runs of a newer version of the agent: left alone for a worker that knows it
+        self._held: set[str] = set()
+        self._swept = False
+        self._paused = False
+        self._draining = False
+        self._wake = asyncio.Event()
+        self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
+            agent=agent.name, partition=partition
+        )
+
+    async def serve(self) -> None:
+        """Take the partition over, then serve it.
+
+        Raises: FencedError — a newer owner exists. Cancelling it leaves an open transaction to be
+        fenced by the next owner; call `close` afterwards.
+        """
+        await self._take()
+        while True:
+            await self._wait()
+            self._fire_timers()
+            self._carry_forward()
+            if self._committer:
+                for item in await self._committer.commit():
+                    self._apply(item)
+                early, self._early = self._early, []
+                for record in early:
+                    self._task(record)
+            else:
+                await self._tidy()
+
+    async def close(self) -> None:
+        """Give up the ownership. Safe to call twice."""
+        await self._committer.close()
+
+    async def _take(self) -> None:
+        started_s = self._clock.monotonic_s()
+        starts = await self._committer.take()
+        self._check_restored()
+        self.ready = True
+        self._log.resume(self.partition, starts)
+        self._logger.info(
+            "partition_ready",
+            runs=len(self._store.live),
+            receipts=len(self._store.receipts),
+            took_ms=round((self._clock.monotonic_s() - started_s) * 1000),
+        )
+
+    @property
+    def _store(self) -> RunStore:
+        return self._committer.store
+
+    def _check_restored(self) -> None:
+        for run_id, reason in self._store.broken.items():
+            self._logger.error("checkpoint_unreadable", run_id=run_id, error=reason)
+        lanes: dict[str, list[Run]] = {}
+        for run in list(self._store.live.values()):
+            if run.status == "attention":
+                continue
+            if run.version > self.agent.version:
+                self._held.add(run.run_id)
+                self._logger.warning("run_held", run_id=run.run_id, version=run.version)
+            elif run.step not in self.agent.steps:
+                self._quarantine(run, unknown_step(self.agent, run.step))
+            else:
+                if run.status == "waiting":
+                    heapq.heappush(self._timers, (run.due_ms or 0, run.run_id))
+                if self.agent.ordered:
+                    lanes.setdefault(affinity(run.run_id), []).append(run)
+        for lane, runs in lanes.items():
+            runs.sort(key=lambda run: affinity_order(run.run_id))
+            self._lanes[lane] = deque(run.run_id for run in runs)
+
+    # Inputs ----------------------------------------------------------------------------------
+
+    def ingest(self, kind: InputKind, record: In) -> None:
+        """Take in one record, in the order of offsets."""
+        if not self._committer.progress[kind].begin(record.offset):
+            return
+        if kind == "commands":
+            self._command(record)
+        else:
+            self._task(record)
+        if not self._paused and len(self._tasks) + len(self._starts) > self._limits.backlog:
+            self._paused = True
+            self._log.pause(self.partition)
+
+    def resumed(self) -> None:
+        """A rebalance left the partition with this owner: read on where it stood."""
+        if self.ready:
+            progress = self._committer.progress
+            self._log.resume(self.partition, {kind: progress[kind].next for kind in INPUT_KINDS})
+            if self._paused or self._draining:
+                self._log.pause(self.partition)
+
+    def _command(self, record: In) -> None:
+        source: Source = ("commands", record.offset)
+        try:
+            command = decode_command(record)
+        except UndecodableError as error:
+            return self._dead(source, record, Failure(code="undecodable", message=str(error)))
+        run_id = command["run_id"]
+        step = command["step"] or self.agent.start_step.name
+        if self._reroute(source, record, run_id):
+            return None
+        if command["kind"] != "start":
+            message = f"no such command: {command['kind']!r}"
+            return self._dead(source, record, Failure(code="unknown_command", message=message))
+        if step not in self.agent.steps:
+            return self._dead(source, record, unknown_step(self.agent, step))
+        if run_id in self._store.broken:
+            failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
+            return self._dead(source, record, failure)
+        start = Start(
+            run_id=run_id,
+            agent=self.agent.name,
+            version=self.agent.version,
+            step=step,
+            payload=command["payload"],
+            input_digest=digest(command["payload"]),
+            traceparent=command["traceparent"],
+        )
+        if self._digest_of(run_id) is None:
+            return self._start(source, start)
+        return self._repeated(source, start)
+
+    def _digest_of(self, run_id: str) -> bytes | None:
+        """Digest of the input that the run was started with; None: no such run."""
+        flight = self._flights.get(run_id)
+        known = flight.run if flight is not None else self._store.live.get(run_id)
+        told = known or self._store.receipts.get(run_id)
+        return told.input_digest if told is not None else None
+
+    def _repeated(self, source: Source, start: Start) -> None:
+        """The run exists: the first start holds. A different one is told in the history."""
+        same = self._digest_of(start.run_id) == start.input_digest
+        self._logger.info("start_repeated", run_id=start.run_id, same_input=same)
+        if same:
+            self._committer.progress["commands"].done(source[1])
+            return
+        now_ms = self._clock.now_ms()
+        told = ignored_start(start, now_ms)
+        key = start.run_id.encode()
+        self._add(
+            Item(
+                sources=(source,),
+                build=lambda h: [self._wire.out(told, key, self.partition, h, now_ms)],
+            )
+        )
+
+    def _start(self, source: Source, start: Start) -> None:
+        decision = decide(None, start, self._clock.now_ms())
+        assert decision.run is not None
+        flight = Flight(run=decision.run, pending=decision.records, sources=[source])
+        self._flights[start.run_id] = flight
+        if self.agent.ordered and not self._lane_is_free(start.run_id):
+            self._decided(flight, Queue())
+            return
+        self._starts.append(start.run_id)
+        self._dispatch.ready(self)
+
+    def _task(self, record: In) -> None:
+        source: Source = ("tasks", record.offset)
+        try:
+            task = decode_task(record)
+        except UndecodableError as error:
+            return self._dead(source, record, Failure(code="undecodable", message=str(error)))
+        run_id, seq = task["run_id"], task["seq"]
+        if self._reroute(source, record, run_id):
+            return None
+        if run_id in self._store.broken:
+            failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
+            return self._dead(source, record, failure)
+        flight = self._flights.get(run_id)
+        run = flight.run if flight is not None else self._store.live.get(run_id)
+        if flight is not None and flight.run.seq == seq:
+            flight.sources.append(source)  # a copy of the task in work
+            return None
+        if flight is not None and seq > flight.run.seq and self._committer.busy:
+            self._early.append(record)
+            return None
+        if flight is None and run is not None and run.seq == seq and self._runnable(run):
+            return self._queue_run(run, source)
+        self._committer.progress["tasks"].done(record.offset)
+        self._logger.debug("task_skipped", run_id=run_id, seq=seq)
+        return None
+
+    def _runnable(self, run: Run) -> bool:
+        return run.status == "running" and run.run_id not in self._held
+
+    def _reroute(self, source: Source, record: In, run_id: str) -> bool:
+        """A record that another partitioner put here goes on to the partition of its run."""
+        if self._wire.is_home(run_id, self.partition):
+            return False
+        self._logger.warning("rerouted", run_id=run_id, topic=record.topic, offset=record.offset)
+        self._add(Item(sources=(source,), build=lambda h: [self._wire.reroute(record, run_id, h)]))
+        return True
+
+    def _dead(self, source: Source, record: In, failure: Failure) -> None:
+        self._logger.error(
+            "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
+            error=failure.message,
+        )  # fmt: skip
+        self._add(
+            Item(sources=(source,), build=lambda h: [self._wire.dead_input(record, failure, h)])
+        )
+
+    # Running steps ---------------------------------------------------------------------------
+
+    def dispatch_one(self) -> bool:
+        """Begin one step that is waiting, runs under way first. False: there is none."""
+        if self._draining or not self.ready:
+            return False
+        while self._tasks or self._starts:
+            run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
+            flight = self._flights.get(run_id)
+            if flight is not None and flight.call is None:
+                self._begin(flight)
+                break
+        else:
+            return False
+        if self._paused and len(self._tasks) + len(self._starts) < self._limits.backlog // 2:
+            self._paused = False
+            self._log.resume(self.partition)
+        return True
+
+    def _begin(self, flight: Flight) -> None:
+        run = flight.run
+        flight.since_s = self._clock.monotonic_s()
+        flight.call = Call(
+            agent=self.agent,
+            step=self.agent.steps[run.step],
+            context=Context(
+                agent=self.agent.name,
+                run_id=run.run_id,
+                seq=run.seq,
+                step=run.step,
+                attempt=run.attempt,
+                lease_left_s=self._log.lease_left_s,
+            ),
+            payload=run.payload,
+            on_done=lambda outcome: self._ended(flight, outcome),
+        )
+        self._executor.submit(flight.call)
+
+    def _ended(self, flight: Flight, outcome: Outcome) -> None:
+        match outcome:
+            case Lost():
+                asyncio.get_running_loop().call_later(
+                    self._limits.lost_retry_s, self._again, flight
+                )
+            case Failed():
+                self._decided(flight, self._failed(flight.run, outcome))
+            case Returned():
+                self._decided(flight, outcome)
+
+    def _again(self, flight: Flight) -> None:
+        if self._flights.get(flight.run.run_id) is flight:
+            flight.call = None
+            self._dispatch.release()
+            self._tasks.append(flight.run.run_id)
+            self._dispatch.ready(self)
+
+    def _failed(self, run: Run, outcome: Failed) -> Input:
+        failure = outcome.failure
+        self._logger.info(
+            "step_failed", run_id=run.run_id, step=run.step, attempt=run.attempt,
+            code=failure.code, kind=failure.kind, error=failure.message,
+        )  # fmt: skip
+        if failure.code == "bad_payload" and run.seq > 0:
+            return Quarantine(failure=failure)
+        retry = self.agent.steps[run.step].retry
+        wait_ms: int | None = None
+        if outcome.retryable and run.attempt + 1 < retry.attempts:
+            wait_ms = delay_ms(retry, run.attempt, self._clock.random(), outcome.retry_after_s)
+        return Raised(failure=failure, retry_in_ms=wait_ms, started_ms=outcome.started_ms)
+
+    def _decided(self, flight: Flight, event: Input) -> None:
+        """Make a decision on the run part of the next transaction."""
+        now_ms = self._clock.now_ms()
+        decision = decide(flight.run, event, now_ms)
+        after = decision.run
+        if decision.refused is not None or after is None:
+            raise AssertionError(decision.refused)
+        pending, flight.pending = flight.pending, ()
+        records = (*pending, *decision.records)
+        self._add(
+            Item(
+                sources=tuple(flight.sources),
+                build=lambda h: self._wire.outs(after, records, h, self.partition, now_ms),
+                before=flight.run,
+                after=after,
+                pending=pending,
+            )
+        )
+
+    def _quarantine(self, run: Run, failure: Failure) -> None:
+        self._logger.error("run_attention", run_id=run.run_id, code=failure.code)
+        self._flights[run.run_id] = flight = Flight(run=run)
+        self._decided(flight, Quarantine(failure=failure))
+
+    def _queue_run(self, run: Run, *sources: Source) -> None:
+        """Dispatch the step that the run's checkpoint names."""
+        self._flights[run.run_id] = Flight(run=run, sources=list(sources))
+        self._tasks.append(run.run_id)
+        self._dispatch.ready(self)
+
+    def _fire_timers(self) -> None:
+        now_ms = self._clock.now_ms()
+        while self._timers and self._timers[0][0] <= now_ms:
+            due_ms, run_id = heapq.heappop(self._timers)
+            run = self._store.live.get(run_id)
+            due = run is not None and run.status == "waiting" and run.due_ms == due_ms
+            if run is not None and due and run_id not in self._flights:
+                self._queue_run(run)
+
+    def _carry_forward(self) -> None:
+        """Append the task of a long step again, so that its old offset can be committed. The copy
+        is recognised as the one already in work."""
+        now_s = self._clock.monotonic_s()
+        for flight in self._flights.values():
+            old = now_s - flight.since_s >= self._limits.forward_after_s
+            if flight.call is not None and flight.sources and old:
+                flight.since_s = now_s
+                if flight.run.status == "running":
+                    self._decided(flight, Forward())
+
+    # Lanes of an ordered agent ---------------------------------------------------------------
+
+    def _lane_is_free(self, run_id: str) -> bool:
+        lane = self._lanes.setdefault(affinity(run_id), deque())
+        lane.append(run_id)
+        return lane[0] == run_id
+
+    def _leave_lane(self, run_id: str) -> None:
+        name = affinity(run_id)
+        lane = self._lanes.get(name)
+        if lane is None or run_id not in lane:
+            return
+        lane.remove(run_id)
+        if not lane:
+            del self._lanes[name]
+        else:
+            self._serve_lane(name)
+
+    def _serve_lane(self, name: str) -> None:
+        """Begin the first run of the lane, if it has been waiting for its turn."""
+        head = self._store.live.get(self._lanes[name][0])
+        if head is not None and head.status == "pending" and head.run_id not in self._flights:
+            self._queue_run(head)
+
+    # Committing ------------------------------------------------------------------------------
+
+    def _add(self, item: Item) -> None:
+        self._committer.add(item)
+        self._wake.set()
+
+    async def _wait(self) -> None:
+        if self._committer:
+            return
+        self._wake.clear()
+        limit_s = self._limits.idle_commit_s
+        if self._timers:
+            until_due_s = (self._timers[0][0] - self._clock.now_ms()) / 1000
+            limit_s = min(limit_s, max(0.0, until_due_s))
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _apply(self, item: Item) -> None:
+        """The item is committed: now, and only now, memory changes."""
+        for kind, offset in item.sources:
+            self._committer.progress[kind].done(offset)
+        run = item.after
+        if run is None:
+            return
+        self._store.put(run)
+        flight = self._flights[run.run_id]
+        flight.sources = [source for source in flight.sources if source not in item.sources]
+        if run is flight.run:  # carried forward: still in work
+            return
+        del self._flights[run.run_id]
+        for kind, offset in flight.sources:  # copies that came while this was being committed
+            self._committer.progress[kind].done(offset)
+        if flight.call is not None:
+            self._dispatch.release()
+        if run.status == "waiting":
+            heapq.heappush(self._timers, (run.due_ms or 0, run.run_id))
+        if self.agent.ordered:
+            if run.terminal or run.status == "attention":
+                self._leave_lane(run.run_id)
+            elif run.status == "pending":
+                self._serve_lane(affinity(run.run_id))
+
+    async def _tidy(self) -> None:
+        """With nothing to commit: step over transaction markers, so that an idle group shows no
+        lag; run what the inputs should have asked for and did not; forget old receipts."""
+        positions = await self._log.positions(self.partition)
+        for kind, position in positions.items():
+            self._committer.progress[kind].skip_to(position)
+        if not self._swept and len(positions) == len(INPUT_KINDS):
+            self._swept = True
+            self._sweep()
+        oldest_ms = self._clock.now_ms() - self._limits.dedup_window_ms
+        for run_id in self._store.expired(oldest_ms):
+            self._store.forget(run_id)
+            self._add(
+                Item(
+                    sources=(),
+                    build=partial(self._tombstone, run_id),
+                )
+            )
+        if not self._committer:
+            await self._committer.commit_offsets()
+
+    def _tombstone(self, run_id: str, headers: Headers) -> list[Out]:
+        return [self._wire.tombstone(run_id, self.partition, headers)]
+
+    def _sweep(self) -> None:
+        """Run what is to be run although both inputs have been read to their end: somebody moved
+        the group's offsets, or the log's retention was shorter than the wait."""
+        for run in list(self._store.live.values()):
+            if run.run_id in self._flights or run.run_id in self._held:
+                continue
+            if run.status == "running":
+                self._logger.warning("run_adopted", run_id=run.run_id, seq=run.seq)
+                self._queue_run(run)
+        for name in list(self._lanes):
+            self._serve_lane(name)
+
+    # Ending ----------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that are running, and decisions that are not committed yet."""
+        running = sum(flight.call is not None for flight in self._flights.values())
+        return running + len(self._committer) + self._committer.busy
+
+    def drain(self) -> None:
+        """Begin no further step; what is running is still committed."""
+        self._draining = True
+        if self.ready:
+            self._log.pause(self.partition)
+
+    def abandon(self) -> None:
+        """Give up what is running; none of it counts as an attempt."""
+        self._draining = True
+        self.ready = False
+        for flight in self._flights.values():
+            if flight.call is not None:
+                self._executor.give_up(flight.call)
+                self._dispatch.release()
+        self._flights.clear()
+
+
+def unknown_step(agent: Agent, name: str) -> Failure:
+    """For a step that this version of the agent does not have."""
+    return Failure(
+        code="unknown_step",
+        message=f"agent {agent.name!r} version {agent.version} has no step {name!r}; "
+        f"it has {', '.join(sorted(agent.steps))}",
+        step=name,
+    )

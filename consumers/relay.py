@@ -1,0 +1,71 @@
+"""The outbox: a built-in agent whose run is one effect.
+
+Its run_id is the effect's idempotency key, so that deduplication, retries with backoff, takeover
+and dead letters are those of every run. What it promises: each committed effect is requested at
+least once, always with the same Idempotency-Key and body, never before its step has committed, in
+the order in which its run asked for it. A target that honours the key sees it once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from surefoot.state.agent import Agent, Done
+from surefoot.state.context import Context, HttpEffect
+from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
+from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
+from surefoot.state.retry import Retry
+from surefoot.state.topics import OUTBOX
+
+#: statuses that say "not now" rather than "not like this"
+RETRYABLE = frozenset({408, 409, 421, 423, 425, 429})
+
+RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
+
+
+def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Agent:
+    """The agent that delivers effects through `deliver`."""
+    agent = Agent(OUTBOX, ordered=True)
+
+    async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
+        headers = {**effect.headers, "Idempotency-Key": ctx.run_id}
+        request = HttpRequest(
+            method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
+        )
+        # A frozen process that wakes up may have lost the partition long ago: without a valid
+        # lease nothing is sent. What is left is the time from here to the socket.
+        if ctx.lease_left_s() <= 0:
+            raise OwnershipLost
+        response = await deliver(request)
+        return Done(judge(response, clock.now_ms()))
+
+    agent.step(start=True, retry=retry)(deliver_effect)
+    return agent
+
+
+def judge(response: HttpResponse, now_ms: int) -> dict[str, int]:
+    """The receipt of a delivery that was taken. Raises when it was not."""
+    status = response.status
+    if 200 <= status < 300:  # noqa: PLR2004
+        return {"status": status}
+    told = response.body.decode("utf-8", "replace")
+    message = f"the target answered {status}: {told}"
+    if status in RETRYABLE or status >= 500:  # noqa: PLR2004
+        raise RetryableError(message, retry_after_s=retry_after_s(response, now_ms))
+    raise TerminalError(message)
+
+
+def retry_after_s(response: HttpResponse, now_ms: int) -> float | None:
+    """Seconds that the target asks to wait (RFC 9110, section 10.2.3); None: it does not say."""
+    value = next((v for k, v in response.headers.items() if k.lower() == "retry-after"), None)
+    if value is None:
+        return None
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds())

@@ -1,0 +1,239 @@
+"""A worker of one agent: one member of its consumer group, and the owners of its partitions.
+
+One task polls, from start to end, also with nothing assigned and while draining: a member that
+stops polling is thrown out, and a poll that is cancelled switches that very guard off. Each
+assigned partition has one task that serves it. A partition that was fenced, or whose owner failed,
+is taken over again for as long as it stays assigned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import structlog
+
+from surefoot.consumers.committer import backoff
+from surefoot.consumers.executor import Executor
+from surefoot.consumers.owner import Limits, Owner
+from surefoot.state.agent import Agent
+from surefoot.state.errors import FencedError, Unavailable
+from surefoot.state.ports import Assignment, Clock, Log
+from surefoot.state.wire import Wire
+
+#: longest wait of one poll, in seconds
+POLL_S = 0.2
+#: polls that may fail in a row before the worker gives up and its supervisor starts a new one
+POLL_FAILURES_MAX = 60
+
+
+class Slots:
+    """Bounds the steps in flight, and shares them out among the partitions in turn."""
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit
+        self._ring: deque[Owner] = deque()
+        self._waiting: set[Owner] = set()
+
+    def ready(self, owner: Owner) -> None:
+        """The owner has something to begin."""
+        if owner not in self._waiting:
+            self._waiting.add(owner)
+            self._ring.append(owner)
+        self._fill()
+
+    def release(self) -> None:
+        """A slot is free again."""
+        self.free += 1
+        self._fill()
+
+    def _fill(self) -> None:
+        while self.free > 0 and self._ring:
+            owner = self._ring.popleft()
+            if owner.dispatch_one():
+                self.free -= 1
+                self._ring.append(owner)
+            else:
+                self._waiting.discard(owner)
+
+
+class Worker:
+    """Runs an agent's steps until it is asked to stop."""
+
+    def __init__(
+        self,
+        *,
+        agent: Agent,
+        log: Log,
+        wire: Wire,
+        executor: Executor,
+        clock: Clock,
+        limits: Limits,
+        in_flight: int,
+    ) -> None:
+        self.agent = agent
+        #: when the poll task was last seen alive, for the watchdog; monotonic seconds
+        self.polled_s = clock.monotonic_s()
+        self._log = log
+        self._wire = wire
+        self._executor = executor
+        self._clock = clock
+        self._limits = limits
+        self._slots = Slots(in_flight)
+        self._owners: dict[int, Owner] = {}
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._stopped = False
+        self._announced = False
+        self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
+            agent=agent.name
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every assigned partition is being served."""
+        return all(owner.ready for owner in self._owners.values())
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that are this worker's to serve."""
+        return sorted(self._owners)
+
+    async def run(self, stop: asyncio.Event, *, drain_s: float, hurry: asyncio.Event) -> bool:
+        """Work until `stop` is set, then drain: begin nothing, finish and commit what is running
+        for up to `drain_s` seconds (or until `hurry`), leave the group, close.
+
+        Returns True when nothing had to be given up. Raises what ended the poll task, if anything
+        did; the process should then exit, for its supervisor to start it anew.
+        """
+        await self._log.start(self._changed)
+        polling = asyncio.create_task(self._poll())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            clean = not polling.done() and await self._drain(drain_s, hurry)
+        finally:
+            stopping.cancel()
+            self._stopped = True
+            await self._end(list(self._owners))
+            await asyncio.gather(*self._closing, return_exceptions=True)
+            if not polling.done():
+                await polling
+            await self._log.stop(leave=True)
+        polling.result()
+        return clean
+
+    async def _poll(self) -> None:
+        failures = 0
+        waits = backoff(self._clock)
+        while not self._stopped:
+            try:
+                records = await self._log.poll(POLL_S)
+            except Unavailable as error:
+                failures += 1
+                self._logger.warning("poll_failed", error=str(error), failures=failures)
+                if failures >= POLL_FAILURES_MAX:
+                    raise
+                await asyncio.sleep(next(waits))
+                continue
+            failures = 0
+            self.polled_s = self._clock.monotonic_s()
+            for kind, record in records:
+                owner = self._owners.get(record.partition)
+                if owner is not None and owner.ready:
+                    owner.ingest(kind, record)
+            if not self._announced and self._owners and self.ready:
+                self._announced = True
+                self._logger.info("worker_ready", partitions=self.partitions)
+
+    # Partitions come and go ------------------------------------------------------------------
+
+    def _changed(self, change: Assignment) -> None:
+        self._logger.info(
+            "assignment",
+            gained=sorted(change.gained),
+            retained=sorted(change.retained),
+            lost=sorted(change.lost),
+        )
+        self._announced = False
+        for partition in (change.lost | change.gained) & self._owners.keys():
+            self._drop(partition)
+        for partition in change.retained & self._owners.keys():
+            self._owners[partition].resumed()
+        if not self._draining:
+            for partition in sorted(change.gained):
+                self._adopt(partition, after_s=0.0)
+
+    def _adopt(self, partition: int, *, after_s: float) -> None:
+        owner = Owner(
+            agent=self.agent,
+            partition=partition,
+            log=self._log,
+            wire=self._wire,
+            executor=self._executor,
+            dispatch=self._slots,
+            clock=self._clock,
+            limits=self._limits,
+        )
+        self._owners[partition] = owner
+        self._serving[partition] = asyncio.create_task(self._serve(owner, after_s))
+
+    async def _serve(self, owner: Owner, after_s: float) -> None:
+        """Serve until dropped. However an owner ends, a new one takes the partition over: from the
+        log alone, so that nothing of the old one's memory is carried on."""
+        try:
+            await asyncio.sleep(after_s)
+            await owner.serve()
+        except FencedError as error:
+            self._logger.warning("fenced", partition=owner.partition, error=str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self._logger.exception("owner_failed", partition=owner.partition)
+        if self._owners.get(owner.partition) is owner:
+            self._log.pause(owner.partition)
+            self._drop(owner.partition)
+            if not self._draining:
+                self._adopt(owner.partition, after_s=1.0)
+
+    def _drop(self, partition: int) -> None:
+        owner = self._owners.pop(partition)
+        owner.abandon()
+        task = self._serving.pop(partition)
+        closing = asyncio.create_task(self._close(owner, task))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, owner: Owner, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await owner.close()
+
+    # Ending ----------------------------------------------------------------------------------
+
+    async def _drain(self, drain_s: float, hurry: asyncio.Event) -> bool:
+        self._draining = True
+        for owner in self._owners.values():
+            owner.drain()
+        deadline_s = self._clock.monotonic_s() + drain_s
+        while self._in_flight() and not hurry.is_set():
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                break
+            try:
+                async with asyncio.timeout(min(0.05, left_s)):
+                    await hurry.wait()
+            except TimeoutError:
+                pass
+        given_up = self._in_flight()
+        self._logger.info("drained", given_up=given_up)
+        return given_up == 0
+
+    def _in_flight(self) -> int:
+        return sum(owner.in_flight for owner in self._owners.values())
+
+    async def _end(self, partitions: list[int]) -> None:
+        self._draining = True
+        for partition in partitions:
+            self._drop(partition)
