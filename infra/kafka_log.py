@@ -1,0 +1,326 @@
+"""The Log port on Apache Kafka, through aiokafka.
+
+What has to be known of aiokafka 0.14 to read this (the version is pinned; tests/integration holds
+every private name that is used here):
+
+- Its assignment callback is no barrier. The new assignment is live before the callback, and no
+  heartbeat is sent while it runs. So the callback pauses everything as its first statement, tells
+  the worker, and returns.
+- Every rebalance is eager and resets positions and pauses, also of partitions that stay. Those
+  that stay are sought to where their owner stood.
+- It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after
+  the partition's transactional producer has started, so it is asked for after that.
+- Its TxnOffsetCommit carries no generation (version 0), so the epoch of the transactional id is
+  the only fence. The id is a function of (app, agent, partition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
+
+from surefoot.infra.assignor import CopartitionedSticky
+from surefoot.infra.kafka_txn import TransactionalProducer, commit_deadline_s
+from surefoot.infra.settings import Settings
+from surefoot.state.errors import Unavailable
+from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputKind, Out
+from surefoot.state.topics import AgentTopics
+
+log = structlog.get_logger(__name__)
+
+#: share of the session timeout for which a proof of membership is trusted
+LEASE_SHARE = 0.8
+#: a member whose loop has stopped polling for this long leaves the group
+MAX_POLL_INTERVAL_MS = 60_000
+#: a restore that gets no further for this long is given up and begun again, in seconds
+RESTORE_DEADLINE_S = 20.0
+
+
+class KafkaLog:
+    """Implements ports.Log for one agent: one member of its consumer group."""
+
+    def __init__(
+        self, *, topics: AgentTopics, partitions: int, settings: Settings, clock: Clock, slot: int
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._settings = settings
+        self._clock = clock
+        self._instance = f"{topics.group}.{settings.instance}.{slot}"
+        self._kinds: dict[str, InputKind] = {topics.commands: "commands", topics.tasks: "tasks"}
+        self._assignor = CopartitionedSticky((topics.commands, topics.tasks), partitions)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._on_change: Callable[[Assignment], None] | None = None
+        self._mine: frozenset[int] = frozenset()
+        self._generation = -1
+        self._rebalancing = True
+        self._proved_s = float("-inf")
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    async def start(self, on_change: Callable[[Assignment], None]) -> None:
+        settings = self._settings
+        self._on_change = on_change
+        self._consumer = AIOKafkaConsumer(
+            **(settings.kafka() | {"client_id": self._instance}),
+            group_id=self._topics.group,
+            group_instance_id=self._instance,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            fetch_max_wait_ms=500,
+            partition_assignment_strategy=(self._assignor,),
+        )
+        try:
+            await self._consumer.start()
+        except KafkaError as error:
+            raise Unavailable(f"cannot reach Kafka: {error!r}") from error
+        self._watch_membership()
+        self._consumer.subscribe(
+            [self._topics.commands, self._topics.tasks], listener=_Listener(self)
+        )
+
+    @property
+    def _live(self) -> AIOKafkaConsumer:
+        assert self._consumer is not None, "start() comes first"
+        return self._consumer
+
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        try:
+            batches = await self._live.getmany(timeout_ms=int(timeout_s * 1000))
+        except KafkaError as error:
+            raise Unavailable(repr(error)) from error
+        return [
+            (self._kinds[tp.topic], _record(record))
+            for tp, records in batches.items()
+            for record in records
+        ]
+
+    def pause(self, partition: int) -> None:
+        assigned = self._live.assignment()
+        self._live.pause(*(tp for tp in self._inputs(partition) if tp in assigned))
+
+    def resume(
+        self, partition: int, positions: Mapping[InputKind, int | None] | None = None
+    ) -> None:
+        consumer = self._live
+        assigned = consumer.assignment()
+        for tp in self._inputs(partition):
+            if tp not in assigned:
+                continue
+            if positions is not None:
+                # Offset 0 may be gone by retention: the client then goes to the log's start.
+                consumer.seek(tp, positions[self._kinds[tp.topic]] or 0)
+            consumer.resume(tp)
+
+    async def positions(self, partition: int) -> dict[InputKind, int]:
+        consumer = self._live
+        assigned = consumer.assignment()
+        ends: dict[InputKind, int] = {}
+        for tp in self._inputs(partition):
+            if tp not in assigned or tp in consumer.paused():
+                continue
+            end = consumer.last_stable_offset(tp)
+            state = consumer._subscription.subscription.assignment.state_value(tp)
+            if end is not None and state.has_valid_position and state.position >= end:
+                ends[self._kinds[tp.topic]] = state.position
+        return ends
+
+    async def own(self, partition: int) -> KafkaOwnership:
+        producer = TransactionalProducer(
+            self._topics.transactional_id(partition), self._settings, self._clock
+        )
+        await producer.start()
+        return KafkaOwnership(self, partition, producer)
+
+    def lease_left_s(self) -> float:
+        if self._rebalancing:
+            return 0.0
+        lease_s = self._settings.session_timeout_ms / 1000 * LEASE_SHARE
+        return max(0.0, self._proved_s + lease_s - self._clock.monotonic_s())
+
+    async def stop(self, *, leave: bool) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        try:
+            async with asyncio.timeout(5.0):
+                if leave:
+                    await self._leave(consumer)
+                await consumer.stop()
+        except (TimeoutError, KafkaError) as error:
+            log.warning("consumer_stop_failed", group=self._topics.group, error=repr(error))
+
+    def _inputs(self, partition: int) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for topic in self._kinds]
+
+    # Membership ------------------------------------------------------------------------------
+
+    def _watch_membership(self) -> None:
+        """Note each answer by which the coordinator proves that this member is in the group. The
+        proof counts from when the question was sent."""
+        coordinator = self._live._coordinator
+        send = coordinator._send_req
+
+        async def sending(request: Any) -> Any:
+            asked_s = self._clock.monotonic_s()
+            response = await send(request)
+            if isinstance(request, HeartbeatRequest | SyncGroupRequest) and not response.error_code:
+                self._proved_s = asked_s
+            return response
+
+        coordinator._send_req = sending
+
+    async def _leave(self, consumer: AIOKafkaConsumer) -> None:
+        """Leave the group at once. aiokafka does not do that for a static member (KIP-345), whose
+        partitions would then wait for the session timeout."""
+        coordinator = consumer._coordinator
+        if coordinator.generation > 0:
+            try:
+                await coordinator._send_req(
+                    LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+                )
+            except KafkaError as error:
+                log.warning("leave_failed", group=self._topics.group, error=repr(error))
+
+    def _revoked(self) -> None:
+        self._rebalancing = True
+
+    def _assigned(self, assigned: set[TopicPartition]) -> None:
+        consumer = self._live
+        consumer.pause(*assigned)
+        now = frozenset(tp.partition for tp in assigned)
+        generation = consumer._coordinator.generation
+        # With no generation in between, nobody else can have had what we had and have again.
+        kept = now & self._mine if generation == self._generation + 1 else frozenset()
+        change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
+        self._mine, self._generation, self._rebalancing = now, generation, False
+        self._assignor.owned = (generation, now)
+        assert self._on_change is not None
+        self._on_change(change)
+
+
+class KafkaOwnership:
+    """Implements ports.Ownership: one partition under one producer epoch."""
+
+    def __init__(self, log_: KafkaLog, partition: int, producer: TransactionalProducer) -> None:
+        self._log = log_
+        self._partition = partition
+        self._producer = producer
+        self._settings = log_._settings
+        self._topics = log_._topics
+
+    async def committed(self) -> dict[InputKind, int | None]:
+        consumer = self._log._live
+        inputs = self._log._inputs(self._partition)
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                found = await consumer._coordinator.fetch_committed_offsets(inputs)
+                firsts = await consumer.beginning_offsets(inputs)
+        except (TimeoutError, KafkaError) as error:
+            raise Unavailable(f"committed offsets: {error!r}") from error
+        offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
+        for tp in inputs:
+            if tp not in found:
+                continue
+            offset = found[tp].offset
+            if offset < firsts[tp]:
+                log.error(
+                    "committed_offset_gone", topic=tp.topic, partition=tp.partition,
+                    committed=offset, log_start=firsts[tp],
+                )  # fmt: skip
+                offset = firsts[tp]
+            offsets[self._log._kinds[tp.topic]] = offset
+        return offsets
+
+    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+        tp = TopicPartition(self._topics.state, self._partition)
+        consumer = AIOKafkaConsumer(
+            **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=100,
+        )
+        try:
+            await consumer.start()
+            consumer.assign([tp])
+            consumer.seek(tp, start or 0)
+            return await self._read_to_end(consumer, tp, apply)
+        except (TimeoutError, KafkaError) as error:
+            raise Unavailable(f"restore of {tp.topic}/{tp.partition}: {error!r}") from error
+        finally:
+            await consumer.stop()
+
+    async def _read_to_end(
+        self, consumer: AIOKafkaConsumer, tp: TopicPartition, apply: Callable[[list[In]], None]
+    ) -> int:
+        """Read up to the high watermark, which every fetch tells whatever the isolation level. An
+        open transaction below it, of whoever, is waited for. The end is told by the position, which
+        steps over markers, aborted records and what compaction has taken out."""
+        clock = self._log._clock
+        progress_s = clock.monotonic_s()
+        target: int | None = None
+        position = -1
+        while True:
+            batches = await consumer.getmany(tp, timeout_ms=50)
+            apply([_record(record) for record in batches.get(tp, ())])
+            reached = await consumer.position(tp)
+            if target is None:
+                target = consumer.highwater(tp)
+            if target is not None and reached >= target:
+                return int(reached)
+            if reached > position:
+                position, progress_s = reached, clock.monotonic_s()
+            elif clock.monotonic_s() - progress_s > RESTORE_DEADLINE_S:
+                raise Unavailable(
+                    f"restore of {tp.topic}/{tp.partition} stands at {reached} of {target} for "
+                    f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it"
+                )
+
+    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+        places = {
+            TopicPartition(getattr(self._topics, kind), self._partition): offset
+            for kind, offset in offsets.items()
+        }
+        ends = await self._producer.transact(records, places, self._topics.group)
+        return ends[TopicPartition(self._topics.state, self._partition)]
+
+    async def close(self) -> None:
+        await self._producer.retire()
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, log_: KafkaLog) -> None:
+        self._log = log_
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        del revoked
+        self._log._revoked()
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self._log._assigned(assigned)
+
+
+def _record(record: Any) -> In:
+    return In(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )

@@ -1,0 +1,209 @@
+"""One transactional producer, used for one epoch.
+
+Its rule: whatever ends in any way but a clean commit retires it. A commit counts as clean only
+when its EndTxn was sent exactly once. aiokafka sends EndTxn again by itself after a timeout or a
+lost socket, with the same epoch, and reports success; the first one may still be on its way and
+would decide the fate of a later transaction of the same epoch (KAFKA-17754). A new epoch makes it
+harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
+
+from surefoot.infra.settings import Settings
+from surefoot.state.errors import FencedError, OutcomeUnknown, RecordTooLarge, Unavailable
+from surefoot.state.ports import Clock, Out
+
+log = structlog.get_logger(__name__)
+
+#: bytes of records that go into one batch; a larger record makes a batch of its own
+BATCH_BYTES = 262_144
+#: how long a producer may take to close before it is cut off, in seconds
+RETIRE_S = 2.0
+
+
+def commit_deadline_s(settings: Settings) -> float:
+    """After this the broker has long decided a transaction that it got."""
+    return settings.transaction_timeout_ms / 1000 + 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Records of one partition on their way to the broker."""
+
+    written: asyncio.Future[Any]
+    place: TopicPartition
+    count: int
+    #: size of its largest record, in bytes
+    largest: int
+
+
+class TransactionalProducer:
+    """A fenced producer; one transaction at a time."""
+
+    def __init__(self, transactional_id: str, settings: Settings, clock: Clock) -> None:
+        self.transactional_id = transactional_id
+        self._settings = settings
+        self._clock = clock
+        self._producer = self._new()
+        #: EndTxn requests sent for the transaction in progress
+        self._ends_sent = 0
+
+    def _new(self) -> AIOKafkaProducer:
+        settings = self._settings
+        producer = AIOKafkaProducer(
+            **(settings.kafka() | {"client_id": self.transactional_id}),
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            request_timeout_ms=settings.producer_request_timeout_ms,
+            max_batch_size=BATCH_BYTES,
+            acks="all",
+        )
+        sender = producer._sender
+        end = sender._do_txn_commit
+
+        async def ending(commit_result: Any) -> Any:
+            self._ends_sent += 1
+            return await end(commit_result)
+
+        sender._do_txn_commit = ending
+        return producer
+
+    async def start(self) -> None:
+        """Fence the former owner; waits until its open transaction has been settled.
+
+        Raises: Unavailable; the producer is then retired.
+        """
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                await self._producer.start()
+        except (TimeoutError, KafkaError) as error:
+            await self.retire()
+            raise Unavailable(f"cannot start {self.transactional_id}: {error!r}") from error
+        except asyncio.CancelledError:
+            await self.retire()
+            raise
+
+    async def transact(
+        self, records: Sequence[Out], offsets: Mapping[TopicPartition, int], group: str
+    ) -> dict[TopicPartition, int]:
+        """Write everything in one transaction, or nothing. Returns the next offset of every
+        partition written to. Raises what ports.Ownership.commit says. Under cancellation the
+        transaction goes on to its own deadline; its outcome is unknown."""
+        task = asyncio.ensure_future(self._transact(records, offsets, group))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=commit_deadline_s(self._settings))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not done:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise OutcomeUnknown(
+                f"{self.transactional_id}: no answer within {commit_deadline_s(self._settings):g} s"
+            )
+        try:
+            return task.result()
+        except (ProducerFenced, InvalidProducerEpoch) as error:
+            raise FencedError(f"{self.transactional_id}: {error!r}") from error
+        except (RecordTooLarge, OutcomeUnknown):
+            raise
+        except (KafkaError, AssertionError, asyncio.CancelledError) as error:
+            # aiokafka guards its own transaction states with assertions
+            raise OutcomeUnknown(f"{self.transactional_id}: {error!r}") from error
+
+    async def _transact(
+        self, records: Sequence[Out], offsets: Mapping[TopicPartition, int], group: str
+    ) -> dict[TopicPartition, int]:
+        producer = self._producer
+        self._ends_sent = 0
+        await producer.begin_transaction()
+        sent = await self._send(producer, records)
+        # A failed send does not fail the transaction: every one is looked at before the commit.
+        # The offsets come after: while they are being added, a broker that verifies transactions
+        # (KIP-890) turns produce requests away.
+        await asyncio.wait([batch.written for batch in sent])
+        for batch in sent:
+            refused = batch.written.exception()
+            if isinstance(refused, MessageSizeTooLargeError | RecordListTooLargeError):
+                await self._replace()
+                raise RecordTooLarge(
+                    "the broker refused a batch of records for its size",
+                    size=batch.largest,
+                    limit=self._settings.record_max_bytes,
+                )
+        ends = {batch.place: batch.written.result().offset + batch.count for batch in sent}
+        await producer.send_offsets_to_transaction(offsets, group)
+        await producer.commit_transaction()
+        if self._ends_sent != 1:
+            raise OutcomeUnknown(
+                f"{self.transactional_id}: EndTxn was sent {self._ends_sent} times"
+            )
+        return ends
+
+    async def _send(self, producer: AIOKafkaProducer, records: Sequence[Out]) -> list[_Batch]:
+        """Hand over the records in batches of our own making, which costs a tenth of sending them
+        one by one. Those of one partition are in order."""
+        now_ms = self._clock.now_ms()
+        by_place: dict[TopicPartition, list[Out]] = {}
+        for record in records:
+            by_place.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        sent: list[_Batch] = []
+        for place, outs in by_place.items():
+            left = iter(outs)
+            out = next(left, None)
+            while out is not None:
+                builder, largest = producer.create_batch(), 0
+                while out is not None:
+                    added = builder.append(
+                        timestamp=now_ms, key=out.key, value=out.value, headers=list(out.headers)
+                    )
+                    if added is None:  # full
+                        break
+                    largest = max(largest, added.size)
+                    out = next(left, None)
+                builder.close()
+                count = builder.record_count()
+                written = await producer.send_batch(builder, place.topic, partition=place.partition)
+                sent.append(_Batch(written, place, count, largest))
+        return sent
+
+    async def _replace(self) -> None:
+        """Go on under a new epoch: a refused batch leaves a hole in the sequence numbers of the
+        old one. Starting the new producer aborts the transaction of the old."""
+        await self.retire()
+        self._producer = self._new()
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            raise OutcomeUnknown(f"{self.transactional_id}: {error!r}") from error
+
+    async def retire(self) -> None:
+        """Close without commit or abort; whoever starts the same id next settles what is open."""
+        producer = self._producer
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                await producer.stop()
+        except TimeoutError:
+            log.info("producer_cut_off", transactional_id=self.transactional_id)
+            sender_task = producer._sender.sender_task
+            if sender_task is not None:
+                sender_task.cancel()
+            await producer.client.close()
+        except KafkaError as error:
+            log.debug("producer_stop", transactional_id=self.transactional_id, error=repr(error))
+            await producer.client.close()

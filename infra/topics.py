@@ -1,0 +1,180 @@
+"""Creates and verifies topics. Nothing subscribes to a topic before it has been verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from surefoot.infra.settings import Settings
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec
+
+_PARTITIONS_FOREVER = (
+    "the partition count of an agent's topics is for ever, since it decides where each run lives"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as the cluster has it."""
+
+    partitions: int
+    replication: int
+    config: dict[str, str]
+
+
+def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
+    """Every topic that these agents need, the outbox and the dead letters included."""
+    specs = [dead_spec(settings.app, settings.record_max_bytes)]
+    for agent in dict.fromkeys((*agents, OUTBOX)):
+        specs += agent_specs(settings.app, agent, settings.partitions, settings.record_max_bytes)
+    return specs
+
+
+def problems(spec: TopicSpec, found: Found | None, replication: int) -> list[str]:
+    """What is wrong with a topic, each with its fix. `replication` -1 accepts any. Pure."""
+    if found is None:
+        return [f"topic {spec.name} does not exist; run `surefoot topics apply`"]
+    wrong = []
+    if found.partitions != spec.partitions:
+        wrong.append(
+            f"topic {spec.name} has {found.partitions} partitions, SUREFOOT_PARTITIONS says "
+            f"{spec.partitions}; {_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found.partitions}"
+        )
+    if replication not in {-1, found.replication}:
+        wrong.append(
+            f"topic {spec.name} has replication factor {found.replication}, "
+            f"SUREFOOT_REPLICATION_FACTOR says {replication}; reassign its partitions with "
+            f"kafka-reassign-partitions, or set SUREFOOT_REPLICATION_FACTOR={found.replication}"
+        )
+    for name, value in spec.config.items():
+        if not _satisfies(name, value, found.config.get(name)):
+            wrong.append(
+                f"topic {spec.name} has {name}={found.config.get(name)}, it must be {value}; run "
+                f"kafka-configs --alter --topic {spec.name} --add-config {name}={value}"
+            )
+    return wrong
+
+
+def _satisfies(name: str, wanted: str, found: str | None) -> bool:
+    """Retention and size may be larger than asked for; -1 is no limit."""
+    if found is None:
+        return False
+    if name in ("retention.ms", "max.message.bytes"):
+        return int(found) == -1 or int(found) >= int(wanted)
+    return found == wanted
+
+
+class Topics:
+    """`async with Topics(settings) as topics: await topics.apply(specs)`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admin = AIOKafkaAdminClient(**settings.kafka())
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._admin.start()
+        except KafkaError as error:
+            await self._admin.close()
+            raise Unavailable(
+                f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
+            ) from error
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._admin.close()
+
+    async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Create what is missing, then verify everything. Returns the names created.
+
+        Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
+        """
+        found = await self.describe([spec.name for spec in specs])
+        missing = [spec for spec in specs if spec.name not in found]
+        if missing:
+            replication = await self._replication()
+            response = await self._admin.create_topics(
+                [
+                    NewTopic(
+                        spec.name,
+                        spec.partitions,
+                        replication,
+                        topic_configs=spec.config,
+                    )
+                    for spec in missing
+                ]
+            )
+            for name, code, *message in response.topic_errors:
+                error = for_code(code)
+                if code and error is not TopicAlreadyExistsError:
+                    raise ConfigError(f"cannot create topic {name}: {error.__name__} {message}")
+            await self._wait_for_leaders([spec.name for spec in missing])
+        await self.verify(specs)
+        return [spec.name for spec in missing]
+
+    async def _wait_for_leaders(self, names: Sequence[str]) -> None:
+        """A topic just created takes a moment until it can be used."""
+        for _ in range(100):
+            described = await self._admin.describe_topics(list(names))
+            if all(
+                not topic["error_code"] and all(p["leader"] >= 0 for p in topic["partitions"])
+                for topic in described
+            ):
+                return
+            await asyncio.sleep(0.1)
+        raise Unavailable(f"topics without a leader after 10 s: {', '.join(names)}")
+
+    async def _replication(self) -> int:
+        """What is set, or the default of the brokers (aiokafka cannot leave it to them)."""
+        if self._settings.replication_factor != -1:
+            return self._settings.replication_factor
+        described = await self._admin.describe_cluster()
+        node = described["brokers"][0]["node_id"]
+        (response,) = await self._admin.describe_configs(
+            [ConfigResource(ConfigResourceType.BROKER, str(node))]
+        )
+        entries = response.resources[0][4]
+        return int(next(e[1] for e in entries if e[0] == "default.replication.factor"))
+
+    async def verify(self, specs: Sequence[TopicSpec]) -> None:
+        """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
+        found = await self.describe([spec.name for spec in specs])
+        wrong = [
+            line
+            for spec in specs
+            for line in problems(spec, found.get(spec.name), self._settings.replication_factor)
+        ]
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+
+    async def describe(self, names: Sequence[str]) -> dict[str, Found]:
+        """Those of the topics that exist. Asking for one that does not could create it, where the
+        broker is set to do that."""
+        present = set(await self._admin.list_topics()) & set(names)
+        if not present:
+            return {}
+        described = await self._admin.describe_topics(list(present))
+        exists = {
+            topic["topic"]: topic["partitions"] for topic in described if not topic["error_code"]
+        }
+        if not exists:
+            return {}
+        responses = await self._admin.describe_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name) for name in exists]
+        )
+        configs = {
+            resource[3]: {entry[0]: entry[1] for entry in resource[4]}
+            for response in responses
+            for resource in response.resources
+        }
+        return {
+            name: Found(len(parts), min(len(p["replicas"]) for p in parts), configs[name])
+            for name, parts in exists.items()
+        }

@@ -1,0 +1,134 @@
+"""One worker process: its agents' workers on one event loop, until SIGTERM.
+
+The Kafka clients and all decisions are on this loop, in the main thread; the author's code is on
+the executor's. A watchdog thread ends the process when this loop makes no progress, and says so
+when a step blocks the other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+import structlog
+
+from surefoot.consumers.executor import Executor
+from surefoot.consumers.owner import Limits
+from surefoot.consumers.relay import outbox_agent
+from surefoot.consumers.worker import Worker
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.http import HttpDeliver
+from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.settings import Settings
+from surefoot.infra.topics import Topics, specs_for
+from surefoot.state.agent import Agent
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import Wire
+
+log = structlog.get_logger(__name__)
+
+#: exit statuses, told in docs/operations.md
+EXIT_CLEAN, EXIT_GAVE_UP, EXIT_STUCK = 0, 3, 70
+#: a loop that has not polled for this long is stuck
+STUCK_S = 60.0
+#: room in a batch around its largest record, in bytes
+BATCH_OVERHEAD = 512
+
+
+def relay_agent() -> Agent:
+    """The built-in outbox, delivering over HTTP."""
+    return outbox_agent(HttpDeliver(), SystemClock())
+
+
+def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit status: 0 when everything in work was finished,
+    3 when some of it was given up at the drain deadline (nothing is lost: it is run again)."""
+    return asyncio.run(_run(agents, settings, slot))
+
+
+async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
+    clock = SystemClock()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    async with Topics(settings) as topics:
+        await topics.verify(specs_for([agent.name for agent in agents], settings))
+    executor = Executor(clock)
+    executor.start()
+    workers = [_worker(agent, settings, clock, executor, slot) for agent in agents]
+    watchdog = Watchdog(workers, clock)
+    watchdog.start()
+    watching = asyncio.create_task(_watch_steps(executor))
+    try:
+        results = await asyncio.gather(
+            *(worker.run(stop, drain_s=settings.drain_timeout_s, hurry=hurry) for worker in workers)
+        )
+    finally:
+        watchdog.stop()
+        watching.cancel()
+        executor.stop()
+    return EXIT_CLEAN if all(results) else EXIT_GAVE_UP
+
+
+def _worker(
+    agent: Agent, settings: Settings, clock: SystemClock, executor: Executor, slot: int
+) -> Worker:
+    topics = AgentTopics(settings.app, agent.name)
+    return Worker(
+        agent=agent,
+        log=KafkaLog(
+            topics=topics,
+            partitions=settings.partitions,
+            settings=settings,
+            clock=clock,
+            slot=slot,
+        ),
+        wire=Wire(settings.app, topics, settings.partitions),
+        executor=executor,
+        clock=clock,
+        limits=Limits(
+            record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
+            dedup_window_ms=int(settings.dedup_window_s * 1000),
+        ),
+        in_flight=settings.in_flight,
+    )
+
+
+async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:
+    """Say which steps are in progress when the loop of the steps does not answer: one of them
+    blocks it, which holds up the others (never the heartbeats)."""
+    while True:
+        await asyncio.sleep(every_s)
+        if not await executor.probe(every_s):
+            log.warning("step_blocks_loop", steps=executor.busy()[:5])
+
+
+class Watchdog(threading.Thread):
+    """Ends a process whose workers have stopped polling: its supervisor starts a new one, and the
+    group another owner. Dumps every thread's stack first."""
+
+    def __init__(self, workers: Sequence[Worker], clock: SystemClock) -> None:
+        super().__init__(name="surefoot-watchdog", daemon=True)
+        self._workers = workers
+        self._clock = clock
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(STUCK_S / 12):
+            oldest_s = min(worker.polled_s for worker in self._workers)
+            if self._clock.monotonic_s() - oldest_s > STUCK_S:
+                faulthandler.dump_traceback(file=sys.stderr)
+                os._exit(EXIT_STUCK)
+
+    def stop(self) -> None:
+        self._stopped.set()

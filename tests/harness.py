@@ -1,0 +1,305 @@
+"""Workers in this process on a real broker, and plain looks at what they wrote.
+
+What is read here is read with a raw client and the codec, not with the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+
+from surefoot.consumers.executor import Executor
+from surefoot.consumers.owner import Limits
+from surefoot.consumers.worker import Worker
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.worker_main import BATCH_OVERHEAD
+from surefoot.schemas.codec import decode
+from surefoot.state.agent import Agent
+from surefoot.state.partitioner import partition_of
+from surefoot.state.ports import Out
+from surefoot.state.topics import AgentTopics, dead_topic
+from surefoot.state.wire import Wire, start_out
+from tests.waiting import until
+
+#: quick to notice a dead worker, and still in the order that settings ask for
+QUICK = {
+    "heartbeat_interval_ms": 300,
+    "producer_request_timeout_ms": 2_000,
+    "transaction_timeout_ms": 4_000,
+    "session_timeout_ms": 6_000,
+    "rebalance_timeout_ms": 10_000,
+    "drain_timeout_s": 10.0,
+}
+
+
+@dataclass(slots=True)
+class Running:
+    """One worker, as a task of the test's loop."""
+
+    worker: Worker
+    log: KafkaLog
+    executor: Executor
+    stop: asyncio.Event
+    hurry: asyncio.Event
+    task: asyncio.Task[bool]
+
+    async def drain(self) -> bool:
+        """What SIGTERM does; True when nothing was given up."""
+        self.stop.set()
+        return await self.task
+
+
+@dataclass(slots=True)
+class Cluster:
+    """One app prefix on the broker."""
+
+    settings: Settings
+    clock: SystemClock = field(default_factory=SystemClock)
+    _running: list[Running] = field(default_factory=list)
+    _producer: AIOKafkaProducer | None = None
+
+    def topics(self, agent: Agent | str) -> AgentTopics:
+        return AgentTopics(self.settings.app, agent if isinstance(agent, str) else agent.name)
+
+    async def create_topics(self, *agents: Agent) -> None:
+        async with Topics(self.settings) as topics:
+            await topics.apply(specs_for([agent.name for agent in agents], self.settings))
+
+    async def work(
+        self, agent: Agent, *, slot: int = 0, in_flight: int = 64, ready: bool = True, **limits: Any
+    ) -> Running:
+        """Start a worker; returns when all its partitions are served (unless `ready` is False)."""
+        topics = self.topics(agent)
+        log = KafkaLog(
+            topics=topics, partitions=self.settings.partitions, settings=self.settings,
+            clock=self.clock, slot=slot,
+        )  # fmt: skip
+        executor = Executor(self.clock)
+        executor.start()
+        worker = Worker(
+            agent=agent,
+            log=log,
+            wire=Wire(self.settings.app, topics, self.settings.partitions),
+            executor=executor,
+            clock=self.clock,
+            limits=Limits(
+                record_bytes=self.settings.record_max_bytes - BATCH_OVERHEAD,
+                **({"idle_commit_s": 0.2} | limits),
+            ),
+            in_flight=in_flight,
+        )
+        stop, hurry = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(
+            worker.run(stop, drain_s=self.settings.drain_timeout_s, hurry=hurry)
+        )
+        running = Running(worker, log, executor, stop, hurry, task)
+        self._running.append(running)
+        if ready:
+            await until(
+                lambda: task.done() or (worker.partitions and worker.ready),
+                what="the worker to serve its partitions",
+            )
+        return running
+
+    async def close(self) -> None:
+        for running in self._running:
+            running.stop.set()
+            running.hurry.set()
+        await asyncio.gather(*(r.task for r in self._running), return_exceptions=True)
+        for running in self._running:
+            running.executor.stop()
+        if self._producer is not None:
+            await self._producer.stop()
+
+    # Writing ---------------------------------------------------------------------------------
+
+    async def send(self, out: Out) -> int:
+        """Write one raw record; returns its offset."""
+        if self._producer is None:
+            self._producer = AIOKafkaProducer(
+                bootstrap_servers=self.settings.bootstrap_servers,
+                acks="all",
+                max_request_size=4_000_000,
+                max_batch_size=1_000_000,
+            )
+            await self._producer.start()
+        metadata = await self._producer.send_and_wait(
+            out.topic, out.value, out.key, out.partition, headers=list(out.headers)
+        )
+        return int(metadata.offset)
+
+    async def start(self, agent: Agent, run_id: str, payload: bytes = b"0") -> int:
+        """Start a run; returns the offset of the command."""
+        return await self.send(
+            start_out(
+                self.settings.app, self.settings.partitions, agent.name, run_id, payload,
+                sent_ms=self.clock.now_ms(),
+            )
+        )  # fmt: skip
+
+    def run_on(self, partition: int, name: str = "run") -> str:
+        """A run_id that lives in that partition."""
+        return next(
+            run_id
+            for run_id in (f"{name}-{n}" for n in range(10_000))
+            if partition_of(run_id, self.settings.partitions) == partition
+        )
+
+    # Looking ---------------------------------------------------------------------------------
+
+    async def read(self, topic: str, *, isolation: str = "read_committed") -> list[ConsumerRecord]:
+        """Every record of a topic that a reader can see now, by partition and offset."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.settings.bootstrap_servers,
+            isolation_level=isolation,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            partitions = await consumer._client._wait_on_metadata(topic)
+            tps = [TopicPartition(topic, p) for p in sorted(partitions)]
+            consumer.assign(tps)
+            await consumer.seek_to_beginning(*tps)
+            ends = await consumer.end_offsets(tps)
+            found: list[ConsumerRecord] = []
+            while any([await consumer.position(tp) < ends[tp] for tp in tps]):
+                for records in (await consumer.getmany(timeout_ms=100)).values():
+                    found += records
+            return sorted(found, key=lambda r: (r.partition, r.offset))
+        finally:
+            await consumer.stop()
+
+    async def events(self, agent: Agent | str, run_id: str | None = None) -> list[dict[str, Any]]:
+        """The committed history, of one run or of all."""
+        events = [decode(r.value, "Event")[1] for r in await self.read(self.topics(agent).events)]
+        return [e for e in events if run_id is None or e["run_id"] == run_id]
+
+    async def checkpoint(self, agent: Agent | str, run_id: str) -> dict[str, Any] | None:
+        """The latest committed checkpoint of a run."""
+        found = None
+        for record in await self.read(self.topics(agent).state):
+            if record.key == run_id.encode():
+                found = record.value and decode(record.value, "Checkpoint")[1]
+        return found
+
+    async def status(self, agent: Agent | str, run_id: str) -> str | None:
+        checkpoint = await self.checkpoint(agent, run_id)
+        return None if checkpoint is None else str(checkpoint["status"])
+
+    async def until_status(
+        self, agent: Agent | str, run_ids: str | Iterable[str], status: str, **kw: Any
+    ) -> None:
+        """Wait until every one of the runs has that status."""
+        wanted = {run_ids} if isinstance(run_ids, str) else set(run_ids)
+
+        async def reached() -> bool:
+            found: dict[str, str] = {}
+            for record in await self.read(self.topics(agent).state):
+                key = (record.key or b"").decode()
+                if key in wanted and record.value:
+                    found[key] = decode(record.value, "Checkpoint")[1]["status"]
+            return set(found) == wanted and set(found.values()) == {status}
+
+        await until(reached, what=f"{sorted(wanted)[:5]} to be {status}", **kw)
+
+    async def dead(self) -> list[ConsumerRecord]:
+        return await self.read(dead_topic(self.settings.app))
+
+    async def committed(self, agent: Agent) -> dict[tuple[str, int], int]:
+        """Committed offsets of the agent's group, by (input, partition)."""
+        topics = self.topics(agent)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.settings.bootstrap_servers,
+            group_id=topics.group,
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            found = {}
+            for kind in ("commands", "tasks"):
+                for p in range(self.settings.partitions):
+                    offset = await consumer.committed(TopicPartition(getattr(topics, kind), p))
+                    if offset is not None:
+                        found[kind, p] = offset
+            return found
+        finally:
+            await consumer.stop()
+
+    async def check_history(self, agent: Agent) -> None:
+        """What must hold of any history: each step of each run once, in order, without a gap; no
+        input answered twice; of each decision all records or none."""
+        topics = self.topics(agent)
+        steps: dict[str, list[int]] = {}
+        sources: dict[bytes, bytes] = {}
+        parts: dict[tuple[bytes, bytes, bytes], int] = {}
+        manifests: dict[tuple[bytes, bytes, bytes], int] = {}
+        for topic in (topics.state, topics.tasks, topics.events):
+            for record in await self.read(topic):
+                headers = dict(record.headers)
+                if "sf-run" not in headers:
+                    continue
+                whose = (headers["sf-txn"], headers["sf-run"], headers["sf-seq"])
+                parts[whose] = parts.get(whose, 0) + 1
+                if topic == topics.state and record.value:
+                    manifests[whose] = decode(record.value, "Checkpoint")[1]["records"]
+                    source = headers["sf-src"]
+                    if source != b"timer":
+                        assert source not in sources, f"{source!r} was answered twice"
+                        sources[source] = headers["sf-txn"]
+                if topic == topics.events:
+                    event = decode(record.value, "Event")[1]
+                    if event["type"] in ("step.completed", "run.completed"):
+                        steps.setdefault(event["run_id"], []).append(event["seq"])
+        for run_id, seqs in steps.items():
+            assert seqs == list(range(len(seqs))), f"steps of {run_id}: {seqs}"
+        others: dict[tuple[bytes, bytes, bytes], int] = {}
+        for topic in (self.topics("outbox").commands, dead_topic(self.settings.app)):
+            for record in await self.read(topic):
+                headers = dict(record.headers)
+                if "sf-run" in headers:
+                    whose = (headers["sf-txn"], headers["sf-run"], headers["sf-seq"])
+                    others[whose] = others.get(whose, 0) + 1
+        for whose, count in manifests.items():
+            assert parts[whose] + others.get(whose, 0) == count, f"{whose}: not all of {count}"
+
+
+@asynccontextmanager
+async def cluster(
+    bootstrap: str, app: str, *agents: Agent, **settings: Any
+) -> AsyncIterator[Cluster]:
+    """A cluster with the topics of these agents."""
+    made = Cluster(
+        load_settings(
+            **{
+                **QUICK,
+                "bootstrap_servers": bootstrap,
+                "app": app,
+                "partitions": 2,
+                "instance": app,
+                **settings,
+            }
+        )
+    )
+    await made.create_topics(*agents)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def headers_of(record: ConsumerRecord) -> dict[str, bytes]:
+    return dict(record.headers)
+
+
+def names(events: Sequence[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]
