@@ -113,6 +113,10 @@ class Committer:
     ) -> dict[InputKind, int | None] | None:
         """One try at it; None when the log did not let us, which changes nothing."""
         await self.close()
+        if self._log.lease_left_s() <= 0:
+            # Without proof of membership it is not for this worker to fence anybody.
+            log.info("takeover_waits", partition=self._partition)
+            return None
         try:
             self._ownership = await self._log.own(self._partition)
             committed = await self._ownership.committed()
@@ -146,22 +150,24 @@ class Committer:
         if ownership is not None:
             await ownership.close()
 
-    async def _commit(self, batch: list[Item]) -> list[Item]:
+    async def _commit(self, batch: list[Item], earlier: Sequence[Item] = ()) -> list[Item]:
+        """`earlier` items are committed, but not applied to memory yet."""
         txn = self._clock.unique().encode()
         outs, batch = self._build(batch, txn)
-        offsets = self._offsets(batch)
+        offsets = self._offsets([*earlier, *batch])
         applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
         outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),)))
         assert self._ownership is not None
         try:
             self._state_position = await self._ownership.commit(outs, offsets)
         except RecordTooLarge as error:
-            return await self._commit_apart(batch, error)
+            return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:
             log.warning(
                 "commit_unknown", partition=self._partition, items=len(batch), error=str(error)
             )
-            return await self._settle(batch, txn)
+            if not await self._settle(batch, txn):
+                return []
         self._committed.update(offsets)
         return batch
 
@@ -205,17 +211,19 @@ class Committer:
                 done[kind].add(offset)
         return {kind: self.progress[kind].watermark(done[kind]) for kind in INPUT_KINDS}
 
-    async def _commit_apart(self, batch: list[Item], error: RecordTooLarge) -> list[Item]:
+    async def _commit_apart(
+        self, batch: list[Item], error: RecordTooLarge, earlier: Sequence[Item]
+    ) -> list[Item]:
         """The log refused the batch for the size of a record: find whose it is."""
         if len(batch) > 1:
-            applied: list[Item] = []
+            done: list[Item] = []
             for item in batch:
-                applied += await self._commit([item])
-            return applied
+                done += await self._commit([item], done)
+            return done
         (item,) = batch
         if item.before is None or item.after is None or item.after.status == "attention":
             raise error
-        return await self._commit([self._oversized(item, error.size, error.limit)])
+        return await self._commit([self._oversized(item, error.size, error.limit)], earlier)
 
     def _oversized(self, item: Item, size: int, limit: int) -> Item:
         """Instead of what does not fit: the run as it was, waiting for a person."""
@@ -242,8 +250,9 @@ class Committer:
             pending=item.pending,
         )
 
-    async def _settle(self, batch: list[Item], txn: bytes) -> list[Item]:
-        """Find out what became of a transaction whose outcome is unknown.
+    async def _settle(self, batch: list[Item], txn: bytes) -> bool:
+        """Find out what became of a transaction whose outcome is unknown: True when it has landed;
+        otherwise its items are still to be committed.
 
         Raises: FencedError when somebody else has written in the meantime.
         """
@@ -254,18 +263,15 @@ class Committer:
             self.store.apply(records)
 
         for wait_s in backoff(self._clock):
-            # Without proof of membership it is not for this worker to fence anybody.
-            if self._log.lease_left_s() > 0 and await self._own_and_restore(note) is not None:
+            if await self._own_and_restore(note) is not None:
                 break
             await asyncio.sleep(wait_s)
         if seen - {txn}:
             raise FencedError("another owner has written to the partition")
         log.info("commit_settled", partition=self._partition, landed=txn in seen)
-        if txn in seen:
-            self._committed.update(self._offsets(batch))
-            return batch
-        self._items.extendleft(reversed(batch))
-        return []
+        if txn not in seen:
+            self._items.extendleft(reversed(batch))
+        return txn in seen
 
 
 #: room that a checkpoint needs beside its payload when a run is parked for its size

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -61,6 +62,8 @@ class Limits:
     forward_after_s: float = 30.0
     #: with nothing to do for this long, offsets are committed up to the markers
     idle_commit_s: float = 1.0
+    #: how long decisions that are ready wait for steps that are running, to share a transaction
+    gather_s: float = 0.002
     #: before a step that was given up for want of a lease is tried again
     lost_retry_s: float = 0.5
     #: how long the receipt of a finished run is kept
@@ -77,6 +80,8 @@ class Flight:
     #: inputs that are done when this is
     sources: list[Source] = field(default_factory=list)
     call: Call | None = None
+    #: what has become of the step is part of the next transaction
+    decided: bool = False
     since_s: float = 0.0
 
 
@@ -134,6 +139,9 @@ class Owner:
         self._paused = False
         self._draining = False
         self._wake = asyncio.Event()
+        #: steps whose outcome has not come yet
+        self._running = 0
+        self._quiet = asyncio.Event()
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=agent.name, partition=partition
         )
@@ -150,6 +158,7 @@ class Owner:
             self._fire_timers()
             self._carry_forward()
             if self._committer:
+                await self._gather()
                 for item in await self._committer.commit():
                     self._apply(item)
                 early, self._early = self._early, []
@@ -370,9 +379,13 @@ class Owner:
             payload=run.payload,
             on_done=lambda outcome: self._ended(flight, outcome),
         )
+        self._running += 1
         self._executor.submit(flight.call)
 
     def _ended(self, flight: Flight, outcome: Outcome) -> None:
+        self._running -= 1
+        if not self._running:
+            self._quiet.set()
         match outcome:
             case Lost():
                 asyncio.get_running_loop().call_later(
@@ -411,11 +424,13 @@ class Owner:
         after = decision.run
         if decision.refused is not None or after is None:
             raise AssertionError(decision.refused)
+        flight.decided = not isinstance(event, Forward)
         pending, flight.pending = flight.pending, ()
+        sources, flight.sources = flight.sources, []
         records = (*pending, *decision.records)
         self._add(
             Item(
-                sources=tuple(flight.sources),
+                sources=tuple(sources),
                 build=lambda h: self._wire.outs(after, records, h, self.partition, now_ms),
                 before=flight.run,
                 after=after,
@@ -449,7 +464,7 @@ class Owner:
         now_s = self._clock.monotonic_s()
         for flight in self._flights.values():
             old = now_s - flight.since_s >= self._limits.forward_after_s
-            if flight.call is not None and flight.sources and old:
+            if flight.call is not None and not flight.decided and flight.sources and old:
                 flight.since_s = now_s
                 if flight.run.status == "running":
                     self._decided(flight, Forward())
@@ -492,11 +507,18 @@ class Owner:
         if self._timers:
             until_due_s = (self._timers[0][0] - self._clock.now_ms()) / 1000
             limit_s = min(limit_s, max(0.0, until_due_s))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
+
+    async def _gather(self) -> None:
+        """Let steps that are about to end share the transaction: a commit costs the same for one
+        decision as for many. With nothing else running there is nothing to wait for."""
+        if self._running:
+            self._quiet.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.gather_s):
+                    await self._quiet.wait()
 
     def _apply(self, item: Item) -> None:
         """The item is committed: now, and only now, memory changes."""
@@ -507,7 +529,6 @@ class Owner:
             return
         self._store.put(run)
         flight = self._flights[run.run_id]
-        flight.sources = [source for source in flight.sources if source not in item.sources]
         if run is flight.run:  # carried forward: still in work
             return
         del self._flights[run.run_id]

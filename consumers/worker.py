@@ -128,6 +128,7 @@ class Worker:
         failures = 0
         waits = backoff(self._clock)
         while not self._stopped:
+            self.polled_s = self._clock.monotonic_s()
             try:
                 records = await self._log.poll(POLL_S)
             except Unavailable as error:
@@ -138,7 +139,6 @@ class Worker:
                 await asyncio.sleep(next(waits))
                 continue
             failures = 0
-            self.polled_s = self._clock.monotonic_s()
             for kind, record in records:
                 owner = self._owners.get(record.partition)
                 if owner is not None and owner.ready:

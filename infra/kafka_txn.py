@@ -70,7 +70,8 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             request_timeout_ms=settings.producer_request_timeout_ms,
-            max_batch_size=BATCH_BYTES,
+            # A topic's limit is for batches.
+            max_batch_size=min(BATCH_BYTES, settings.record_max_bytes),
             acks="all",
         )
         sender = producer._sender
@@ -137,9 +138,9 @@ class TransactionalProducer:
         # The offsets come after: while they are being added, a broker that verifies transactions
         # (KIP-890) turns produce requests away.
         await asyncio.wait([batch.written for batch in sent])
-        for batch in sent:
-            refused = batch.written.exception()
-            if isinstance(refused, MessageSizeTooLargeError | RecordListTooLargeError):
+        errors = [batch.written.exception() for batch in sent]
+        for batch, error in zip(sent, errors, strict=True):
+            if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
                 await self._replace()
                 raise RecordTooLarge(
                     "the broker refused a batch of records for its size",
@@ -207,3 +208,15 @@ class TransactionalProducer:
         except KafkaError as error:
             log.debug("producer_stop", transactional_id=self.transactional_id, error=repr(error))
             await producer.client.close()
+        _hush(producer)
+
+
+def _hush(producer: AIOKafkaProducer) -> None:
+    """Take note of the errors of a producer that failed: aiokafka also leaves them in futures that
+    nobody waits for, and asyncio would report each of those as an error of its own."""
+    waiters = [producer._txn_manager._transaction_waiter]
+    for batches in producer._message_accumulator._batches.values():
+        waiters += [batch._drain_waiter for batch in batches]
+    for waiter in waiters:
+        if waiter is not None and waiter.done() and not waiter.cancelled():
+            waiter.exception()

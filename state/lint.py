@@ -13,6 +13,7 @@ import builtins
 import inspect
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from surefoot.state.agent import Agent, Next, Step
@@ -76,10 +77,8 @@ def _resolve(node: ast.expr, step: Step) -> Any:
 
 
 def _closure(step: Step) -> dict[str, Any]:
-    names = step.fn.__code__.co_freevars
-    cells = step.fn.__closure__ or ()
-    return {
-        name: cell.cell_contents
-        for name, cell in zip(names, cells, strict=True)
-        if cell.cell_contents is not None
-    }
+    found = {}
+    for name, cell in zip(step.fn.__code__.co_freevars, step.fn.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not filled yet
+            found[name] = cell.cell_contents
+    return found

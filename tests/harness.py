@@ -6,19 +6,32 @@ What is read here is read with a raw client and the codec, not with the engine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import ConsumerRecord
 
+from surefoot import Context, Done, Next
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import Topics, specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
@@ -28,7 +41,7 @@ from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic
 from surefoot.state.wire import Wire, start_out
-from tests.waiting import until
+from tests.waiting import until, until_sync
 
 #: quick to notice a dead worker, and still in the order that settings ask for
 QUICK = {
@@ -56,6 +69,25 @@ class Running:
         """What SIGTERM does; True when nothing was given up."""
         self.stop.set()
         return await self.task
+
+    def before_own(self, first: Callable[[int], Awaitable[None]]) -> None:
+        """Have something happen just before each time that this worker takes a partition over."""
+        own = self.log.own
+
+        async def owning(partition: int) -> KafkaOwnership:
+            await first(partition)
+            return await own(partition)
+
+        self.log.own = owning  # type: ignore[method-assign]
+
+    async def vanish(self) -> None:
+        """Be gone as after SIGKILL: nothing is finished, and the group is not told."""
+
+        async def say_nothing(consumer: AIOKafkaConsumer) -> None: ...
+
+        self.log._leave = say_nothing  # type: ignore[method-assign]
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
 
 
 @dataclass(slots=True)
@@ -154,6 +186,37 @@ class Cluster:
             if partition_of(run_id, self.settings.partitions) == partition
         )
 
+    async def set_offsets(self, agent: Agent, offsets: Mapping[tuple[str, int], int]) -> None:
+        """What an admin tool does to the group's offsets, by (input, partition); the group must be
+        empty."""
+        topics = self.topics(agent)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.settings.bootstrap_servers,
+            group_id=topics.group,
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            places = {
+                TopicPartition(getattr(topics, kind), partition): offset
+                for (kind, partition), offset in offsets.items()
+            }
+            consumer.assign(list(places))
+            await consumer.commit(places)
+        finally:
+            await consumer.stop()
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """What retention does: the log then starts at that offset (-1: it is empty)."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers)
+        await admin.start()
+        try:
+            await admin.delete_records(
+                {TopicPartition(topic, partition): RecordsToDelete(before_offset=offset)}
+            )
+        finally:
+            await admin.close()
+
     # Looking ---------------------------------------------------------------------------------
 
     async def read(self, topic: str, *, isolation: str = "read_committed") -> list[ConsumerRecord]:
@@ -235,7 +298,7 @@ class Cluster:
         finally:
             await consumer.stop()
 
-    async def check_history(self, agent: Agent) -> None:
+    async def check_history(self, agent: Agent | str) -> None:
         """What must hold of any history: each step of each run once, in order, without a gap; no
         input answered twice; of each decision all records or none."""
         topics = self.topics(agent)
@@ -271,6 +334,73 @@ class Cluster:
                     others[whose] = others.get(whose, 0) + 1
         for whose, count in manifests.items():
             assert parts[whose] + others.get(whose, 0) == count, f"{whose}: not all of {count}"
+
+
+class Watched:
+    """An agent that counts up, a step at a time; its bodies are watched, and held where a test says
+    so. Workers get it under names of their own: `await kafka.work(watched.on("A"))`."""
+
+    def __init__(self, name: str, *, steps: int = 3, version: int = 1, sync: bool = False) -> None:
+        self.name = name
+        self.version = version
+        #: (worker, run_id, seq) of every body, in the order of their beginnings
+        self.begun: list[tuple[str, str, int]] = []
+        #: how many bodies of a (worker, run_id, seq) were ever in progress at once
+        self.most: Counter[tuple[str, str, int]] = Counter()
+        self._steps = steps
+        self._sync = sync
+        self._now: Counter[tuple[str, str, int]] = Counter()
+        self._held: set[tuple[str | None, str, int]] = set()
+        self._lock = threading.Lock()
+
+    def hold(self, run_id: str, seq: int = 0, *, on: str | None = None) -> None:
+        """Bodies of that step do not end (on that worker, or on any) until they are let go."""
+        self._held.add((on, run_id, seq))
+
+    def let_go(self, run_id: str, seq: int = 0, *, on: str | None = None) -> None:
+        self._held.discard((on, run_id, seq))
+
+    def times(self, run_id: str, seq: int = 0, *, on: str | None = None) -> int:
+        """How often the body of that step was begun (on that worker, or on any)."""
+        return sum(b[1:] == (run_id, seq) and on in (None, b[0]) for b in list(self.begun))
+
+    def on(self, worker: str) -> Agent:
+        agent = Agent(self.name, version=self.version)
+
+        def after(payload: int) -> Next | Done:
+            following = payload + 1
+            return Next(count, following) if following < self._steps else Done(following)
+
+        async def a_step(ctx: Context, payload: int) -> Next | Done:
+            with self._watch(worker, ctx):
+                await until(lambda: self._free(worker, ctx), timeout_s=90.0, what="to be let go")
+            return after(payload)
+
+        def a_sync_step(ctx: Context, payload: int) -> Next | Done:
+            with self._watch(worker, ctx):
+                until_sync(lambda: self._free(worker, ctx), timeout_s=90.0, what="to be let go")
+            return after(payload)
+
+        count: Any = a_sync_step if self._sync else a_step
+        count.__name__ = "count"
+        agent.step(count)
+        return agent
+
+    def _free(self, worker: str, ctx: Context) -> bool:
+        return not {(None, ctx.run_id, ctx.seq), (worker, ctx.run_id, ctx.seq)} & self._held
+
+    @contextmanager
+    def _watch(self, worker: str, ctx: Context) -> Iterator[None]:
+        key = (worker, ctx.run_id, ctx.seq)
+        with self._lock:
+            self.begun.append(key)
+            self._now[key] += 1
+            self.most[key] = max(self.most[key], self._now[key])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now[key] -= 1
 
 
 @asynccontextmanager
