@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import structlog
@@ -19,7 +20,7 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     render: list[structlog.types.Processor] = (
         [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer()]
+        else [structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 #: a child that lived this long counts as having worked, in seconds
 HEALTHY_S = 10.0
+#: exit status of a process whose settings, topics or agents are wrong
+EXIT_CONFIG = 2
 #: longest wait between two starts of a child that keeps dying, in seconds
 WAIT_MOST_S = 30.0
 
@@ -58,7 +60,7 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)
 
     async def run(self) -> int:
-        """Returns the worst exit status of the last run of each child, 0 when all ended well."""
+        """Run until stopped, or until a child finds its configuration wrong. Returns the worst exit status of the last run of each child, 0 when all ended well."""
         codes = await asyncio.gather(*(self._keep(child) for child in self._children))
         return max((abs(code) for code in codes), default=0)
 
@@ -74,6 +76,8 @@ class Supervisor:
                 process.terminate()
             code = await self._wait(process)
             log.info("process_exited", child=child.name, pid=process.pid, code=code)
+            if code == EXIT_CONFIG:  # starting it again would not mend it
+                self.stop()
             if self._stop.is_set():
                 return code
             healthy = loop.time() - started_s >= HEALTHY_S

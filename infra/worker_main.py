@@ -19,10 +19,8 @@ import structlog
 
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
-from surefoot.consumers.relay import outbox_agent
 from surefoot.consumers.worker import Worker
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.http import HttpDeliver
 from surefoot.infra.kafka_log import KafkaLog
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics, specs_for
@@ -38,11 +36,6 @@ EXIT_CLEAN, EXIT_GAVE_UP, EXIT_STUCK = 0, 3, 70
 STUCK_S = 60.0
 #: room in a batch around its largest record, in bytes
 BATCH_OVERHEAD = 512
-
-
-def relay_agent() -> Agent:
-    """The built-in outbox, delivering over HTTP."""
-    return outbox_agent(HttpDeliver(), SystemClock())
 
 
 def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int:
@@ -68,14 +61,18 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     workers = [_worker(agent, settings, clock, executor, slot) for agent in agents]
     watchdog = Watchdog(workers, clock)
     watchdog.start()
-    watching = asyncio.create_task(_watch_steps(executor))
+    watching = [
+        asyncio.create_task(_watch_steps(executor)),
+        asyncio.create_task(_follow_supervisor(stop)),
+    ]
     try:
         results = await asyncio.gather(
             *(worker.run(stop, drain_s=settings.drain_timeout_s, hurry=hurry) for worker in workers)
         )
     finally:
         watchdog.stop()
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         executor.stop()
     return EXIT_CLEAN if all(results) else EXIT_GAVE_UP
 
@@ -102,6 +99,16 @@ def _worker(
         ),
         in_flight=settings.in_flight,
     )
+
+
+async def _follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:
+    """Drain when the process that started this one is gone: a new supervisor would start another
+    process of the same identity, and the two would throw each other out of the group."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(every_s)
+    log.warning("supervisor_gone")
+    stop.set()
 
 
 async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:

@@ -1,0 +1,366 @@
+"""What really happened, told from the records of the topics and the tracker's book alone. Pure.
+
+The auditor knows the wire format and nothing of the engine: it does not ask what the engine thinks
+that it did, it counts. Each violation is a `Finding`:
+
+    lost         a step that a committed record asks for and nobody did; a gap in a run's steps
+    twice        a step, or the answer to an input, that was committed more than once
+    disorder     a run whose steps were not committed in order
+    torn         a transaction of which something is missing, or too much is there
+    unfounded    a record that answers an input which was never committed
+    unfinished   a run that has not come to its end
+    effect_lost  an effect of a committed step that the tracker never acted upon
+    effect_twice an effect that the tracker acted upon twice, or was asked for with another body
+    phantom      a request, or a start of an effect, that no committed step asked for
+    undecodable  a record that cannot be read
+
+It counts on topics so young that neither retention nor compaction has taken anything from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from surefoot.schemas.codec import UndecodableError, decode
+
+FindingKind = Literal[
+    "lost",
+    "twice",
+    "disorder",
+    "torn",
+    "unfounded",
+    "unfinished",
+    "effect_lost",
+    "effect_twice",
+    "phantom",
+    "undecodable",
+]
+
+OUTBOX = "outbox"
+#: events that end a step; the run goes on, is completed, or has failed
+ENDINGS = frozenset({"step.completed", "run.completed", "run.failed"})
+_ENDS_RUN = frozenset({"run.completed", "run.failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One committed record, as a consumer of committed records sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int = 0
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request in the tracker's book."""
+
+    key: str
+    method: str
+    path: str
+    #: SHA-256 of the body, in hex
+    body_sha256: str
+    #: whether the tracker did what it was asked for: not on a repeated key, not when it failed
+    acted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: FindingKind
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was counted, and every violation."""
+
+    run_ids: frozenset[str] = frozenset()
+    runs: int = 0
+    completed: int = 0
+    failed: int = 0
+    steps_committed: int = 0
+    transactions: int = 0
+    dead_letters: int = 0
+    effects_expected: int = 0
+    effects_received: int = 0
+    #: requests with a key that the tracker had seen before: allowed, it must act once
+    effects_redelivered: int = 0
+    #: first and last step that was committed, epoch ms
+    first_ms: int = 0
+    last_ms: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def note(self, kind: FindingKind, what: str) -> None:
+        self.findings.append(Finding(kind, what))
+
+    def count(self, *kinds: FindingKind) -> int:
+        return sum(finding.kind in kinds for finding in self.findings)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing lost, doubled, torn or unfinished, and every run completed."""
+        return not self.findings and self.completed == self.runs
+
+    @property
+    def steps_per_s(self) -> float:
+        """Between the first and the last committed step."""
+        took_ms = self.last_ms - self.first_ms
+        return round(self.steps_committed * 1000 / took_ms, 1) if took_ms else 0.0
+
+
+def audit(topics: Mapping[str, Sequence[Record]], book: Sequence[Request]) -> Report:
+    """Check whole topics, each from its first record, against the tracker's book.
+
+    Args: topics: by name (`app.agent.kind`, `app.dead`), in the order of offsets per partition
+    """
+    report = Report()
+    history = _History(topics, report)
+    for agent in history.agents:
+        _check_runs(history, agent, report)
+        _check_inputs(history, agent, report)
+    _check_answers(history, report)
+    _check_transactions(history, report)
+    _check_effects(history, book, report)
+    report.dead_letters = len(topics.get(history.dead, ()))
+    return report
+
+
+Decoded = tuple[Record, dict[str, Any]]
+
+
+class _History:
+    """The records, decoded and sorted by agent and kind."""
+
+    def __init__(self, topics: Mapping[str, Sequence[Record]], report: Report) -> None:
+        self.topics = topics
+        self.dead = next((name for name in topics if name.count(".") == 1), "")
+        self.agents = sorted({name.split(".")[1] for name in topics if name != self.dead})
+        self._by_kind: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
+        for name in topics:
+            if name != self.dead:
+                _, agent, kind = name.split(".")
+                self._by_kind[agent, kind] = list(_decoded(topics[name], report))
+
+    def of(self, agent: str, kind: str) -> list[Decoded]:
+        return self._by_kind[agent, kind]
+
+    def events(self, agent: str) -> list[Decoded]:
+        return self.of(agent, "events")
+
+    def endings(self, agent: str) -> list[Decoded]:
+        return [item for item in self.events(agent) if item[1]["type"] in ENDINGS]
+
+    def checkpoints(self, agent: str) -> list[Decoded]:
+        return [item for item in self.of(agent, "state") if "run_id" in item[1]]
+
+    def applied(self, agent: str, kind: str) -> dict[int, int]:
+        """By partition: up to where the input had been applied (next offset)."""
+        found: dict[int, int] = {}
+        for record, value in self.of(agent, "state"):
+            if record.key == b"@applied":
+                found[record.partition] = value[kind] or 0
+        return found
+
+    def everything(self) -> Iterator[Record]:
+        for records in self.topics.values():
+            yield from records
+
+
+def _decoded(records: Sequence[Record], report: Report) -> Iterator[Decoded]:
+    for record in records:
+        if record.value is None or record.key == b"@ready":  # a tombstone, the gateway's probe
+            continue
+        try:
+            yield record, decode(record.value)[1]
+        except UndecodableError as error:
+            report.note("undecodable", f"{record.place}: {error}")
+
+
+# Runs and steps -------------------------------------------------------------------------------
+
+
+def _check_runs(history: _History, agent: str, report: Report) -> None:
+    """Every run has steps 0 to the last, each once and in order, and an end; its last checkpoint
+    says the same as its events."""
+    endings: dict[str, list[Decoded]] = {
+        event["run_id"]: []
+        for _, event in history.events(agent)
+        if event["type"] != "start.ignored"
+    }
+    for item in history.endings(agent):
+        endings.setdefault(item[1]["run_id"], []).append(item)
+    last = {value["run_id"]: value for _, value in history.checkpoints(agent)}
+    for run_id in last:
+        endings.setdefault(run_id, [])
+    for run_id, items in endings.items():
+        _check_run(f"{agent} {run_id}", items, last.get(run_id), report)
+    if agent != OUTBOX:
+        done = [item for item in history.endings(agent) if item[1]["type"] != "run.failed"]
+        times = [record.timestamp_ms for record, _ in done]
+        report.run_ids |= frozenset(endings)
+        report.runs += len(endings)
+        report.completed += _count(endings, "run.completed")
+        report.failed += _count(endings, "run.failed")
+        report.steps_committed += len({(e["run_id"], e["seq"]) for _, e in done})
+        report.first_ms = min([*times, *([report.first_ms] if report.first_ms else [])], default=0)
+        report.last_ms = max([*times, report.last_ms])
+
+
+def _count(endings: Mapping[str, list[Decoded]], kind: str) -> int:
+    return sum(any(event["type"] == kind for _, event in items) for items in endings.values())
+
+
+def _check_run(
+    name: str, items: list[Decoded], checkpoint: dict[str, Any] | None, report: Report
+) -> None:
+    seqs = [event["seq"] for _, event in items]
+    ended = [event for _, event in items if event["type"] in _ENDS_RUN]
+    for seq in sorted({seq for seq in seqs if seqs.count(seq) > 1}):
+        report.note("twice", f"{name}: step {seq} was committed {seqs.count(seq)} times")
+    for seq in sorted(set(range(max(seqs, default=-1) + 1)) - set(seqs)):
+        report.note("lost", f"{name}: step {seq} is missing")
+    if seqs != sorted(seqs) or (ended and items[-1][1] is not ended[0]):
+        report.note("disorder", f"{name}: steps were committed in the order {seqs}")
+    if not ended:
+        report.note("unfinished", f"{name}: stands before step {len(set(seqs))}")
+    if checkpoint is None:
+        report.note("lost", f"{name}: has no checkpoint")
+        return
+    steps = len({event["seq"] for _, event in items if event["type"] != "run.failed"})
+    if checkpoint["seq"] != steps:
+        told = f"{name}: its checkpoint counts {checkpoint['seq']} steps, its events {steps}"
+        report.note("lost", told)
+    if ended and checkpoint["status"] != ended[0]["status"]:
+        said, told = checkpoint["status"], ended[0]["status"]
+        report.note("lost", f"{name}: its checkpoint says {said}, its events {told}")
+
+
+def _check_inputs(history: _History, agent: str, report: Report) -> None:
+    """Every command and every task that was committed has been answered."""
+    answered = {_headers(record).get("sf-src") for record in history.everything()}
+    started = {event["run_id"] for _, event in history.events(agent)}
+    ended = {(event["run_id"], event["seq"]) for _, event in history.endings(agent)}
+    for kind in ("commands", "tasks"):
+        applied = history.applied(agent, kind)
+        for record, value in history.of(agent, kind):
+            run_id = value["run_id"]
+            done = run_id in started if kind == "commands" else (run_id, value["seq"]) in ended
+            if done or record.place.encode() in answered:
+                continue
+            passed = record.offset < applied.get(record.partition, 0)
+            if passed:
+                report.note("lost", f"{record.place}: passed over without an answer ({run_id})")
+            else:
+                report.note("unfinished", f"{record.place}: not yet taken up ({run_id})")
+
+
+def _check_answers(history: _History, report: Report) -> None:
+    """An input is answered by one decision, and what is answered was committed."""
+    answers: dict[bytes, set[bytes]] = defaultdict(set)
+    for agent in history.agents:
+        for record, event in history.events(agent):
+            source = _headers(record).get("sf-src", b"timer")
+            if source != b"timer" and event["type"] in ENDINGS | {"step.retrying"}:
+                answers[source].add(record.place.encode())
+    for source, places in answers.items():
+        if len(places) > 1:
+            told = b", ".join(sorted(places)).decode()
+            report.note("twice", f"{source.decode()} was answered by {told}")
+    committed = {record.place.encode() for record in history.everything()}
+    for source in sorted(answers.keys() - committed):
+        report.note("unfounded", f"{source.decode()} was never committed")
+
+
+def _check_transactions(history: _History, report: Report) -> None:
+    """Of every decision, all records are there: as many as its checkpoint says."""
+    found: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
+    said: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
+    transactions: set[bytes] = set()
+    for record in history.everything():
+        headers = _headers(record)
+        transactions.add(headers.get("sf-txn", b""))
+        if "sf-run" in headers:
+            found[_decision(headers)] += 1
+    for agent in history.agents:
+        for record, checkpoint in history.checkpoints(agent):
+            said[_decision(_headers(record))] += checkpoint["records"]
+    for decision in found.keys() | said.keys():
+        if found[decision] != said[decision]:
+            txn, run, seq = (part.decode() for part in decision)
+            told = f"transaction {txn}, {run} step {seq}: {found[decision]} of {said[decision]}"
+            report.note("torn", f"{told} records are there")
+    report.transactions = len(transactions - {b""})
+
+
+def _decision(headers: Mapping[str, bytes]) -> tuple[bytes, bytes, bytes]:
+    return headers.get("sf-txn", b""), headers.get("sf-run", b""), headers.get("sf-seq", b"")
+
+
+def _headers(record: Record) -> dict[str, bytes]:
+    """Those of the transaction that wrote the record. A record that was moved, to another partition
+    or to the dead letters, has those of its first transaction in front of them."""
+    names = [name for name, _ in record.headers]
+    if "sf-txn" not in names:
+        return {}
+    own = len(names) - 1 - names[::-1].index("sf-txn")
+    return dict(record.headers[own:])
+
+
+# Effects --------------------------------------------------------------------------------------
+
+
+def _check_effects(history: _History, book: Sequence[Request], report: Report) -> None:
+    """Each effect that a committed step asked for is in the outbox, and the tracker acted upon it
+    once, with the very request that was committed; and nothing else reached the tracker."""
+    expected = {
+        key
+        for agent in history.agents
+        for _, event in history.endings(agent)
+        for key in event["effects"]
+    }
+    asked = {value["run_id"]: value["payload"] for _, value in history.of(OUTBOX, "commands")}
+    starts = [value["run_id"] for _, value in history.of(OUTBOX, "commands")]
+    requests: dict[str, list[Request]] = defaultdict(list)
+    for request in book:
+        requests[request.key].append(request)
+    report.effects_expected = len(expected)
+    report.effects_redelivered = len(book) - len(requests)
+    for key in sorted(expected - asked.keys()):
+        report.note("effect_lost", f"{key}: its step has committed, the outbox lacks it")
+    for key in sorted((asked.keys() | requests.keys()) - expected):
+        report.note("phantom", f"{key or 'no key'}: no committed step asked for it")
+    for key in sorted(expected & asked.keys()):
+        if starts.count(key) > 1:
+            report.note("twice", f"{key} is in the outbox {starts.count(key)} times")
+        report.effects_received += _check_effect(key, asked[key], requests[key], report)
+
+
+def _check_effect(key: str, payload: bytes, requests: Sequence[Request], report: Report) -> bool:
+    """Whether the tracker acted upon this effect as it was committed."""
+    effect = json.loads(payload)
+    wanted = (effect["method"], hashlib.sha256(effect["body"].encode()).hexdigest())
+    acted = sum(request.acted for request in requests)
+    same = all(
+        (request.method, request.body_sha256) == wanted and effect["url"].endswith(request.path)
+        for request in requests
+    )
+    if not acted:
+        report.note("effect_lost", f"{key}: the tracker never acted upon it")
+    if acted > 1:
+        report.note("effect_twice", f"{key}: the tracker acted upon it {acted} times")
+    if not same:
+        report.note("effect_twice", f"{key}: was asked for with another request")
+    return acted == 1 and same

@@ -1,0 +1,317 @@
+"""`surefoot demo`: a real broker, real processes, real kills, and then the audit.
+
+The gateway, two workers and the relay run as child processes of a supervisor, under a topic prefix
+of their own. Signed deliveries come in at an even pace, some of them twice; the tracker fails now
+and then; and while runs are under way a worker process is sent SIGKILL. When every run has come to
+its end everything is stopped, and the auditor reads all topics from their beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from surefoot.infra import logging
+from surefoot.infra.broker import Broker
+from surefoot.infra.broker_config import free_ports, say
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.demo.auditor import OUTBOX, Report, audit
+from surefoot.infra.demo.deliveries import FORGED, Outcome, Sender, plan
+from surefoot.infra.demo.display import Display, print_report
+from surefoot.infra.demo.evidence import read_topics
+from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
+from surefoot.infra.demo.tracker import Tracker, read_book
+from surefoot.infra.kafka_tail import Tail
+from surefoot.infra.loader import load_agents
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.stack import children, create_topics, running_broker, until_ready
+from surefoot.infra.supervisor import Supervisor
+from surefoot.infra.topics import specs_for
+from surefoot.state.errors import ConfigError
+from surefoot.state.topics import AgentTopics
+
+WORKERS = 2
+#: between two deliveries; and what each step takes longer, as asking a model would
+EVERY_S = 0.22
+THINK_S = 0.25
+#: after the last delivery, how long until everything must have come to its end
+SETTLE_S = 120.0
+_POLL_S = 0.05
+
+EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
+
+
+def run_demo(agent_file: Path, *, deliveries: int, kills: int, seed: int | None) -> int:
+    """Returns 0 only if nothing was lost, doubled or left unfinished; 130 when interrupted.
+
+    Raises: ConfigError — no broker can be started, or the agent does not suit.
+    """
+    logging.configure(level="CRITICAL")
+    agent = _suitable(agent_file)
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    with running_broker(load_settings()) as broker:
+        folder = Path(tempfile.mkdtemp(prefix="surefoot-demo-"))
+        settings = load_settings(
+            app=f"demo-{secrets.token_hex(4)}",
+            bootstrap_servers=broker.bootstrap,
+            gateway_host="127.0.0.1",
+            gateway_port=free_ports(1)[0],
+        )
+        demo = _Demo(agent, settings, folder, deliveries=deliveries, kills=kills, seed=seed)
+        code = asyncio.run(demo.run(agent_file, broker))
+    if code == EXIT_FAULT:
+        say(f"what the processes had to say is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return code
+
+
+def _suitable(agent_file: Path) -> str:
+    agents = load_agents([agent_file])
+    fits = [t for a in agents for t in a.webhooks if t.source == "github"]
+    if len(agents) != 1 or not fits:
+        raise ConfigError(
+            f"{agent_file}: the demo needs a file of one agent that takes GitHub's issues events, "
+            'with @agent.webhook("github", event="issues"), as examples/triage.py does'
+        )
+    return agents[0].name
+
+
+class _Demo:
+    """One demo, from the topics to the verdict."""
+
+    def __init__(
+        self,
+        agent: str,
+        settings: Settings,
+        folder: Path,
+        *,
+        deliveries: int,
+        kills: int,
+        seed: int,
+    ) -> None:
+        self._agent = agent
+        self._settings = settings
+        self._folder = folder
+        self._kills = kills
+        self._seed = seed
+        self._clock = SystemClock()
+        self._random = Random(seed)  # noqa: S311  (a demo that can be repeated)
+        self._plan = plan(deliveries, self._random)
+        self._specs = specs_for([agent], settings)
+        self._outcome = Outcome()
+        self._progress = Progress(self._clock.monotonic_s)
+        self._display = Display(
+            self._progress,
+            self._outcome,
+            deliveries=deliveries,
+            monotonic_s=self._clock.monotonic_s,
+        )
+
+    async def run(self, agent_file: Path, broker: Broker) -> int:
+        """Act, stop everything, audit. A first SIGINT or SIGTERM ends it cleanly."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        began_s = self._clock.monotonic_s()
+        self._display.say(
+            f"Kafka {broker.version} ({broker.kind}) at {broker.bootstrap}, topics "
+            f"{self._settings.app}.*, seed {self._seed}"
+        )
+        acting = asyncio.create_task(self._act(agent_file))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not acting.done():
+            self._display.say("interrupted: stopping")
+            acting.cancel()
+            await asyncio.wait({acting})
+            return EXIT_INTERRUPTED
+        acting.result()
+        return await self._judge(broker, began_s)
+
+    async def _act(self, agent_file: Path) -> None:
+        """The installation runs for as long as this does."""
+        secret = secrets.token_hex(32)
+        book = self._folder / "requests.jsonl"
+        await create_topics(self._settings, self._specs)
+        async with Tracker(book, seed=self._seed) as tracker:
+            env = {
+                "SUREFOOT_APP": self._settings.app,
+                "SUREFOOT_BOOTSTRAP_SERVERS": str(self._settings.bootstrap_servers),
+                "SUREFOOT_GATEWAY_HOST": self._settings.gateway_host,
+                "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
+                "SUREFOOT_WEBHOOK_GITHUB_SECRET": secret,
+                "TRIAGE_TRACKER_URL": tracker.url,
+                "TRIAGE_THINK_S": str(THINK_S),
+            }
+            supervisor = Supervisor(
+                children(agent_file, processes=WORKERS, env=env, logs=self._folder),
+                grace_s=self._settings.drain_timeout_s + 10.0,
+            )
+            supervising = asyncio.create_task(supervisor.run())
+            try:
+                await self._drive(supervisor, secret)
+            finally:
+                supervisor.stop()
+                await asyncio.wait({supervising})
+
+    async def _drive(self, supervisor: Supervisor, secret: str) -> None:
+        """Send, kill, and wait until all has come to its end."""
+        url = f"http://{self._settings.gateway_host}:{self._settings.gateway_port}"
+        logs = {
+            f"worker-{slot}": WorkerLog(self._folder / f"worker-{slot}.log", self._agent)
+            for slot in range(WORKERS)
+        }
+        tails = [
+            Tail(
+                self._settings,
+                AgentTopics(self._settings.app, name).events,
+                self._progress.apply,
+                from_end=False,
+            )
+            for name in (self._agent, OUTBOX)
+        ]
+        try:
+            for tail in tails:
+                tail.start()
+            await until_ready(url)
+            for worker_log in logs.values():
+                await _until(worker_log.ready, SETTLE_S)
+            self._display.say(f"gateway, {WORKERS} workers and relay are ready; deliveries begin")
+            async with self._display.shown():
+                sender = Sender(url, secret, self._outcome)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(sender.send_all(self._plan, every_s=EVERY_S))
+                    group.create_task(self._kill_all(supervisor, logs))
+                await _until(self._settled, SETTLE_S)
+        finally:
+            for tail in tails:
+                await tail.stop()
+
+    def _settled(self) -> bool:
+        kills = self._progress.kills
+        recovered = all(kill.recovered_s is not None for kill in kills)
+        return recovered and self._progress.settled(self._outcome.accepted)
+
+    # Kills -----------------------------------------------------------------------------------
+
+    async def _kill_all(self, supervisor: Supervisor, logs: Mapping[str, WorkerLog]) -> None:
+        """Each at a random moment of its share of the deliveries."""
+        for number in range(self._kills):
+            share = (number + self._random.uniform(0.2, 0.8)) / self._kills
+            after = int(share * len(self._plan) * 0.95)
+            worker = self._random.choice(sorted(logs))
+            if await _until(partial(self._worth_it, after, logs[worker]), SETTLE_S):
+                self._kill(worker, supervisor, logs[worker])
+
+    def _worth_it(self, after: int, worker_log: WorkerLog) -> bool:
+        """Whether so many deliveries are out, the worker serves its partitions, and runs are under
+        way there."""
+        if self._outcome.sent < after or not worker_log.ready():
+            return False
+        return self._progress.under_way(worker_log.owned())
+
+    def _kill(self, worker: str, supervisor: Supervisor, worker_log: WorkerLog) -> None:
+        process = supervisor.running[worker]
+        partitions = worker_log.owned()
+        worker_log.next_process()
+        kill = Kill(
+            worker=worker,
+            pid=process.pid,
+            at_s=self._clock.monotonic_s(),
+            at_ms=self._clock.now_ms(),
+            partitions=partitions,
+        )
+        process.kill()
+        self._progress.kills.append(kill)
+        self._display.say(
+            f"SIGKILL to {worker} (pid {kill.pid}), owner of partitions {sorted(partitions)}"
+        )
+
+    # The verdict -----------------------------------------------------------------------------
+
+    async def _judge(self, broker: Broker, began_s: float) -> int:
+        self._display.say("all stopped; the auditor reads the topics and the tracker's book")
+        topics = await read_topics(self._settings, self._specs)
+        report = audit(topics, read_book(self._folder / "requests.jsonl"))
+        figures = self._figures(report, broker)
+        figures["took_s"] = round(self._clock.monotonic_s() - began_s, 1)
+        faults = self._faults(report)
+        print_report(figures, report, faults)
+        print(json.dumps(figures))  # noqa: T201  (the result)
+        return EXIT_FAULT if faults else EXIT_CLEAN
+
+    def _figures(self, report: Report, broker: Broker) -> dict[str, Any]:
+        outcome, kills = self._outcome, self._progress.kills
+        recovered = [kill.recovered_s for kill in kills if kill.recovered_s is not None]
+        return {
+            "runs": report.runs,
+            "completed": report.completed,
+            "duplicate_deliveries": outcome.duplicates,
+            "rejected_deliveries": outcome.rejected,
+            "lost_deliveries": len(outcome.accepted - report.run_ids),
+            "worker_kills": len(kills),
+            "steps_committed": report.steps_committed,
+            "steps_lost": report.count("lost"),
+            "steps_committed_twice": report.count("twice"),
+            "unfinished": report.count("unfinished"),
+            "transactions": report.transactions,
+            "transactions_torn": report.count("torn", "unfounded", "disorder", "undecodable"),
+            "effects_expected": report.effects_expected,
+            "effects_received": report.effects_received,
+            "effects_lost": report.count("effect_lost"),
+            "effects_duplicated": report.count("effect_twice"),
+            "effects_phantom": report.count("phantom"),
+            "effects_redelivered": report.effects_redelivered,
+            "dead_letters": report.dead_letters,
+            "recovery_first_step_s": [round(seconds, 2) for seconds in recovered],
+            "steps_per_s": report.steps_per_s,
+            "broker": broker.version,
+            "seed": self._seed,
+        }
+
+    def _faults(self, report: Report) -> list[str]:
+        """What keeps the exit status from being 0."""
+        outcome, kills = self._outcome, self._progress.kills
+        recovered = sum(kill.recovered_s is not None for kill in kills)
+        twice = sum(delivery.again_s is not None for delivery in self._plan)
+        claims = {
+            f"the auditor has {len(report.findings)} findings": not report.findings,
+            f"{report.completed} of {report.runs} runs completed": report.completed == report.runs,
+            "the runs are not those of the accepted deliveries": (
+                report.run_ids == outcome.accepted
+            ),
+            f"{outcome.duplicates} of {twice} repeated deliveries were taken for what they are": (
+                outcome.duplicates == twice
+            ),
+            f"{outcome.rejected} of {FORGED} forged deliveries were refused": (
+                outcome.rejected == FORGED
+            ),
+            f"the gateway answered strangely: {outcome.strange[:5]}": not outcome.strange,
+            f"{len(kills)} of {self._kills} kills, {recovered} recoveries": (
+                recovered == len(kills) == self._kills
+            ),
+        }
+        return [claim for claim, holds in claims.items() if not holds]
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it came true in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110  (of files and processes: nobody tells)
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        return False
+    return True

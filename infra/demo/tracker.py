@@ -1,0 +1,172 @@
+"""An issue tracker that stands for the outside world, and honours Idempotency-Key.
+
+It writes every request into its book, a file of JSON lines, and makes that durable before it acts
+and answers. Told to by its seed, it is as unreliable as the world is: it answers 500 without
+acting, takes its time, or acts and closes the connection without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Literal, Self
+
+from surefoot.infra.demo.auditor import Request
+
+#: share of requests that meet with this; the rest is answered as it should be
+FAULTS = {"error": 0.06, "silence": 0.05, "slow": 0.04}
+#: how long the slow answers take
+SLOW_S = 1.0
+HEAD_BYTES_MAX = 32_768
+BODY_BYTES_MAX = 1_048_576
+
+Fault = Literal["error", "silence", "slow"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    path: str
+    key: str
+    body: bytes
+    keep_alive: bool
+
+
+class Tracker:
+    """`async with Tracker(book, seed=1) as tracker`; listens on a free port of 127.0.0.1.
+
+    seed None: a tracker without faults. `on_request` is called for each request, once it is in the
+    book. Nothing is forgotten for as long as this tracker lives.
+    """
+
+    def __init__(
+        self,
+        book: Path,
+        *,
+        seed: int | None,
+        on_request: Callable[[Request], None] = lambda _: None,
+    ) -> None:
+        self.url = ""
+        self._book = book.open("a", encoding="utf-8")
+        self._random = Random(seed) if seed is not None else None  # noqa: S311  (reproducible)
+        self._on_request = on_request
+        #: SHA-256 of the request that was acted upon, by its key
+        self._acted: dict[str, str] = {}
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._connection, "127.0.0.1", 0, limit=HEAD_BYTES_MAX
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._connections.values():
+            writer.close()
+        if self._connections:
+            await asyncio.wait(self._connections.keys())
+        self._book.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        try:
+            with contextlib.suppress(
+                ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+            ):
+                while await self._serve(reader, writer):
+                    pass
+        finally:
+            del self._connections[task]
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Take one request. Returns whether the connection stays open."""
+        call = await _read(reader)
+        if call is None:
+            return False
+        fault = self._fault()
+        status = self._take(call, fault)
+        if fault == "silence":
+            return False
+        if fault == "slow":
+            await asyncio.sleep(SLOW_S)
+        body = json.dumps({"status": status}).encode()
+        writer.write(
+            b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (status, b"OK" if status < 300 else b"Refused", len(body), body)  # noqa: PLR2004
+        )
+        await writer.drain()
+        return call.keep_alive
+
+    def _take(self, call: _Call, fault: Fault | None) -> int:
+        """Write it into the book and act on it, unless that was done before. Returns the status."""
+        digest = hashlib.sha256(call.body).hexdigest()
+        same = f"{call.method} {call.path} {digest}"
+        known = self._acted.get(call.key) if call.key else None
+        acted = known is None and fault != "error"
+        request = Request(
+            key=call.key, method=call.method, path=call.path, body_sha256=digest, acted=acted
+        )
+        self._book.write(json.dumps(asdict(request)) + "\n")
+        self._book.flush()
+        os.fsync(self._book.fileno())
+        self._on_request(request)
+        if acted and call.key:
+            self._acted[call.key] = same
+        if fault == "error":
+            return 500
+        # the answer to a key that was used for something else, as of the Idempotency-Key draft
+        return 422 if known is not None and known != same else 200
+
+    def _fault(self) -> Fault | None:
+        if self._random is None:
+            return None
+        at = self._random.random()
+        for fault, share in FAULTS.items():
+            if at < share:
+                return fault  # type: ignore[return-value]
+            at -= share
+        return None
+
+
+async def _read(reader: asyncio.StreamReader) -> _Call | None:
+    """One HTTP/1.1 request; None for what is none."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.rstrip("\r\n").split("\r\n")
+    method, _, rest = first.partition(" ")
+    path, _, version = rest.partition(" ")
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
+    length = headers.get("content-length", "0")
+    chunked = "transfer-encoding" in headers
+    if version != "HTTP/1.1" or chunked or not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+        return None
+    return _Call(
+        method=method,
+        path=path,
+        key=headers.get("idempotency-key", ""),
+        body=await reader.readexactly(int(length)),
+        keep_alive=headers.get("connection", "").lower() != "close",
+    )
+
+
+def read_book(book: Path) -> list[Request]:
+    """Every request that the tracker has written down, in order."""
+    with book.open(encoding="utf-8") as lines:
+        return [Request(**json.loads(line)) for line in lines]

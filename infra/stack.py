@@ -1,0 +1,124 @@
+"""A whole installation on one machine, as child processes around one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.kafka_tail import consumer
+from surefoot.infra.settings import Settings
+from surefoot.infra.supervisor import Child
+from surefoot.infra.topics import Topics
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.topics import TopicSpec
+
+#: how long the broker may take to serve new topics, and the gateway until a transaction commits
+READY_S = 60.0
+_POLL_S = 0.1
+
+
+@contextmanager
+def running_broker(settings: Settings) -> Iterator[Broker]:
+    """The broker that the settings name, or else one started here and stopped at the end.
+
+    SIGTERM is taken as Ctrl-C is. While the broker is stopped both are ignored, so that an
+    impatient second one leaves nothing behind.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    given = settings.bootstrap_servers
+    broker = start_broker(given, client=settings.kafka() if given else None)
+    try:
+        yield broker
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        broker.stop()
+
+
+def children(
+    agent_file: Path, *, processes: int, env: Mapping[str, str], logs: Path | None
+) -> list[Child]:
+    """Gateway, workers and relay. `logs`: a folder for a log of each; None: they go to stderr."""
+    commands = {"gateway": ["gateway", str(agent_file)]}
+    for slot in range(processes):
+        commands[f"worker-{slot}"] = ["worker", str(agent_file), "--slot", str(slot)]
+    commands["relay-0"] = ["relay", "--slot", "0"]
+    return [
+        Child(name=name, args=args, env=env, log_path=logs / f"{name}.log" if logs else None)
+        for name, args in commands.items()
+    ]
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises ConfigError when somebody listens there already."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port} ({error}); choose another one with --port"
+        ) from error
+
+
+async def create_topics(settings: Settings, specs: Sequence[TopicSpec]) -> None:
+    """Create the topics, and wait until a broker that has only just started leads them and serves
+    groups; so that no process has to report, at its start, that it does not yet."""
+    async with Topics(settings) as topics:
+        await topics.apply(specs)
+    places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
+    admin = AIOKafkaAdminClient(**settings.kafka())
+    reader = consumer(settings, isolation_level="read_committed")
+    await admin.start()
+    try:
+        async with asyncio.timeout(READY_S):
+            while not await _serves_groups(admin, settings.app):  # noqa: ASYNC110  (it polls)
+                await asyncio.sleep(_POLL_S)
+            await reader.start()
+            await reader.end_offsets(places)
+    except TimeoutError:
+        raise Unavailable(f"Kafka did not serve the new topics within {READY_S:g} s") from None
+    finally:
+        await reader.stop()
+        await admin.close()
+
+
+async def _serves_groups(admin: AIOKafkaAdminClient, group: str) -> bool:
+    try:
+        await admin.find_coordinator(group)
+    except KafkaError:
+        return False
+    return True
+
+
+async def until_ready(gateway_url: str) -> None:
+    """Wait until a transaction commits for every agent of the gateway.
+
+    Raises: ConfigError — not within 60 s; the processes' own messages say why.
+    """
+    try:
+        async with (
+            asyncio.timeout(READY_S),
+            httpx.AsyncClient(base_url=gateway_url, timeout=10.0, trust_env=False) as client,
+        ):
+            while not await _ready(client):  # noqa: ASYNC110  (another process: nobody tells)
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise ConfigError(
+            f"the gateway was not ready within {READY_S:g} s; its messages say what is missing"
+        ) from None
+
+
+async def _ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/ready")).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,1 @@
+"""What the commands do; surefoot.cli says how they are called."""

@@ -1,0 +1,99 @@
+"""The long-running parts, and the topics that they need."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from surefoot.infra import logging
+from surefoot.infra.loader import load_agents
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.supervisor import Child, Supervisor
+from surefoot.infra.topics import Topics, specs_for
+
+#: beyond the workers' own drain deadline, before they are killed; in seconds
+GRACE_S = 10.0
+
+
+def worker(agent_file: Path, processes: int, slot: int | None) -> int:
+    """Supervise worker processes; with a slot, be one."""
+    logging.configure()
+    agents = load_agents([agent_file])
+    settings = load_settings()
+    if slot is not None:
+        from surefoot.infra.worker_main import run_worker  # noqa: PLC0415
+
+        return run_worker(agents, settings, slot=slot)
+    names = [agent.name for agent in agents]
+    return asyncio.run(_supervise(["worker", str(agent_file)], names, processes, settings))
+
+
+def relay(processes: int, slot: int | None) -> int:
+    """Supervise relay processes; with a slot, be one."""
+    logging.configure()
+    settings = load_settings()
+    if slot is not None:
+        from surefoot.infra.relay_main import run_relay  # noqa: PLC0415
+
+        return run_relay(settings, slot=slot)
+    return asyncio.run(_supervise(["relay"], [], processes, settings))
+
+
+async def _supervise(
+    args: Sequence[str], agents: Sequence[str], processes: int, settings: Settings
+) -> int:
+    """What no restart would mend is told at once: no Kafka there, or topics that are wrong."""
+    async with Topics(settings) as topics:
+        await topics.verify(specs_for(agents, settings))
+    supervisor = Supervisor(
+        [
+            Child(name=f"{args[0]}-{slot}", args=[*args, "--slot", str(slot)])
+            for slot in range(processes)
+        ],
+        grace_s=settings.drain_timeout_s + GRACE_S,
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    return await supervisor.run()
+
+
+def gateway(agent_files: Sequence[Path]) -> None:
+    from surefoot.infra.gateway_main import run_gateway  # noqa: PLC0415
+
+    logging.configure()
+    run_gateway(load_agents(agent_files), load_settings())
+
+
+def topics_apply(agent_files: Sequence[Path]) -> None:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    names, settings = _names(agent_files), load_settings()
+
+    async def apply() -> list[str]:
+        async with Topics(settings) as topics:
+            return await topics.apply(specs_for(names, settings))
+
+    created = asyncio.run(apply())
+    for name in created:
+        typer.echo(f"created {name}")
+    typer.echo(f"all {len(specs_for(names, settings))} topics are as they must be")
+
+
+def topics_verify(agent_files: Sequence[Path]) -> None:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    names, settings = _names(agent_files), load_settings()
+
+    async def verify() -> None:
+        async with Topics(settings) as topics:
+            await topics.verify(specs_for(names, settings))
+
+    asyncio.run(verify())
+    typer.echo(f"all {len(specs_for(names, settings))} topics are as they must be")
+
+
+def _names(agent_files: Sequence[Path]) -> list[str]:
+    return [agent.name for agent in load_agents(agent_files)]

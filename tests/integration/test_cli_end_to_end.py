@@ -1,0 +1,265 @@
+"""Everything through the real command line, in processes of their own, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from surefoot.infra.demo.deliveries import signature
+from surefoot.infra.demo.tracker import Tracker, read_book
+from tests.waiting import until, until_sync
+
+ROOT = Path(__file__).parents[2]
+TRIAGE = str(ROOT / "examples" / "triage.py")
+SECRET = "an-own-secret-of-this-test-0123456789"
+RUNS = 40
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Cli:
+    """`surefoot ...` with the settings of this test."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self._env = {**os.environ, **env, "PYTHONPATH": str(ROOT)}
+        self._folder = folder
+        self._stack = ExitStack()
+
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "surefoot", *args],
+            env=self._env, cwd=self._folder, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+
+    def ok(self, *args: str) -> str:
+        done = self.run(*args)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, *args: str) -> Service:
+        service = Service(args, self._env, self._folder)
+        self._stack.callback(service.kill)
+        return service
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Service:
+    """A command that runs until it is stopped. What it says is in a file."""
+
+    def __init__(self, args: tuple[str, ...], env: dict[str, str], folder: Path) -> None:
+        self._out = folder / f"{'-'.join(Path(arg).name for arg in args)}.log"
+        with self._out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "surefoot", *args],
+                env=env, cwd=folder, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.said().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    def wait_for(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        def there() -> list[dict[str, Any]]:
+            assert self.process.poll() is None, self.said()
+            found = self.events(name)
+            return found if len(found) >= count else []
+
+        return until_sync(there, timeout_s=60, what=f"{count} x {name}")
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        children = self.children()
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert not any(child.is_running() for child in children)
+        return code
+
+    def kill(self) -> None:
+        """At the end of a test that failed: leave nothing behind."""
+        if self.process.poll() is None:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            self.process.wait()
+            for child in children:
+                if child.is_running():
+                    child.kill()
+
+
+@pytest.fixture
+def cli(bootstrap: str, app: str, tmp_path: Path) -> Iterator[Cli]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {
+        "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
+        "SUREFOOT_APP": app,
+        "SUREFOOT_GATEWAY_PORT": str(port),
+        "SUREFOOT_WEBHOOK_GITHUB_SECRET": SECRET,
+        "TRIAGE_THINK_S": "0.05",
+    }
+    cli = Cli(env, tmp_path)
+    yield cli
+    cli.close()
+
+
+def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:
+    lines = cli.ok("runs", "list", "triage", "--json", "--limit", "500", *options).splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_topics_are_created_once_and_verified(cli: Cli, app: str) -> None:
+    missing = cli.run("topics", "verify", TRIAGE)
+    assert missing.returncode == 2
+    assert "surefoot topics apply" in missing.stderr
+    refused = cli.run("worker", TRIAGE)
+    assert refused.returncode == 2
+    assert "surefoot topics apply" in refused.stderr
+    assert cli.ok("topics", "apply", TRIAGE).count(f"created {app}.") == 11
+    assert "created" not in cli.ok("topics", "apply", TRIAGE)
+    cli.ok("topics", "verify", TRIAGE)
+
+
+def test_an_agent_that_nobody_has_made_topics_for_is_unknown(cli: Cli) -> None:
+    unknown = cli.run("runs", "list", "nobody")
+    assert unknown.returncode == 2
+    assert "nobody" in unknown.stderr
+
+
+def test_a_killed_worker_comes_back_and_no_run_is_lost(cli: Cli) -> None:
+    cli.ok("topics", "apply", TRIAGE)
+    worker = cli.start("worker", TRIAGE, "--processes", "2")
+    worker.wait_for("worker_ready", 2)
+    gateway = cli.start("gateway", TRIAGE)
+    url = gateway.wait_for("gateway_ready")[0]["url"]
+    payload = {"repository": "acme/widgets", "number": 1, "title": "It crashes"}
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        for number in range(RUNS):
+            body = {"run_id": f"r{number}", "payload": payload}
+            assert client.post("/runs/triage", json=body).status_code == 202
+            if number == RUNS // 2:
+                worker.children()[0].kill()
+    worker.wait_for("process_exited")
+    until_sync(
+        lambda: len(listed(cli, "--status", "completed")) == RUNS,
+        timeout_s=60,
+        what="all runs to be completed",
+    )
+    done = listed(cli)
+    assert {run["run_id"] for run in done} == {f"r{number}" for number in range(RUNS)}
+    assert {run["seq"] for run in done} == {5}
+    shown = json.loads(cli.ok("runs", "show", "triage", "r0", "--json"))
+    assert shown["result"] == {"labels": ["bug"], "duplicate_of": None}
+    assert "completed" in cli.ok("runs", "show", "triage", "r0")
+    assert cli.run("runs", "show", "triage", "nobody").returncode == 1
+    assert worker.events("process_exited")[0]["code"] == -signal.SIGKILL
+    assert worker.stop() == 0
+    assert gateway.stop() == 0
+
+
+async def test_a_signed_delivery_becomes_one_run_whose_effects_reach_the_world(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli.ok("topics", "apply", TRIAGE)
+    services = [
+        cli.start("worker", TRIAGE),
+        cli.start("relay"),
+        cli.start("gateway", TRIAGE),
+    ]
+    url = services[2].wait_for("gateway_ready")[0]["url"]
+    async with (
+        Tracker(tmp_path / "book", seed=None) as tracker,
+        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+    ):
+        body = delivery(tracker.url)
+        headers = {"X-GitHub-Event": "issues", "X-GitHub-Delivery": "d1"}
+        forged = await client.post("/webhooks/github", content=body, headers=headers)
+        assert forged.status_code == 401
+        headers["X-Hub-Signature-256"] = signature(SECRET, body)
+        answers = [
+            await client.post("/webhooks/github", content=body, headers=headers) for _ in range(3)
+        ]
+        assert [answer.status_code for answer in answers] == [202] * 3
+        run = {"agent": "triage", "run_id": "github-d1"}
+        assert [answer.json() for answer in answers] == [{"runs": [run]}] * 3
+        await until(
+            lambda: len(read_book(tmp_path / "book")) == 3, timeout_s=60, what="three effects"
+        )
+    book = read_book(tmp_path / "book")
+    assert [(r.method, r.path, r.key) for r in book] == [
+        ("PUT", "/repos/acme/widgets/issues/7/labels", "triage:github-d1:2:0"),
+        ("POST", "/repos/acme/widgets/issues/7/comments", "triage:github-d1:3:0"),
+        ("PATCH", "/repos/acme/widgets/issues/7", "triage:github-d1:4:0"),
+    ]
+    assert [service.stop() for service in services] == [0, 0, 0]
+    assert [run["run_id"] for run in listed(cli)] == ["github-d1"]
+
+
+def delivery(tracker_url: str) -> bytes:
+    issue = {
+        "url": f"{tracker_url}/repos/acme/widgets/issues/7",
+        "number": 7,
+        "title": "It crashes",
+        "body": "Duplicate of #3",
+        "labels": [],
+    }
+    repository = {"full_name": "acme/widgets"}
+    event = {"action": "opened", "issue": issue, "repository": repository}
+    return json.dumps(event).encode()
+
+
+def test_a_run_can_be_started_without_a_gateway(cli: Cli) -> None:
+    cli.ok("topics", "apply", TRIAGE)
+    payload = '{"repository": "acme/widgets", "number": 1, "title": "How do I?"}'
+    cli.ok("runs", "start", TRIAGE, "--payload", payload, "--run-id", "mine")
+    cli.ok("runs", "start", "triage", "--payload", payload, "--run-id", "mine")
+    worker = cli.start("worker", TRIAGE)
+    shown: Callable[[], bool] = lambda: (  # noqa: E731
+        cli.run("runs", "show", "triage", "mine", "--json").stdout.count('"completed"') == 1
+    )
+    until_sync(shown, timeout_s=60, what="the run to be completed")
+    assert [run["run_id"] for run in listed(cli)] == ["mine"]
+    assert worker.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("openssl")), reason="needs curl and openssl"
+)
+def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    dev = cli.start("dev", TRIAGE, "--port", str(port))
+    until_sync(lambda: "Ctrl-C stops everything" in dev.said(), timeout_s=90, what="the welcome")
+    commands = [line for line in dev.said().splitlines() if line.startswith(("curl", "BODY="))]
+    assert len(commands) == 2
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30
+        )
+        assert '"run_id":' in done.stdout
+    until_sync(
+        lambda: dev.said().count("run.completed close_out") == 2, timeout_s=60, what="two runs"
+    )
+    until_sync(
+        lambda: "sample tracker got POST" in dev.said(), timeout_s=60, what="the comment to arrive"
+    )
+    assert dev.stop(signal.SIGINT) == 0
