@@ -1,0 +1,40 @@
+# `make test` and `make demo` set up all they need on a machine with Python 3.11 or newer and either
+# Java 17 with Maven, or Docker.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test demo bench lint lock clean
+
+test: .venv/ready
+	$(BIN)/pytest
+
+demo: .venv/ready
+	$(BIN)/surefoot demo examples/triage.py
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# Take up newer versions of the dependencies; the two files hold every version and hash.
+UV_COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --custom-compile-command 'make lock' pyproject.toml
+lock: .venv/ready
+	$(BIN)/pip install --quiet uv
+	$(UV_COMPILE) --output-file requirements.lock
+	$(UV_COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean:
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/ready: pyproject.toml requirements-dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+		"Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
