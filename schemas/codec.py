@@ -1,0 +1,279 @@
+"""Records to bytes and back: Avro single-object encoding.
+
+    C3 01 | CRC-64-AVRO fingerprint of the writer's schema, 8 bytes little-endian | Avro body
+
+fastavro does the work, but it takes `True` and 1.7 for an integer, 2**31 for an int, drops fields
+that it does not know, and reads the corrupt choice number -1 as the last choice. So each record is
+checked against its schema before it is written and after it is read: what decodes can be encoded
+again.
+
+Source: Avro 1.12 specification, "Single-object encoding"
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+from surefoot.schemas import catalog
+
+__all__ = ["Codec", "CodecError", "UndecodableError", "decode", "encode"]
+
+_MAGIC = b"\xc3\x01"
+_HEADER_BYTES = 10
+_RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
+
+_Check = Callable[[Any], None]
+
+
+class CodecError(ValueError):
+    """A record that does not fit its schema; the message names the field. Nothing was written."""
+
+
+class UndecodableError(CodecError):
+    """Bytes that are no record of ours; the message is the reason, in plain words."""
+
+
+class Codec:
+    """Encodes and decodes the records of one set of schemas; everything is parsed once, here."""
+
+    def __init__(self, root: Path = catalog.ROOT) -> None:
+        """Read the schema files under `root`; an error here is a mistake in those files."""
+        current = {
+            name: schema
+            for name, schema in catalog.current(root).items()
+            if schema["type"] == "record"
+        }
+        #: by name: header, schema as fastavro wants it, check
+        self._write = {
+            name: (_MAGIC + catalog.crc64(schema), _parse(schema), _checker(schema, {}))
+            for name, schema in current.items()
+        }
+        #: by fingerprint: name, writer's schema, reader's schema (None: the same)
+        self._read: dict[bytes, tuple[str, Any, Any]] = {}
+        for version in catalog.released(root).values():
+            for name in version.keys() & current.keys():
+                self._read[catalog.crc64(version[name])] = (
+                    name,
+                    _guarded(_parse(version[name])),
+                    self._write[name][1],
+                )
+        for name, schema in current.items():
+            self._read[catalog.crc64(schema)] = (name, _guarded(_parse(schema)), None)
+
+    def encode(self, name: str, record: dict[str, Any]) -> bytes:
+        """Return `record` as bytes. Pure.
+
+        Args:    name: of a record in avro/, such as "Task"; record: exactly the schema's fields,
+                 those with a default included
+        Raises:  CodecError: unknown record, unknown or missing field, wrong type, number out of
+                 range, lone surrogate
+        """
+        if (target := self._write.get(name)) is None:
+            raise CodecError(f"no record is called {name!r}; there are {sorted(self._write)}")
+        header, schema, check = target
+        try:
+            check(record)
+        except CodecError as error:
+            raise CodecError(f"{name}{error}") from None
+        out = io.BytesIO()
+        out.write(header)
+        schemaless_writer(out, schema, record)
+        return out.getvalue()
+
+    def decode(
+        self, data: bytes | memoryview | None, expect: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Return (name, record) of bytes that any released version of Surefoot wrote. Pure.
+
+        The record has the fields of the current schema, whatever the writer's was. `expect`
+        refuses any other kind of record. Memory use is bounded by the size of `data`. A number
+        may be padded to more bytes than it needs.
+
+        Raises:  UndecodableError for everything else, whatever the bytes are
+        """
+        if not data:
+            raise UndecodableError("no value" if data is None else "the value is empty")
+        raw = bytes(data)
+        if raw[:2] != _MAGIC:
+            raise UndecodableError(
+                f"not an Avro single-object record: begins with {raw[:2].hex()}, not {_MAGIC.hex()}"
+            )
+        if len(raw) < _HEADER_BYTES:
+            raise UndecodableError(f"cut off in the header, after {len(raw)} bytes")
+        if (source := self._read.get(raw[2:_HEADER_BYTES])) is None:
+            raise UndecodableError(f"unknown schema fingerprint {raw[2:_HEADER_BYTES].hex()}")
+        name, written, wanted = source
+        if expect is not None and name != expect:
+            raise UndecodableError(f"a {name} record where a {expect} belongs")
+        record = _body(name, raw, written, wanted)
+        try:
+            self._write[name][2](record)
+        except CodecError as error:
+            raise UndecodableError(f"{name}{error}") from None
+        return name, record
+
+
+def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
+    stream = io.BytesIO(raw)
+    stream.seek(_HEADER_BYTES)
+    try:
+        record: Any = schemaless_reader(stream, written, wanted)
+    except Exception as error:  # fastavro answers corrupt bytes with any exception
+        raise UndecodableError(
+            f"the body is not a {name}: {type(error).__name__} {error}".rstrip()
+        ) from error
+    if extra := len(raw) - stream.tell():
+        raise UndecodableError(f"{extra} bytes too many after the {name}")
+    return record  # type: ignore[no-any-return]
+
+
+class _Branches(list[Any]):
+    """A union to read with, in which a negative number from the bytes picks nothing.
+
+    fastavro looks up `branches[number]` from C, which adds the length to a negative number before
+    it asks here; so the length is 0.
+    """
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < 0:
+            raise IndexError(f"branch number {index}")
+        return super().__getitem__(index)
+
+
+def _parse(schema: dict[str, Any]) -> Any:
+    return parse_schema(schema, named_schemas={})
+
+
+def _guarded(schema: Any) -> Any:
+    """A parsed schema to read with, in which only the numbers of the schema pick a choice.
+
+    fastavro looks up an enum's symbol by the number in the bytes with `symbols[number]`, which is
+    a dict here because a list would take -1 for the last symbol.
+    """
+    match schema:
+        case list():
+            return _Branches(_guarded(branch) for branch in schema)
+        case {"type": "enum", "symbols": symbols}:
+            return {**schema, "symbols": dict(enumerate(symbols))}
+        case dict():
+            return {
+                key: [_guarded(field) for field in part] if key == "fields" else _guarded(part)
+                for key, part in schema.items()
+            }
+        case _:
+            return schema
+
+
+def _checker(schema: Any, named: dict[str, _Check]) -> _Check:
+    """A function that raises CodecError unless its argument fits `schema`.
+
+    Only what our schemas use. A union may only be null or one other type: with more branches a
+    value can fit several, and fields would be lost without a word.
+    """
+    match schema:
+        case "int" | "long":
+            return _integer(schema, *_RANGES[schema])
+        case "string":
+            return _string
+        case "bytes":
+            return _bytes
+        case ["null", branch]:
+            return _nullable(_checker(branch, named))
+        case {"type": "array", "items": items}:
+            return _array(_checker(items, named))
+        case {"type": "enum", "name": name, "namespace": space, "symbols": symbols}:
+            return named.setdefault(f"{space}.{name}", _enum(frozenset(symbols)))
+        case {"type": "record", "name": name, "namespace": space, "fields": fields}:
+            checks = {field["name"]: _checker(field["type"], named) for field in fields}
+            return named.setdefault(f"{space}.{name}", _record(checks))
+        case str() if schema in named:
+            return named[schema]
+        case _:
+            raise NotImplementedError(f"schemas/codec.py does not know how to check {schema!r}")
+
+
+def _wrong(expected: str, value: Any) -> CodecError:
+    return CodecError(f" must be {expected}; got {type(value).__name__} {repr(value)[:80]}")
+
+
+def _integer(kind: str, low: int, high: int) -> _Check:
+    def check(value: Any) -> None:
+        if type(value) is not int or not low <= value <= high:
+            raise _wrong(f"an integer that fits {kind}", value)
+
+    return check
+
+
+def _string(value: Any) -> None:
+    if not isinstance(value, str):
+        raise _wrong("text", value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _wrong("text without lone surrogates", value) from None
+
+
+def _bytes(value: Any) -> None:
+    if type(value) is not bytes:
+        raise _wrong("bytes", value)
+
+
+def _nullable(check: _Check) -> _Check:
+    def check_unless_null(value: Any) -> None:
+        if value is not None:
+            check(value)
+
+    return check_unless_null
+
+
+def _array(check: _Check) -> _Check:
+    def check_items(value: Any) -> None:
+        if type(value) is not list:
+            raise _wrong("a list", value)
+        for index, item in enumerate(value):
+            try:
+                check(item)
+            except CodecError as error:
+                raise CodecError(f"[{index}]{error}") from None
+
+    return check_items
+
+
+def _enum(symbols: frozenset[str]) -> _Check:
+    def check(value: Any) -> None:
+        if not isinstance(value, str) or value not in symbols:
+            raise _wrong("one of " + ", ".join(sorted(symbols)), value)
+
+    return check
+
+
+def _record(fields: dict[str, _Check]) -> _Check:
+    names, checks = fields.keys(), tuple(fields.items())
+
+    def check_fields(value: Any) -> None:
+        if type(value) is not dict:
+            raise _wrong("a dict", value)
+        if value.keys() != names:
+            missing, unknown = sorted(names - value.keys()), sorted(map(str, value.keys() - names))
+            raise CodecError(f" has missing fields {missing}, unknown fields {unknown}")
+        for name, check in checks:
+            try:
+                check(value[name])
+            except CodecError as error:
+                raise CodecError(f".{name}{error}") from None
+
+    return check_fields
+
+
+_surefoot = Codec()
+encode = _surefoot.encode
+decode = _surefoot.decode

@@ -1,0 +1,515 @@
+"""Values of user code to strict JSON and back, or a refusal that says which value and why.
+
+The promise: what comes back equals what went in, in value and in type, at every level; anything
+else is refused before it is stored. It is kept by making the trip: dump, load, compare. So there is
+no list of supported types to get wrong: whatever the declared type lets pydantic restore is
+supported. Where nothing is declared (Any), that is plain JSON.
+
+Not kept, on purpose: which fields of a model were set explicitly; the name of a fixed UTC offset;
+that one object was referred to from two places. A class that is neither a dataclass nor a pydantic
+model is compared by its own ==.
+
+Stored data never runs code: it is parsed as JSON and checked against a type from the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property, lru_cache
+from io import IOBase
+from operator import attrgetter
+from types import MemberDescriptorType
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import TzInfo, from_json
+
+__all__ = ["BadPayload", "Unserialisable", "digest", "dump", "load", "parse_json", "strict_json"]
+
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+
+#: the JSON parser's own limit, so that nothing is stored that cannot be read
+_DEPTH_MAX = 200
+
+#: types without parts whose == tells all there is to tell between two values of the same type
+_EXACT = frozenset({str, int, bool, type(None), bytes, UUID, date, timedelta})
+
+_TEXT = frozenset({str})
+
+#: types that have no parts and are no iterators
+_SCALARS = _EXACT | {float, Decimal, datetime, time}
+
+#: what leads from a value to one of its parts: names, indexes and keys, outermost first
+_Steps = tuple[Any, ...]
+
+
+class Unserialisable(ValueError):
+    """A value that would not come back as it is. `path` is like `$.a[3].b`."""
+
+    def __init__(self, path: str, type_name: str, reason: str) -> None:
+        super().__init__(path, type_name, reason)
+        self.path = path
+        self.type_name = type_name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.type_name}) cannot be stored: {self.reason}"
+
+
+class BadPayload(ValueError):
+    """Bytes that are not strict JSON of the wanted type. `path` is like `$.a[3].b`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    """Return `value` as strict JSON (UTF-8) from which `load` makes an equal value. Pure.
+
+    Runs the serializers and validators of the declared type.
+
+    Raises:  Unserialisable: with the path and type of the first value that would be lost or
+             changed, and what to do about it
+    """
+    try:
+        _refuse_endless(value, set())
+        data = _dump_json(adapter, value)
+        back = _load_back(adapter, value, data)
+        if not _surely_same(value, back):
+            _compare(value, back)
+    except _Refused as refused:
+        raise Unserialisable(
+            _path(refused.steps[::-1]), _type_name(refused.value), refused.reason
+        ) from refused.__cause__
+    return data
+
+
+def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
+    """Return the value of the adapter's type that strict JSON `data` stands for. Pure.
+
+    Raises:  BadPayload: not strict JSON, a number too large for a float, or the wrong type
+    """
+    try:
+        return _load(adapter, data)
+    except ValidationError as error:
+        steps, reason = _first(error)
+        raise BadPayload(_path(steps), reason) from None
+    except BadPayload:
+        raise
+    except Exception as error:  # from a validator of the author's own
+        raise BadPayload("$", f"{type(error).__name__}: {error}") from error
+
+
+def strict_json(value: Any) -> bytes:
+    """Return a value made of plain JSON types as strict JSON; Unserialisable for others. Pure."""
+    return dump(_ANY, value)
+
+
+def parse_json(data: bytes) -> Any:
+    """Return what JSON from outside says, provided that it says it without doubt. Pure.
+
+    A UTF-8 byte order mark is accepted. Duplicate keys, NaN and Infinity, numbers too large for a
+    float, lone surrogates, nesting over 200 deep and integers over 4300 digits are not.
+
+    Raises:  BadPayload
+    Source:  RFC 8259; RFC 7493 (I-JSON) section 2
+    """
+    return _parse(data.removeprefix(b"\xef\xbb\xbf"), _unique)
+
+
+def digest(payload: bytes) -> bytes:
+    """First 8 bytes of the SHA-256: tells a repeated payload from another one. Pure."""
+    return hashlib.sha256(payload).digest()[:8]
+
+
+# Strict JSON
+
+
+def _load(adapter: TypeAdapter[Any], data: bytes) -> Any:
+    if _may_not_be_finite(data):
+        _parse(data, dict)
+    return adapter.validate_json(data, by_alias=True, by_name=True)
+
+
+_SKELETON = bytes.maketrans(b"123456789E", b"000000000e")
+_NOT_FINITE = (b"NaN", b"Infinity", b"0e000", b"0e+000", b"0" * 200)
+
+
+def _may_not_be_finite(data: bytes) -> bool:
+    """False if no number in `data` can be NaN or overflow a float: a quick look, no parsing.
+
+    To reach 1e308 a number needs an exponent of three digits or two hundred digits in a row.
+    """
+    skeleton = data.translate(_SKELETON)
+    return any(token in skeleton for token in _NOT_FINITE)
+
+
+def _parse(data: bytes, make_object: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    try:
+        from_json(data, allow_inf_nan=False)  # UTF-8, depth, lone surrogates, digits
+        return json.loads(data, object_pairs_hook=make_object, parse_float=_finite)
+    except BadPayload:
+        raise
+    except ValueError as error:
+        raise BadPayload("$", f"not strict JSON: {error}") from None
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise BadPayload("$", f"the number {digits[:40]} is too large for a float")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise BadPayload("$", f"the key {twice[:80]!r} occurs twice in one object")
+    return made
+
+
+# The trip there and back
+
+
+class _Refused(Exception):
+    """Collects the steps of its path on the way up, so that good values cost no path."""
+
+    def __init__(self, value: Any, reason: str, steps: Iterable[Any] = ()) -> None:
+        super().__init__(reason)
+        self.value = value
+        self.reason = reason
+        #: innermost first
+        self.steps = list(steps)
+
+
+def _dump_json(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    try:
+        return adapter.dump_json(value, round_trip=True, warnings=False)
+    except Exception as error:  # also from a serializer of the author's own
+        _blame(value)
+        raise _Refused(value, f"{error}; {_advice(value)}") from error
+
+
+def _load_back(adapter: TypeAdapter[Any], value: Any, data: bytes) -> Any:
+    try:
+        return _load(adapter, data)
+    except ValidationError as error:
+        _blame(value)
+        steps, reason = _first(error)
+        found = _follow(value, steps)
+        raise _Refused(
+            found, f"it cannot be read back: {reason}; {_advice(found)}", steps[::-1]
+        ) from error
+    except Exception as error:  # BadPayload, or from a validator of the author's own
+        _blame(value)
+        raise _Refused(value, f"it cannot be read back: {error}") from error
+
+
+def _refuse_endless(value: Any, parents: set[int]) -> None:
+    """Refuse what must not even be tried: iterators, which pydantic would use up, and cycles."""
+    form = _form_of(value)
+    if form == "leaf":
+        if hasattr(value, "__next__"):
+            raise _Refused(value, _advice(value))
+        return
+    if id(value) in parents:
+        raise _Refused(value, "it contains itself; store a key instead of the reference")
+    if len(parents) == _DEPTH_MAX:
+        raise _Refused(value, f"it is nested more than {_DEPTH_MAX} deep")
+    parents.add(id(value))
+    for step, part in _parts(value, form):
+        if type(part) not in _SCALARS:
+            try:
+                _refuse_endless(part, parents)
+            except _Refused as refused:
+                refused.steps.append(step)
+                raise
+    parents.discard(id(value))
+
+
+def _blame(value: Any) -> None:
+    """Refuse the first leaf that is no JSON by itself; return when every leaf is."""
+    form = _form_of(value)
+    if form == "leaf":
+        return _blame_leaf(value)
+    for step, part in _parts(value, form):
+        try:
+            _blame(part)
+        except _Refused as refused:
+            refused.steps.append(step)
+            raise
+    return None
+
+
+def _blame_leaf(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Refused(value, f"{value} is not JSON; {_advice(value)}")
+    try:
+        _ANY.validate_json(_ANY.dump_json(value))
+    except ValueError as error:
+        raise _Refused(value, _advice(value)) from error
+
+
+def _surely_same(sent: Any, back: Any) -> bool:
+    """True only if equal in value and type at every level; False may also mean: look closer.
+
+    The quick way through what nearly every value is made of.
+    """
+    kind: Any = type(sent)
+    if kind is not type(back):
+        return False
+    if kind is not dict and kind is not list:
+        if (opened := _opener(kind)) is None:
+            return False
+        sent, back = opened(sent), opened(back)
+    if len(sent) != len(back):
+        return False
+    if type(sent) is dict:
+        for name, name_back in zip(sent, back, strict=True):
+            if type(name) is not str or type(name_back) is not str or name != name_back:
+                return False
+        sent, back = sent.values(), back.values()
+    for mine, theirs in zip(sent, back, strict=True):
+        kind = type(mine)
+        if kind is type(theirs) and kind in _EXACT:
+            if mine != theirs:
+                return False
+        elif kind is float and type(theirs) is float:
+            if not _same_float(mine, theirs):
+                return False
+        elif not _surely_same(mine, theirs):
+            return False
+    return True
+
+
+def _compare(sent: Any, back: Any) -> None:
+    """Refuse the first difference in value or type between `sent` and what came back."""
+    kind = type(sent)
+    if kind is not type(back):
+        raise _Refused(sent, f"it would come back as {_type_name(back)}; {_advice(sent)}")
+    form = _form_of(sent)
+    if form == "leaf":
+        if not _same_leaf(kind, sent, back):
+            raise _Refused(sent, f"it would come back as {_short(back)}; {_advice(sent)}")
+    elif form == "sequence":
+        if len(sent) != len(back) or (kind is deque and sent.maxlen != back.maxlen):
+            raise _Refused(sent, f"it would come back as {_short(back)}")
+        for index, (mine, theirs) in enumerate(zip(sent, back, strict=True)):
+            _compare_part(index, mine, theirs)
+    elif form == "set":
+        _compare_by_key(dict.fromkeys(sent), dict.fromkeys(back), sent)
+    else:
+        _compare_by_key(dict(_parts(sent, form)), dict(_parts(back, form)), sent)
+
+
+def _compare_by_key(sent: dict[Any, Any], back: dict[Any, Any], whole: Any) -> None:
+    keys_back = {key: key for key in back}
+    for key, mine in sent.items():
+        if key not in back:
+            raise _lost(key, mine)
+        _compare_part(key, key, keys_back[key])
+        _compare_part(key, mine, back[key])
+    if len(sent) != len(back):
+        more = next(key for key in back if key not in sent)
+        raise _Refused(whole, f"it would come back with {_short(more)} added")
+
+
+def _compare_part(step: Any, sent: Any, back: Any) -> None:
+    try:
+        _compare(sent, back)
+    except _Refused as refused:
+        refused.steps.append(step)
+        raise
+
+
+def _lost(key: Any, value: Any) -> _Refused:
+    if isinstance(key, str):
+        return _Refused(value, "it would be lost: the declared type does not have it", [key])
+    return _Refused(key, "as a key it would not come back; use text, or declare its type", [key])
+
+
+def _same_leaf(kind: type, sent: Any, back: Any) -> bool:
+    if kind is float:
+        return _same_float(sent, back)
+    if kind is datetime or kind is time:
+        same_wall = sent.isoformat() == back.isoformat() and sent.fold == back.fold
+        return same_wall and _is_fixed(sent.tzinfo)
+    if kind is Decimal:
+        return str(sent) == str(back)
+    try:
+        return bool(sent == back)
+    except Exception:  # noqa: BLE001  == of the author's own
+        return False
+
+
+def _same_float(sent: float, back: float) -> bool:
+    if sent == 0:
+        return back == 0 and math.copysign(1, sent) == math.copysign(1, back)
+    return sent == back and math.isfinite(sent)
+
+
+def _is_fixed(zone: tzinfo | None) -> bool:
+    """Only an offset is stored: a zone with rules would lose its daylight saving time."""
+    return zone is None or isinstance(zone, timezone | TzInfo) or str(zone) == "UTC"
+
+
+# The parts of a value
+
+#: stands for a slot without a value, which hasattr says does not exist
+_UNSET = object()
+
+_Form = Literal["leaf", "sequence", "set", "mapping", "object"]
+
+
+def _form_of(value: Any) -> _Form:
+    kind: Any = type(value)
+    return _form(kind)
+
+
+@lru_cache(maxsize=4096)
+def _form(kind: Any) -> _Form:
+    if kind in _EXACT or issubclass(kind, Enum):
+        return "leaf"
+    if issubclass(kind, BaseModel) or is_dataclass(kind):
+        return "object"
+    if issubclass(kind, Mapping):
+        return "mapping"
+    if issubclass(kind, list | tuple | deque):
+        return "sequence"
+    return "set" if issubclass(kind, set | frozenset) else "leaf"
+
+
+def _parts(value: Any, form: _Form) -> Iterable[tuple[Any, Any]]:
+    """(step of the path, part) of each part of a value that is not a leaf."""
+    if form == "mapping":
+        return value.items()  # type: ignore[no-any-return]
+    return _state(value).items() if form == "object" else enumerate(value)
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Everything that a dataclass or a model holds, undeclared and private attributes included."""
+    state: dict[str, Any] = getattr(value, "__dict__", {})
+    kind: Any = type(value)
+    if (layout := _layout(kind)) is None:
+        return state
+    slots, more, derived = layout
+    if slots:
+        state = {name: getattr(value, name, _UNSET) for name in slots} | state
+    for name in more:
+        state = state | (getattr(value, name, None) or {})
+    if derived:
+        state = {name: part for name, part in state.items() if name not in derived}
+    return state
+
+
+@lru_cache(maxsize=4096)
+def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]] | None:
+    """Where instances keep state beside __dict__: slots, and a model's further dicts; and the names
+    of cached properties, which are in __dict__ but no state. None when __dict__ is all."""
+    attributes = {
+        name: part for base in reversed(kind.__mro__) for name, part in vars(base).items()
+    }
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    slots = tuple(name for name in names if isinstance(attributes.get(name), MemberDescriptorType))
+    more: tuple[str, ...] = ()
+    if issubclass(kind, BaseModel):
+        extra = ("__pydantic_extra__",) if kind.model_config.get("extra") == "allow" else ()
+        more = extra + (("__pydantic_private__",) if kind.__private_attributes__ else ())
+    derived = {name for name, part in attributes.items() if isinstance(part, cached_property)}
+    return (slots, more, frozenset(derived)) if slots or more or derived else None
+
+
+@lru_cache(maxsize=4096)
+def _opener(kind: Any) -> Callable[[Any], Any] | None:
+    """What opens the parts of such a value in one call: as a dict by name or as a tuple."""
+    if kind is tuple:
+        return tuple
+    if _form(kind) != "object":
+        return None
+    if (layout := _layout(kind)) is None:
+        return attrgetter("__dict__")
+    slots, more, derived = layout
+    all_in_slots = len(slots) > 1 and not more and not derived and not kind.__dictoffset__
+    return attrgetter(*slots) if all_in_slots else None
+
+
+# Words for people
+
+
+def _path(steps: Iterable[Any]) -> str:
+    return "$" + "".join(
+        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{_short(step)}]"
+        for step in steps
+    )
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  repr of the author's own, or an integer of too many digits
+        return f"a {_type_name(value)}"
+    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return prefix + kind.__qualname__
+
+
+def _first(error: ValidationError) -> tuple[_Steps, str]:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return tuple(step for step in first["loc"] if step != "[key]"), first["msg"]
+
+
+def _follow(value: Any, steps: _Steps) -> Any:
+    """The part of `value` at `steps`, as far as they can be followed."""
+    for step in steps:
+        parts = {} if (form := _form_of(value)) == "leaf" else dict(_parts(value, form))
+        if step not in parts:
+            break
+        value = parts[step]
+    return value
+
+
+def _advice(value: Any) -> str:
+    match value:
+        case _ if inspect.isawaitable(value):
+            return "await it first"
+        case IOBase():
+            return "read it and store what it says"
+        case _ if hasattr(value, "__next__"):
+            return "it can be read only once; make a list of it"
+        case BaseException():
+            return "store str(error) or the fields that matter"
+        case _ if callable(value):
+            return "code cannot be stored; store a name or the data that it works on"
+        case float() if not math.isfinite(value):
+            return "use None or text"
+        case int() if abs(value) >= 10**4300:
+            return "store integers of more than 4300 digits as hexadecimal text"
+        case str() if not value.isascii():
+            return "replace lone surrogates: text.encode(errors='replace').decode()"
+        case bytes():
+            return "declare it as pydantic.Base64Bytes, or store value.hex()"
+        case datetime() if not _is_fixed(value.tzinfo):
+            return "only its UTC offset can be stored; use .astimezone(datetime.UTC)"
+        case _:
+            return "declare its type in the step's payload, or convert it"

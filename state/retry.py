@@ -1,0 +1,75 @@
+"""When a failed step may be tried again. Pure: time and chance come in as arguments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from surefoot.state.errors import ConfigError
+
+#: the longest that another side's Retry-After is obeyed, in seconds
+RETRY_AFTER_MAX_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A step's retry policy: exponential backoff, capped, spread out by chance."""
+
+    #: attempts in all, the first one included
+    attempts: int = 5
+    #: wait after the first failed attempt
+    initial_s: float = 1.0
+    #: longest wait of the policy's own
+    max_s: float = 300.0
+    #: how much longer each wait is than the one before
+    multiplier: float = 2.0
+    #: share of a wait that is left to chance: 0 waits to the millisecond, 1 from nothing to all
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ConfigError(
+                "Retry: attempts must be a whole number from 1 (1 = no second attempt); "
+                f"got {self.attempts!r}"
+            )
+        for name in ("initial_s", "max_s", "multiplier", "jitter"):
+            value: float = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ConfigError(f"Retry: {name} must be a finite number; got {value!r}")
+        if self.initial_s <= 0:
+            raise ConfigError(f"Retry: initial_s must be above 0 seconds; got {self.initial_s}")
+        if self.max_s < self.initial_s:
+            raise ConfigError(
+                f"Retry: max_s must be at least initial_s ({self.initial_s}); got {self.max_s}"
+            )
+        if self.multiplier < 1:
+            raise ConfigError(
+                f"Retry: multiplier must be 1 or more (1 = equal waits); got {self.multiplier}"
+            )
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"Retry: jitter must be from 0 to 1; got {self.jitter}")
+
+
+def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | None = None) -> int:
+    """Return the wait in milliseconds, at least 1, before the attempt after `attempt`. Pure.
+
+    Args:    attempt: the one that failed, counted from 0; rand: from 0 to 1, by chance;
+             retry_after_s: what the other side asked for, obeyed up to 24 hours; nonsense (not a
+             number, negative) is ignored
+    Returns: without retry_after_s at most the policy's max_s. With it never less than asked, and
+             spread over up to jitter * max_s more, so that those told the same do not come back
+             in the same instant
+    """
+    wait_s = _backoff_s(policy, attempt)
+    spread_s = wait_s * policy.jitter * rand
+    wait_s -= spread_s
+    if retry_after_s is not None and retry_after_s > 0:  # also false for NaN
+        wait_s = max(wait_s, min(retry_after_s, RETRY_AFTER_MAX_S) + spread_s)
+    return max(1, math.ceil(wait_s * 1000))
+
+
+def _backoff_s(policy: Retry, attempt: int) -> float:
+    try:
+        return min(policy.max_s, policy.initial_s * float(policy.multiplier) ** attempt)
+    except OverflowError:  # more than a float can hold, so more than max_s
+        return policy.max_s
