@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     InvalidProducerEpoch,
@@ -24,11 +23,10 @@ from aiokafka.errors import (
     RecordListTooLargeError,
 )
 
+from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, RecordTooLarge, Unavailable
 from surefoot.state.ports import Clock, Out
-
-log = structlog.get_logger(__name__)
 
 #: bytes of records that go into one batch; a larger record makes a batch of its own
 BATCH_BYTES = 262_144
@@ -195,28 +193,4 @@ class TransactionalProducer:
 
     async def retire(self) -> None:
         """Close without commit or abort; whoever starts the same id next settles what is open."""
-        producer = self._producer
-        try:
-            async with asyncio.timeout(RETIRE_S):
-                await producer.stop()
-        except TimeoutError:
-            log.info("producer_cut_off", transactional_id=self.transactional_id)
-            sender_task = producer._sender.sender_task
-            if sender_task is not None:
-                sender_task.cancel()
-            await producer.client.close()
-        except KafkaError as error:
-            log.debug("producer_stop", transactional_id=self.transactional_id, error=repr(error))
-            await producer.client.close()
-        _hush(producer)
-
-
-def _hush(producer: AIOKafkaProducer) -> None:
-    """Take note of the errors of a producer that failed: aiokafka also leaves them in futures that
-    nobody waits for, and asyncio would report each of those as an error of its own."""
-    waiters = [producer._txn_manager._transaction_waiter]
-    for batches in producer._message_accumulator._batches.values():
-        waiters += [batch._drain_waiter for batch in batches]
-    for waiter in waiters:
-        if waiter is not None and waiter.done() and not waiter.cancelled():
-            waiter.exception()
+        await close_client(self._producer, within_s=RETIRE_S)

@@ -17,10 +17,17 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Local variables stay out of tracebacks: they hold payloads and secrets.
+    frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     render: list[structlog.types.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=not os.environ.get("NO_COLOR"),
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(

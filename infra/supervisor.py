@@ -60,7 +60,8 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)
 
     async def run(self) -> int:
-        """Run until stopped, or until a child finds its configuration wrong. Returns the worst exit status of the last run of each child, 0 when all ended well."""
+        """Run until stopped, or until a child finds its configuration wrong. Returns the worst exit
+        status of the last run of each child, 0 when all ended well."""
         codes = await asyncio.gather(*(self._keep(child) for child in self._children))
         return max((abs(code) for code in codes), default=0)
 

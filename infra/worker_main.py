@@ -105,10 +105,12 @@ async def _follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> No
     """Drain when the process that started this one is gone: a new supervisor would start another
     process of the same identity, and the two would throw each other out of the group."""
     parent = os.getppid()
-    while os.getppid() == parent:
+    while True:
         await asyncio.sleep(every_s)
-    log.warning("supervisor_gone")
-    stop.set()
+        if os.getppid() != parent:
+            log.warning("supervisor_gone")
+            stop.set()
+            return
 
 
 async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:

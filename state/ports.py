@@ -6,7 +6,7 @@ producers need; `Clock` and `Deliver` keep time and HTTP out of everything but i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -218,7 +218,7 @@ class RunReader(Protocol):
 
     def events(
         self, agent: str, run_id: str, after: int | None
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """(offset, event) of one run from the offset after `after`, then live; ends after the
         event that ends the run."""
 

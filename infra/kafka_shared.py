@@ -1,0 +1,152 @@
+"""What every Kafka client needs: a shared start, a bounded stop, a replacement.
+
+Nothing in aiokafka has a deadline of its own, and a cancelled caller must not take a client away
+from the others; so clients are started and stopped in tasks of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+from aiokafka import AIOKafkaProducer
+
+log = structlog.get_logger(__name__)
+
+#: how long a new client may take to connect
+_START_S = 10.0
+#: how long a client that is given up may take to flush and close
+_STOP_S = 5.0
+
+
+class Client(Protocol):
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+async def open_client(make: Callable[[], C]) -> C:
+    """A started client; TimeoutError or what the client raises when it cannot start, and then
+    nothing is left open."""
+    client = make()
+    try:
+        async with asyncio.timeout(_START_S):
+            await client.start()
+    except BaseException:
+        await close_client(client)
+        raise
+    return client
+
+
+async def close_client(client: Client, *, within_s: float = _STOP_S) -> None:
+    """Stop it within a deadline, whatever state it is in."""
+    try:
+        async with asyncio.timeout(within_s):
+            await client.stop()
+    except TimeoutError:
+        log.warning("client_cut_off", client=type(client).__name__, timeout_s=within_s)
+        await _cut_off(client)
+    except Exception as error:  # noqa: BLE001  (it failed before; how it goes down is no news)
+        log.warning("client_stop_failed", client=type(client).__name__, error=repr(error))
+        await _cut_off(client)
+    if isinstance(client, AIOKafkaProducer):
+        _look_at_failures(client)
+
+
+async def _cut_off(client: Any) -> None:
+    """Close the sockets of a client that does not stop by itself, and end its retries."""
+    if isinstance(client, AIOKafkaProducer):
+        if client._sender.sender_task is not None:
+            client._sender.sender_task.cancel()
+        await client.client.close()
+    else:
+        await client._client.close()
+
+
+def _look_at_failures(producer: Any) -> None:
+    """aiokafka tells a failure also to futures of its own that nobody was waiting for; not looked
+    at, they would be reported as errors of the loop when they are collected."""
+    batches = producer._message_accumulator._batches.values()
+    futures = [batch._drain_waiter for queue in batches for batch in queue]
+    if producer._txn_manager is not None:
+        futures.append(producer._txn_manager._transaction_waiter)
+    for future in futures:
+        if future is not None and future.done() and not future.cancelled():
+            future.exception()
+
+
+class Background:
+    """Tasks that outlive the call that began them: owned here, and waited for at the end."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run it to its end. It must not raise."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def open(self, make: Callable[[], C]) -> C:
+        """`open_client`, at once given up by a caller that is cancelled; what it had begun to open
+        is then closed here."""
+        opening = asyncio.create_task(open_client(make))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self.spawn(_close_opened(opening))
+            raise
+
+    async def wait(self) -> None:
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+async def _close_opened(opening: asyncio.Task[C]) -> None:
+    await asyncio.wait([opening])
+    if not _failed(opening):
+        await close_client(opening.result())
+
+
+class Shared(Generic[C]):
+    """One client, started when first asked for and replaced once retired.
+
+    Callers that come while it starts share that start; one that stops waiting does not end it.
+    """
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._start: asyncio.Task[C] | None = None
+        self._background = Background()
+
+    async def get(self) -> C:
+        """Raises KafkaError, OSError or TimeoutError when it cannot start just now; ask again."""
+        if self._start is None or (self._start.done() and _failed(self._start)):
+            self._start = asyncio.create_task(open_client(self._make))
+        return await asyncio.shield(self._start)
+
+    def retire(self, client: C) -> None:
+        """Never hand this one out again; it is closed in the background."""
+        start = self._start
+        if start is None or not start.done() or _failed(start) or start.result() is not client:
+            return  # somebody else did, before us
+        self._start = None
+        self._background.spawn(close_client(client))
+
+    async def stop(self) -> None:
+        """Close it, within a deadline. Safe to call twice."""
+        start, self._start = self._start, None
+        if start is not None:
+            start.cancel()  # no effect once it is done
+            await asyncio.wait([start])
+            if not _failed(start):
+                await close_client(start.result())
+        await self._background.wait()
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None

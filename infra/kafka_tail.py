@@ -1,0 +1,250 @@
+"""Reading topics without a consumer group, committed records only.
+
+`Tail` follows a whole topic, `Lookups` reads a piece of one partition, `Offsets` asks where things
+stand. A position steps over transaction markers, so "read up to there" is always a comparison of
+positions, never of the offsets of records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
+from surefoot.infra.settings import Settings
+from surefoot.state.ports import In
+
+log = structlog.get_logger(__name__)
+
+#: records taken in before other work of the loop gets its turn
+_BATCH = 500
+_POLL_MS = 500
+_RETRY_S = 1.0
+#: one page of a lookup: matching records, their bytes, and records looked at
+_PAGE_RECORDS = 200
+_PAGE_BYTES = 1_048_576
+_PAGE_SCANNED = 5_000
+_LOOKUPS_AT_ONCE = 8
+_LOOKUPS_IDLE = 2
+
+
+def consumer(settings: Settings, **options: Any) -> AIOKafkaConsumer:
+    """A consumer of no group, which commits nothing."""
+    return AIOKafkaConsumer(
+        **settings.kafka(),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        request_timeout_ms=settings.producer_request_timeout_ms,
+        **options,
+    )
+
+
+class Tail:
+    """Hands every committed record of a topic to `apply`, in the order of each partition.
+
+    It goes on by itself after any failure, from where it was; nothing is skipped or handed out
+    twice. One task; `apply` and the positions change without an await between them.
+    """
+
+    def __init__(
+        self, settings: Settings, topic: str, apply: Callable[[In], None], *, from_end: bool
+    ) -> None:
+        self._settings = settings
+        self._apply = apply
+        self._from_end = from_end
+        self._tps = [TopicPartition(topic, p) for p in range(settings.partitions)]
+        self._topic = topic
+        self._moved = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        #: next offset to be handed out, by partition; empty until the first connection
+        self.positions: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begin in the background. Safe to call twice."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def started(self) -> None:
+        """Wait until the first position of every partition is known."""
+        await self._until(lambda: len(self.positions) == len(self._tps))
+
+    async def reach(self, partition: int, offset: int) -> None:
+        """Wait until everything committed before `offset` has been handed out."""
+        await self._until(lambda: self.positions.get(partition, -1) >= offset)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        async with self._moved:
+            await self._moved.wait_for(true)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("tail_interrupted", topic=self._topic, error=repr(error))
+            except Exception:
+                log.exception("tail_failed", topic=self._topic)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
+        client = await open_client(self._consumer)
+        try:
+            await self._seek(client)
+            while True:
+                batches = await client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)
+                for records in batches.values():
+                    for record in records:
+                        self._apply(received(record))
+                        self.positions[record.partition] = record.offset + 1
+                await self._step_over_markers(client)
+                await asyncio.sleep(0)  # getmany does not yield while it has records
+        finally:
+            await close_client(client)
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        client = consumer(self._settings, isolation_level="read_committed")
+        client.assign(self._tps)
+        return client
+
+    async def _seek(self, client: AIOKafkaConsumer) -> None:
+        if self.positions:
+            for tp in self._tps:
+                client.seek(tp, self.positions[tp.partition])
+            return
+        seek = client.seek_to_end if self._from_end else client.seek_to_beginning
+        if not await seek(*self._tps):
+            raise TimeoutError(f"no offsets of {self._topic}; does it have all its partitions?")
+        self.positions = {tp.partition: await client.position(tp) for tp in self._tps}
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _step_over_markers(self, client: AIOKafkaConsumer) -> None:
+        for tp in self._tps:
+            self.positions[tp.partition] = await client.position(tp)
+        async with self._moved:
+            self._moved.notify_all()
+
+
+class Lookups:
+    """Reads pieces of one topic, with a few consumers that are kept for the next time."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._idle: list[AIOKafkaConsumer] = []
+        self._turn = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self._background = Background()
+
+    async def one(self, partition: int, offset: int) -> In:
+        """The first committed record at or after `offset`; waits for one."""
+        async with self._at(partition, offset) as client:
+            return received(await client.getone())
+
+    async def page(
+        self, partition: int, start: int, until: int, key: bytes
+    ) -> tuple[list[In], int]:
+        """Records with that key, of a piece of the partition that begins at `start` and ends at
+        `until` at the latest. Returns them and where the next page begins."""
+        found: list[In] = []
+        size = scanned = 0
+        tp = TopicPartition(self._topic, partition)
+        async with self._at(partition, start) as client:
+            while (position := await client.position(tp)) < until and scanned < _PAGE_SCANNED:
+                batches = await client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)
+                for record in batches.get(tp, ()):
+                    if record.offset >= until:
+                        return found, until
+                    scanned += 1
+                    if record.key == key:
+                        found.append(received(record))
+                        size += len(record.value or b"")
+                    if len(found) >= _PAGE_RECORDS or size >= _PAGE_BYTES:
+                        return found, record.offset + 1
+                await asyncio.sleep(0)
+        return found, position
+
+    @asynccontextmanager
+    async def _at(self, partition: int, offset: int) -> AsyncIterator[AIOKafkaConsumer]:
+        tp = TopicPartition(self._topic, partition)
+        async with self._turn:
+            client = self._idle.pop() if self._idle else await self._background.open(self._consumer)
+            try:
+                client.assign([tp])
+                client.seek(tp, offset)
+                yield client
+                client.pause(tp)
+            except BaseException:
+                self._background.spawn(close_client(client))
+                raise
+            if len(self._idle) < _LOOKUPS_IDLE:
+                self._idle.append(client)
+            else:
+                self._background.spawn(close_client(client))
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        # a fetch that waits for new data at the end of the log holds up the next lookup
+        return consumer(self._settings, isolation_level="read_committed", fetch_max_wait_ms=50)
+
+    async def stop(self) -> None:
+        while self._idle:
+            await close_client(self._idle.pop())
+        await self._background.wait()
+
+
+class Offsets:
+    """Asks the broker where things stand; reads no records."""
+
+    def __init__(self, settings: Settings) -> None:
+        # for a reader of committed records the "end" would be the last stable offset, which an
+        # open transaction holds back; what has been committed may lie beyond
+        self._client = Shared(lambda: consumer(settings, isolation_level="read_uncommitted"))
+
+    async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """High watermark by partition: everything written so far lies before it."""
+        tps = [TopicPartition(topic, partition) for partition in partitions]
+        client = await self._client.get()
+        try:
+            ends = await client.end_offsets(tps)
+        except KafkaError:
+            self._client.retire(client)
+            raise
+        return {tp.partition: offset for tp, offset in ends.items()}
+
+    async def at(self, topic: str, partition: int, time_ms: int) -> int | None:
+        """Offset of the first record of that time or later; None when there is none."""
+        tp = TopicPartition(topic, partition)
+        client = await self._client.get()
+        try:
+            found = (await client.offsets_for_times({tp: max(time_ms, 0)}))[tp]
+        except KafkaError:
+            self._client.retire(client)
+            raise
+        return found.offset if found is not None else None
+
+    async def stop(self) -> None:
+        await self._client.stop()
+
+
+def received(record: Any) -> In:
+    """The record as the core knows records."""
+    return In(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        record.value,
+        record.headers,
+    )

@@ -1,0 +1,189 @@
+"""Everything that can be set, from the environment (`SUREFOOT_...`).
+
+No secret shows in a repr, an error or a log line. Settings that contradict each other are a
+ConfigError at start-up that names the variable to change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from surefoot.state.errors import ConfigError
+
+_PREFIX = "SUREFOOT_"
+_WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")
+_APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """One process's view of its surroundings. Make one with `load_settings()`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        # the offending value may be a secret
+        hide_input_in_errors=True,
+    )
+
+    #: prefix of every topic, group and transactional id
+    app: str = "surefoot"
+    #: `host:port`, comma-separated; None: only `surefoot dev` and the demo can start a broker
+    bootstrap_servers: str | None = None
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    #: PEM of the certificate authority; None = those of the system
+    ssl_cafile: Path | None = None
+    #: PEM of the client's certificate and key, for brokers that ask for one
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+
+    #: of every topic of every agent; must never change once topics exist
+    partitions: Count = 6
+    #: -1 = the broker's default
+    replication_factor: Annotated[int, Field(ge=-1)] = -1
+    #: name of this machine or pod, the same after a restart
+    instance: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
+    #: steps that one worker process runs at a time
+    in_flight: Count = 64
+
+    producer_request_timeout_ms: Count = 5_000
+    transaction_timeout_ms: Count = 10_000
+    session_timeout_ms: Count = 15_000
+    rebalance_timeout_ms: Count = 30_000
+    heartbeat_interval_ms: Count = 1_000
+    #: on SIGTERM, how long running steps may take to finish
+    drain_timeout_s: Annotated[float, Field(gt=0)] = 25.0
+    #: largest record, batch overhead included
+    record_max_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
+    #: how long a finished run answers a repeated start
+    dedup_window_s: Annotated[float, Field(gt=0)] = 14 * 86_400.0
+
+    gateway_host: str = "127.0.0.1"
+    #: 0 = any free port
+    gateway_port: Port = 8787
+    #: largest request body that the gateway reads
+    gateway_body_max_bytes: Count = 1_048_576
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if not _APP.fullmatch(self.app):
+            raise ValueError(f"{_PREFIX}APP must be 1 to 63 of A-Z a-z 0-9 _ -; got {self.app!r}")
+        order = (
+            "heartbeat_interval_ms",
+            "producer_request_timeout_ms",
+            "transaction_timeout_ms",
+            "session_timeout_ms",
+            "rebalance_timeout_ms",
+        )
+        for shorter, longer in pairwise(order):
+            if getattr(self, shorter) >= getattr(self, longer):
+                raise ValueError(
+                    f"{_PREFIX}{shorter.upper()} ({getattr(self, shorter)}) must be less than "
+                    f"{_PREFIX}{longer.upper()} ({getattr(self, longer)})"
+                )
+        if self.security_protocol.startswith("SASL") and not (
+            self.sasl_username and self.sasl_password and self.sasl_password.get_secret_value()
+        ):
+            raise ValueError(
+                f"{_PREFIX}SECURITY_PROTOCOL={self.security_protocol} needs "
+                f"{_PREFIX}SASL_USERNAME and {_PREFIX}SASL_PASSWORD"
+            )
+        if self.sasl_password and not self.security_protocol.startswith("SASL"):
+            raise ValueError(
+                f"{_PREFIX}SASL_PASSWORD is set but {_PREFIX}SECURITY_PROTOCOL is "
+                f"{self.security_protocol}; set it to SASL_SSL"
+            )
+        ssl_files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
+        if any(ssl_files) and not self.security_protocol.endswith("SSL"):
+            raise ValueError(
+                f"{_PREFIX}SSL_... is set but {_PREFIX}SECURITY_PROTOCOL is "
+                f"{self.security_protocol}; set it to SSL or SASL_SSL"
+            )
+        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
+            raise ValueError(f"set both {_PREFIX}SSL_CERTFILE and {_PREFIX}SSL_KEYFILE, or neither")
+        return self
+
+    def kafka(self) -> dict[str, Any]:
+        """Keyword arguments that every aiokafka client takes.
+
+        Raises: ConfigError — no broker is named, or a certificate cannot be read.
+        """
+        if not self.bootstrap_servers:
+            raise ConfigError(
+                f"no Kafka to connect to; set {_PREFIX}BOOTSTRAP_SERVERS=host:port, or use "
+                "`surefoot dev`, which starts a broker"
+            )
+        common: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "client_id": f"{self.app}-{self.instance}",
+            "security_protocol": self.security_protocol,
+        }
+        if self.security_protocol.endswith("SSL"):
+            common["ssl_context"] = self._ssl_context()
+        if self.security_protocol.startswith("SASL") and self.sasl_password:
+            common["sasl_mechanism"] = self.sasl_mechanism
+            common["sasl_plain_username"] = self.sasl_username
+            common["sasl_plain_password"] = self.sasl_password.get_secret_value()
+        return common
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_cafile)
+            if self.ssl_certfile:
+                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(
+                f"cannot use the certificates of {_PREFIX}SSL_CAFILE, {_PREFIX}SSL_CERTFILE and "
+                f"{_PREFIX}SSL_KEYFILE: {error}"
+            ) from error
+        return context
+
+    def webhook_secrets(self) -> dict[str, list[str]]:
+        """Secrets by webhook source, from SUREFOOT_WEBHOOK_<SOURCE>_SECRET.
+
+        A comma separates the secrets that are valid while one is being replaced by another. An
+        empty entry is kept, so that the gateway can refuse it.
+        """
+        return _webhook_secrets(os.environ)
+
+
+def _webhook_secrets(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in environ.items():
+        if match := _WEBHOOK_SECRET.fullmatch(name):
+            source = match[1].lower().replace("_", "-")
+            found[source] = [secret.strip() for secret in value.split(",")]
+    return found
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings of the environment; `overrides` win (the command line's options).
+
+    Raises: ConfigError — what is wrong, by the name of its variable and never with its value.
+    """
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_told(item) for item in error.errors())) from None
+
+
+def _told(item: Any) -> str:
+    names = "_".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{_PREFIX}{names.upper()}: {message}" if names else message

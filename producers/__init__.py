@@ -1,0 +1,1 @@
+"""Shells that put records into Kafka: the gateway, webhooks, the client."""

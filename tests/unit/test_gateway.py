@@ -1,0 +1,861 @@
+import asyncio
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+
+from surefoot.producers.gateway import Limits, gateway_app
+from surefoot.state.agent import Agent, Done, Webhook
+from surefoot.state.context import Context
+from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
+from surefoot.state.ports import Position, RunView
+
+SECRET = "0123456789abcdef0123456789abcdef"
+DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
+RUN = f"github-{DELIVERY}"
+#: the shape of a GitHub `issues` delivery, cut down
+OPENED = {
+    "action": "opened",
+    "issue": {
+        "id": 9_007_199_254_740_993,
+        "number": 1347,
+        "title": "Crash on start ☕",
+        "body": "It crashes.\r\n",
+        "labels": [],
+        "user": {"login": "octocat"},
+        "comments_url": "https://api.github.com/repos/octocat/hello/issues/1347/comments",
+    },
+    "repository": {"full_name": "octocat/hello"},
+    "sender": {"login": "octocat"},
+}
+RAW = json.dumps(OPENED).encode()
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@dataclass
+class Issue:
+    number: int
+    title: str
+
+
+@dataclass
+class FakeCommands:
+    """Remembers what was started; `fails` by agent."""
+
+    started: list[tuple[str, str, bytes, str | None]] = field(default_factory=list)
+    fails: dict[str, Exception] = field(default_factory=dict)
+    deadlines: list[float] = field(default_factory=list)
+
+    async def start(self, agent, run_id, payload, *, traceparent=None, deadline_s):
+        self.deadlines.append(deadline_s)
+        if agent in self.fails:
+            raise self.fails[agent]
+        for _ in range(9):  # the log takes its time
+            await asyncio.sleep(0)
+        self.started.append((agent, run_id, payload, traceparent))
+        return Position(0, len(self.started) - 1)
+
+
+class FakeReader:
+    """Runs and their events by run_id; the stream of a run that goes on ends with `gone`."""
+
+    def __init__(self):
+        self.runs: dict[str, RunView] = {}
+        self.history: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self.asked: list[int | None] = []
+        self.closed = 0
+        self.away = False
+        self.gone = asyncio.Event()
+
+    async def get(self, _agent, run_id):
+        if self.away:
+            raise Unavailable("secret-broker:9092 is away")
+        return self.runs.get(run_id)
+
+    async def list(self, _agent, *, status=None, limit=50):
+        wanted = {status} if status else {run.status for run in self.runs.values()}
+        return [run for run in self.runs.values() if run.status in wanted][:limit]
+
+    async def events(self, _agent, run_id, after):
+        self.asked.append(after)
+        try:
+            for offset, event in self.history.get(run_id, []):
+                if after is None or offset > after:
+                    yield offset, event
+            if run_id not in self.runs or self.runs[run_id].status != "completed":
+                await self.gone.wait()
+        finally:
+            self.closed += 1
+
+
+@dataclass
+class FakeReadiness:
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    async def check(self, agent):
+        if agent in self.reasons:
+            raise Unavailable(self.reasons[agent])
+
+
+class FakeClock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def random(self) -> float:
+        return 0.5
+
+    def unique(self) -> str:
+        return "018f0000000070008000000000000000"
+
+
+def triage_agent() -> Agent:
+    agent = Agent("triage")
+
+    @agent.step
+    async def classify(ctx: Context, issue: Issue) -> Done:
+        return Done()
+
+    @agent.webhook("github", event="issues")
+    def on_issue(delivery: Webhook) -> Issue | None:
+        if delivery.json["action"] != "opened":
+            return None
+        return Issue(delivery.json["issue"]["number"], delivery.json["issue"]["title"])
+
+    return agent
+
+
+class Gateway:
+    """A gateway over fakes, and an HTTP client in front of it."""
+
+    def __init__(self, *agents: Agent, **limits):
+        self.commands = FakeCommands()
+        self.reader = FakeReader()
+        self.readiness = FakeReadiness()
+        self.app = gateway_app(
+            agents=agents or [triage_agent()],
+            commands=self.commands,
+            reader=self.reader,
+            readiness=self.readiness,
+            secrets={"github": [SECRET]},
+            clock=FakeClock(),
+            limits=Limits(**limits),
+        )
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://gateway"
+        )
+
+    async def deliver(self, body=OPENED, **headers):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent: dict[str, Any] = {
+            "X-GitHub-Event": "issues",
+            "X-GitHub-Delivery": DELIVERY,
+            "X-Hub-Signature-256": sign(raw),
+        }
+        sent.update({name.replace("_", "-"): value for name, value in headers.items()})
+        sent = {name: value for name, value in sent.items() if value is not None}
+        return await self.http.post("/webhooks/github", content=raw, headers=sent)
+
+    async def start(self, body, content_type="application/json"):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.http.post(
+            "/runs/triage", content=raw, headers={"Content-Type": content_type}
+        )
+
+
+def sign(raw: bytes, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+
+
+@pytest.fixture
+async def gateway():
+    one = Gateway()
+    async with one.http:
+        yield one
+
+
+def run(**fields) -> RunView:
+    return RunView(
+        **{
+            "run_id": RUN,
+            "agent": "triage",
+            "version": 1,
+            "status": "running",
+            "seq": 1,
+            "step": "classify",
+            "attempt": 0,
+            "created_ms": 1_700_000_000_000,
+            "updated_ms": 1_700_000_000_001,
+            "due_ms": None,
+            "payload": b'{"n": 9007199254740993}',
+            "result": None,
+            "failure": None,
+            **fields,
+        }
+    )
+
+
+def event(kind: str, status: str = "running", **fields) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "run_id": RUN,
+        "agent": "triage",
+        "version": 1,
+        "status": status,
+        "seq": 0,
+        "at_ms": 1_700_000_000_000,
+        "step": "classify",
+        "result": None,
+        **fields,
+    }
+
+
+# Webhooks -----------------------------------------------------------------------------------
+
+
+async def test_a_signed_delivery_starts_a_run_named_after_it(gateway):
+    answer = await gateway.deliver()
+    assert answer.status_code == 202
+    assert answer.json() == {"runs": [{"agent": "triage", "run_id": RUN}]}
+    [(agent, run_id, payload, _)] = gateway.commands.started
+    assert (agent, run_id) == ("triage", RUN)
+    assert json.loads(payload) == {"number": 1347, "title": "Crash on start ☕"}
+
+
+async def test_the_same_delivery_again_has_the_same_run_whatever_a_proxy_adds(gateway):
+    answers = [await gateway.deliver(X_Request_Id=f"proxy-{n}") for n in range(3)]
+    assert {answer.status_code for answer in answers} == {202}
+    assert {run_id for _, run_id, _, _ in gateway.commands.started} == {RUN}
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        None,
+        b"",
+        b"sha256=",
+        b"v1,",
+        b"sha256=00",
+        b"sha1=" + b"0" * 40,
+        b"sha256=\xff\xfe",
+        b"sha256=" + b"0" * 64,
+        sign(b"{}").encode(),
+        sign(json.dumps(OPENED).encode(), secret="").encode(),
+    ],
+)
+async def test_a_wrong_signature_is_one_constant_401_and_starts_nothing(gateway, signature):
+    answer = await gateway.deliver(X_Hub_Signature_256=signature)
+    assert answer.status_code == 401
+    assert answer.json() == {"error": "the signature is missing or wrong"}
+    assert gateway.commands.started == []
+
+
+async def test_a_body_that_was_parsed_and_dumped_again_is_refused(gateway):
+    raw = b'{"action":  "opened"}'
+    changed = json.dumps(json.loads(raw)).encode()
+    answer = await gateway.deliver(changed, X_Hub_Signature_256=sign(raw))
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{ "action" :"opened", "issue": {"title": "\\u00e9", "number": 1e0}}\n',
+        b'{"issue":{"number":1,"title":""},"action":"opened","x":1.0}',
+    ],
+)
+async def test_odd_but_valid_json_is_taken_as_it_came(gateway, raw):
+    answer = await gateway.deliver(raw)
+    assert answer.status_code in (202, 422)  # 1e0 is a float, so not the declared int
+    assert answer.json()["runs"] or "number" in answer.json()["errors"][0]["error"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"payload=%7B%7D",
+        b'{"action": "closed", "action": "opened"}',
+        b'{"action": NaN}',
+        b"[" * 100_000 + b"]" * 100_000,
+        b"1" * 10_000,
+        b'"text"',
+        b"null",
+        b"\xff\xfe",
+    ],
+)
+async def test_a_signed_body_that_is_not_a_strict_json_container_is_a_400(gateway, raw):
+    answer = await gateway.deliver(raw)
+    assert answer.status_code == 400
+    assert "error" in answer.json()
+    assert gateway.commands.started == []
+
+
+async def test_a_bad_body_without_a_signature_is_never_parsed(gateway):
+    assert (await gateway.deliver(b"[" * 100_000, X_Hub_Signature_256=None)).status_code == 401
+
+
+@pytest.mark.parametrize("delivery", [None, "", " ", "a/b", "a b", "x" * 300, b"\xc3\xa9"])
+async def test_a_delivery_without_a_usable_id_is_a_400_and_gets_no_made_up_one(gateway, delivery):
+    answer = await gateway.deliver(X_GitHub_Delivery=delivery)
+    assert answer.status_code == 400
+    assert "x-github-delivery" in answer.json()["error"]
+    assert gateway.commands.started == []
+
+
+async def test_a_source_that_no_agent_listens_to_is_a_404(gateway):
+    for path in ("/webhooks/stripe", "/webhooks/", "/webhooks/github%2Fx", "/webhooks/..%2Fgithub"):
+        assert (await gateway.http.post(path, content=b"{}")).status_code == 404
+
+
+async def test_an_encoded_body_is_not_unpacked(gateway):
+    assert (await gateway.deliver(Content_Encoding="gzip")).status_code == 415
+
+
+async def test_events_that_no_mapping_wants_are_acknowledged_and_ignored(gateway):
+    for headers, body in (
+        ({"X_GitHub_Event": "ping"}, {"zen": "Keep it logically awesome."}),
+        ({}, OPENED | {"action": "closed"}),
+    ):
+        answer = await gateway.deliver(body, **headers)
+        assert (answer.status_code, answer.json()) == (200, {"runs": [], "ignored": True})
+    assert gateway.commands.started == []
+
+
+async def test_no_answer_but_503_while_the_command_is_not_acknowledged(gateway):
+    gateway.commands.fails["triage"] = Unavailable("secret-broker:9092 is away")
+    answer = await gateway.deliver()
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert "secret-broker" not in answer.text
+    assert RUN not in answer.text
+    assert gateway.commands.deadlines == [2.5]
+
+
+async def test_a_payload_that_is_not_of_the_declared_type_is_a_422_with_its_path():
+    agent = triage_agent()
+    agent.webhooks.clear()
+    agent.webhook("github")(lambda _: Issue(number="1347", title=""))  # type: ignore[arg-type]
+    gateway = Gateway(agent)
+    answer = await gateway.deliver()
+    assert answer.status_code == 422
+    assert "$.number" in answer.json()["errors"][0]["error"]
+    assert gateway.commands.started == []
+
+
+async def test_a_mapping_that_raises_costs_its_own_agent_only():
+    broken = Agent("broken")
+    broken.step(triage_agent().start_step.fn)
+
+    @broken.webhook("github")
+    def on_issue(delivery: Webhook) -> Issue:
+        raise RuntimeError("secret detail")
+
+    gateway = Gateway(broken, triage_agent())
+    with structlog.testing.capture_logs() as logs:
+        answer = await gateway.deliver()
+    assert [(line["event"], line["agent"]) for line in logs] == [("mapping_failed", "broken")]
+    assert answer.status_code == 422
+    assert answer.json()["runs"] == [{"agent": "triage", "run_id": RUN}]
+    assert [item["agent"] for item in answer.json()["errors"]] == ["broken"]
+    assert "secret detail" not in answer.text
+    assert [agent for agent, *_ in gateway.commands.started] == ["triage"]
+
+
+async def test_one_agent_away_does_not_keep_the_command_from_the_other():
+    other = Agent("other")
+    other.step(triage_agent().start_step.fn)
+    other.webhook("github")(lambda _: Issue(1, ""))
+    gateway = Gateway(other, triage_agent())
+    gateway.commands.fails["other"] = Unavailable("away")
+    assert (await gateway.deliver()).status_code == 503
+    assert [agent for agent, *_ in gateway.commands.started] == ["triage"]
+
+
+async def test_one_delivery_is_one_run_of_an_agent_also_when_two_of_its_mappings_want_it():
+    agent = triage_agent()
+    agent.webhook("github")(lambda _: Issue(2, "second"))
+    gateway = Gateway(agent)
+    await gateway.deliver()
+    [(_, _, payload, _)] = gateway.commands.started
+    assert json.loads(payload)["number"] == 1347
+
+
+async def test_a_mapping_sees_the_raw_body_and_no_credentials():
+    seen: list[Webhook] = []
+    agent = triage_agent()
+    agent.webhooks.clear()
+    agent.webhook("github")(seen.append)
+    gateway = Gateway(agent)
+    await gateway.deliver(b'{"a" : 1}', Authorization="Bearer x", Cookie="a=b", X_Other="y")
+    [delivery] = seen
+    assert delivery.body == b'{"a" : 1}'
+    assert (delivery.source, delivery.id, delivery.event) == ("github", DELIVERY, "issues")
+    assert delivery.headers["x-other"] == "y"
+    assert not {"authorization", "cookie", "x-hub-signature-256"} & delivery.headers.keys()
+
+
+async def test_a_mapping_that_takes_long_does_not_stop_the_loop():
+    agent = triage_agent()
+    agent.webhooks.clear()
+    loop = asyncio.get_running_loop()
+
+    @agent.webhook("github")
+    def slow(delivery: Webhook) -> None:
+        # would wait for ever on the loop's own thread
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+
+    assert (await Gateway(agent).deliver()).status_code == 200
+
+
+async def test_a_refused_delivery_is_one_log_line_without_body_or_secret(gateway):
+    with structlog.testing.capture_logs() as logs:
+        await gateway.deliver(X_Hub_Signature_256="sha256=" + "0" * 64)
+    [line] = logs
+    assert line["event"] == "delivery_refused"
+    assert (line["source"], line["status"]) == ("github", 401)
+    assert not any(word in repr(line) for word in (SECRET, "Crash on start", "0000"))
+
+
+async def test_only_a_valid_trace_context_is_passed_on(gateway):
+    for given, passed in (
+        (TRACE, TRACE),
+        (None, None),
+        (TRACE.upper(), None),
+        ("00-" + "0" * 32 + "-00f067aa0ba902b7-01", None),
+        (TRACE + "-extra", None),
+        ("ff" + TRACE[2:], None),
+    ):
+        await gateway.deliver(traceparent=given)
+        assert gateway.commands.started[-1][3] == passed, given
+
+
+async def test_a_header_with_a_line_break_or_nul_is_never_passed_on(gateway):
+    for bad in (b"\r\nsf-txn: x", b"\n", b"\0"):
+        await asgi(
+            gateway.app,
+            [(b"traceparent", TRACE.encode() + bad), (b"x-github-delivery", DELIVERY.encode())],
+        )
+    assert all(trace is None for *_, trace in gateway.commands.started)
+    assert len(gateway.commands.started) == 3
+
+
+# Bodies -------------------------------------------------------------------------------------
+
+
+async def asgi(app, headers=(), chunks=(RAW,), body_hangs=False):
+    """Call the app below the HTTP client. Returns (status, how many chunks it asked for)."""
+    taken = 0
+    status = None
+
+    async def receive():
+        nonlocal taken
+        if taken == len(chunks) and body_hangs:
+            await asyncio.Event().wait()
+        taken += 1
+        return {"type": "http.request", "body": chunks[taken - 1], "more_body": taken < len(chunks)
+                or body_hangs}  # fmt: skip
+
+    async def send(message):
+        nonlocal status
+        status = message.get("status", status)
+
+    given = [
+        (b"x-github-event", b"issues"),
+        (b"x-hub-signature-256", sign(b"".join(chunks)).encode()),
+        *headers,
+    ]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/webhooks/github",
+        "raw_path": b"/webhooks/github",
+        "query_string": b"",
+        "headers": given,
+        "server": ("gateway", 80),
+        "client": ("client", 1),
+        "root_path": "",
+    }
+    await app(scope, receive, send)
+    return status, taken
+
+
+async def test_a_body_declared_too_long_is_refused_before_it_is_read(gateway):
+    status, taken = await asgi(gateway.app, [(b"content-length", b"1048577")])
+    assert (status, taken) == (413, 0)
+
+
+async def test_a_chunked_body_is_refused_as_soon_as_it_is_too_long():
+    gateway = Gateway(body_bytes=1000)
+    status, taken = await asgi(gateway.app, chunks=[b"x" * 400] * 1000)
+    assert (status, taken) == (413, 3)
+
+
+async def test_a_body_that_does_not_come_in_is_given_up():
+    gateway = Gateway(body_s=0.05)
+    assert (await asgi(gateway.app, chunks=[b"{"], body_hangs=True))[0] == 408
+
+
+@pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"0x10", b"\xb2", b"9" * 5000])
+async def test_an_odd_content_length_is_refused(gateway, length):
+    assert (await asgi(gateway.app, [(b"content-length", length)]))[0] in (400, 413)
+
+
+async def test_a_command_over_the_limit_of_its_topic_is_a_413(gateway):
+    gateway.commands.fails["triage"] = RecordTooLarge("takes 2 bytes", size=2, limit=1)
+    assert (await gateway.deliver()).status_code == 413
+
+
+# Secrets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secrets", [{}, {"github": []}, {"github": [""]}, {"github": ["short"]}])
+def test_a_gateway_without_a_real_secret_does_not_come_up(secrets):
+    with pytest.raises(ConfigError, match="SUREFOOT_WEBHOOK_GITHUB_SECRET"):
+        gateway_app(
+            agents=[triage_agent()],
+            commands=FakeCommands(),
+            reader=FakeReader(),
+            readiness=FakeReadiness(),
+            secrets=secrets,
+            clock=FakeClock(),
+        )
+
+
+def test_two_agents_of_one_name_do_not_come_up():
+    with pytest.raises(ConfigError, match="triage"):
+        Gateway(triage_agent(), triage_agent())
+
+
+# Starting runs ------------------------------------------------------------------------------
+
+
+async def test_a_run_is_started_with_the_given_name_or_a_new_one(gateway):
+    payload = {"number": 1, "title": "a"}
+    answer = await gateway.start({"run_id": "mine", "payload": payload})
+    assert (answer.status_code, answer.json()) == (202, {"agent": "triage", "run_id": "mine"})
+    answer = await gateway.start({"payload": payload})
+    assert answer.json()["run_id"] == FakeClock().unique()
+    assert [run_id for _, run_id, *_ in gateway.commands.started] == ["mine", FakeClock().unique()]
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    ["", " ", None, 0, "x" * 10_000, "a\0", "a/b", "..", "é", " a", "@ready", "\uff41", []],
+)
+async def test_an_id_that_cannot_be_one_is_refused_and_never_replaced(gateway, run_id):
+    answer = await gateway.start({"run_id": run_id, "payload": {"number": 1, "title": "a"}})
+    assert answer.status_code == 422
+    assert "run_id" in answer.json()["error"]
+    assert gateway.commands.started == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({"number": "x", "title": "a"}, "$.number"),
+        ({"number": 1}, "$.title"),
+        (None, "$"),
+        ({"number": 1, "title": ["a"]}, "$.title"),
+    ],
+)
+async def test_a_payload_that_does_not_fit_the_start_step_is_a_422_with_its_path(
+    gateway, payload, path
+):
+    answer = await gateway.start({"payload": payload})
+    assert answer.status_code == 422
+    assert path in answer.json()["error"]
+    assert gateway.commands.started == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b'{"payload": 1, "payload": 2}', 400),
+        (b'{"payload": NaN}', 400),
+        (b'{"payload": "\\ud800"}', 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"payload": {}, "runid": "typo"}', 422),
+    ],
+)
+async def test_a_body_that_is_not_what_was_asked_for_is_refused(gateway, raw, status):
+    answer = await gateway.start(raw)
+    assert answer.status_code == status
+    assert "error" in answer.json()
+
+
+async def test_a_form_or_text_cannot_start_a_run_as_a_foreign_web_page_could_send_it(gateway):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        answer = await gateway.start({"payload": {"number": 1, "title": "a"}}, content_type=kind)
+        assert answer.status_code == 415
+    assert gateway.commands.started == []
+
+
+async def test_an_unknown_agent_is_a_404_everywhere(gateway):
+    assert (await gateway.http.post("/runs/nobody", json={"payload": 1})).status_code == 404
+    for path in ("/runs/nobody", "/runs/nobody/r", "/runs/nobody/r/events"):
+        assert (await gateway.http.get(path)).status_code == 404
+
+
+# Looking at runs ----------------------------------------------------------------------------
+
+
+async def test_a_run_is_shown_with_exact_integers(gateway):
+    gateway.reader.runs[RUN] = run()
+    answer = await gateway.http.get(f"/runs/triage/{RUN}")
+    assert answer.status_code == 200
+    assert answer.json()["payload"] == {"n": 9_007_199_254_740_993}
+    assert answer.json()["status"] == "running"
+
+
+async def test_a_run_that_is_over_shows_its_result_and_has_no_payload(gateway):
+    gateway.reader.runs[RUN] = run(status="completed", payload=b"", result=b'{"ok": true}')
+    answer = (await gateway.http.get(f"/runs/triage/{RUN}")).json()
+    assert (answer["payload"], answer["result"]) == (None, {"ok": True})
+
+
+@pytest.mark.parametrize("run_id", ["nobody", "%20", "@ready", "a%00"])
+async def test_an_unknown_run_is_a_404(gateway, run_id):
+    assert (await gateway.http.get(f"/runs/triage/{run_id}")).status_code == 404
+
+
+async def test_runs_are_listed_by_status_without_payloads(gateway):
+    gateway.reader.runs = {"a": run(run_id="a"), "b": run(run_id="b", status="failed")}
+    answer = await gateway.http.get("/runs/triage", params={"status": "failed", "limit": 5})
+    assert [item["run_id"] for item in answer.json()["runs"]] == ["b"]
+    assert "payload" not in answer.json()["runs"][0]
+
+
+@pytest.mark.parametrize("query", ["status=nonsense", "limit=0", "limit=501", "limit=x"])
+async def test_a_wrong_query_is_a_422_that_names_it(gateway, query):
+    answer = await gateway.http.get(f"/runs/triage?{query}")
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["error"]
+
+
+async def test_reading_while_the_log_is_away_is_a_503_that_tells_nothing(gateway):
+    gateway.reader.away = True
+    for path in (f"/runs/triage/{RUN}", f"/runs/triage/{RUN}/events"):
+        answer = await gateway.http.get(path)
+        assert answer.status_code == 503
+        assert "secret-broker" not in answer.text
+
+
+# Events -------------------------------------------------------------------------------------
+
+
+def finished(gateway: Gateway) -> None:
+    gateway.reader.runs[RUN] = run(status="completed")
+    gateway.reader.history[RUN] = [
+        (7, event("run.started")),
+        (9, event("step.completed")),
+        (12, event("run.completed", "completed", result=b'{"text": "a\\nb"}')),
+    ]
+
+
+def parsed(text: str) -> list[dict[str, str]]:
+    return [
+        dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        for block in text.split("\n\n")
+        if block.strip() and not block.startswith(":")
+    ]
+
+
+async def test_the_history_is_served_as_events_whose_ids_are_offsets(gateway):
+    finished(gateway)
+    answer = await gateway.http.get(f"/runs/triage/{RUN}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    frames = parsed(answer.text)
+    assert [(frame["id"], frame["event"]) for frame in frames] == [
+        ("7", "run.started"),
+        ("9", "step.completed"),
+        ("12", "run.completed"),
+    ]
+    assert json.loads(frames[2]["data"])["result"] == {"text": "a\nb"}
+    assert gateway.reader.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("", {"Last-Event-ID": "7"}),
+        ("?last_event_id=7", {}),
+        ("?last_event_id=1", {"Last-Event-ID": "7"}),
+    ],
+)
+async def test_a_stream_goes_on_after_the_event_that_was_seen_last(gateway, query, headers):
+    finished(gateway)
+    answer = await gateway.http.get(f"/runs/triage/{RUN}/events{query}", headers=headers)
+    assert [frame["id"] for frame in parsed(answer.text)] == ["9", "12"]
+
+
+async def test_a_watcher_that_has_seen_the_end_is_told_to_stop_coming_back(gateway):
+    finished(gateway)
+    answer = await gateway.http.get(f"/runs/triage/{RUN}/events", headers={"Last-Event-ID": "12"})
+    assert answer.status_code == 204
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "9" * 19, "1" * 30, "p0:1", "\u0661"])
+async def test_a_cursor_that_is_no_event_id_is_a_400(gateway, cursor):
+    finished(gateway)
+    answer = await gateway.http.get(f"/runs/triage/{RUN}/events", params={"last_event_id": cursor})
+    assert answer.status_code == 400
+
+
+class Watching:
+    """One event stream of the app, frame by frame, without an HTTP client that would buffer it."""
+
+    def __init__(self, app, path: str):
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self.status = asyncio.get_running_loop().create_future()
+        self.leave = asyncio.Event()
+        self.takes = asyncio.Event()
+        self.takes.set()
+        self._asked = False
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [],
+            "server": ("gateway", 80),
+            "client": ("client", 1),
+            "root_path": "",
+        }
+        self.done = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self):
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        if message["type"] == "http.response.start":
+            self.status.set_result(message["status"])
+        else:
+            await self.takes.wait()
+            self.frames.put_nowait(message["body"])
+
+    async def next(self) -> bytes:
+        return await asyncio.wait_for(self.frames.get(), 10)
+
+
+async def test_heartbeats_are_comments_without_ids():
+    gateway = Gateway(heartbeat_s=0.01)
+    watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
+    assert await watching.next() == b": heartbeat\n\n"
+    watching.leave.set()
+    await watching.done
+
+
+async def test_an_unknown_run_is_waited_for(gateway):
+    gateway.reader.history[RUN] = [(3, event("run.started"))]
+    watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
+    assert b"id: 3\n" in await watching.next()
+    assert not watching.done.done()
+    gateway.reader.gone.set()
+    await asyncio.wait_for(watching.done, 10)
+
+
+async def test_a_watcher_that_leaves_is_let_go(gateway):
+    gateway.reader.history[RUN] = [(3, event("run.started"))]
+    watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
+    await watching.next()
+    watching.leave.set()
+    await asyncio.wait_for(watching.done, 10)
+    assert gateway.reader.closed == 1
+
+
+async def test_a_watcher_that_takes_no_data_is_cut_off():
+    gateway = Gateway(send_s=0.05)
+    gateway.reader.history[RUN] = [(3, event("run.started"))]
+    watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
+    watching.takes.clear()
+    await asyncio.wait_for(watching.done, 10)
+    assert gateway.reader.closed == 1
+
+
+async def test_streams_are_limited_and_a_place_is_free_again_when_one_ends():
+    gateway = Gateway(streams=1)
+    path = f"/runs/triage/{RUN}/events"
+    gateway.reader.history[RUN] = [(3, event("run.started"))]
+    first = Watching(gateway.app, path)
+    await first.next()
+    refused = Watching(gateway.app, path)
+    assert await refused.status == 429
+    first.leave.set()
+    await first.done
+    again = Watching(gateway.app, path)
+    assert await again.status == 200
+    again.leave.set()
+    await asyncio.gather(again.done, refused.done)
+
+
+# Health -------------------------------------------------------------------------------------
+
+
+async def test_health_does_not_ask_kafka_and_readiness_does(gateway):
+    gateway.readiness.reasons["triage"] = "no transaction could be committed in 3 s"
+    assert (await gateway.http.get("/health")).status_code == 200
+    answer = await gateway.http.get("/ready")
+    assert answer.status_code == 503
+    assert answer.json() == {
+        "ready": False,
+        "reasons": {"triage": "no transaction could be committed in 3 s"},
+    }
+    gateway.readiness.reasons.clear()
+    answer = await gateway.http.get("/ready")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+# The edge -----------------------------------------------------------------------------------
+
+
+async def test_every_answer_forbids_sniffing_and_caching(gateway):
+    finished(gateway)
+    gateway.commands.fails["triage"] = RuntimeError("secret detail")
+    with structlog.testing.capture_logs():
+        answers = [
+            await gateway.http.get("/health"),
+            await gateway.http.get("/nowhere"),
+            await gateway.http.get(f"/runs/triage/{RUN}/events"),
+            await gateway.deliver(),
+            await gateway.deliver(X_Hub_Signature_256=None),
+        ]
+    assert [answer.status_code for answer in answers] == [200, 404, 200, 500, 401]
+    for answer in answers:
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_what_nobody_foresaw_is_a_constant_500(gateway):
+    gateway.commands.fails["triage"] = RuntimeError("secret detail")
+    with structlog.testing.capture_logs() as logs:
+        answer = await gateway.deliver()
+    assert (answer.status_code, answer.json()) == (500, {"error": "internal error"})
+    assert [(line["event"], line["exc_info"]) for line in logs] == [("request_failed", True)]
+
+
+async def test_no_interactive_pages_that_load_scripts_from_elsewhere(gateway):
+    for path in ("/docs", "/redoc"):
+        assert (await gateway.http.get(path)).status_code == 404

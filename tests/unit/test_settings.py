@@ -1,0 +1,145 @@
+import os
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.state.errors import ConfigError
+
+PASSWORD = "hunter2-hunter2-hunter2"
+
+
+@pytest.fixture(autouse=True)
+def only_our_environment(monkeypatch):
+    for name in os.environ:
+        if name.startswith("SUREFOOT_"):
+            monkeypatch.delenv(name)
+
+
+def test_the_environment_is_read(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_BOOTSTRAP_SERVERS", "kafka:9092")
+    monkeypatch.setenv("SUREFOOT_PARTITIONS", "12")
+    settings = load_settings()
+    assert settings.kafka()["bootstrap_servers"] == "kafka:9092"
+    assert settings.partitions == 12
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_PARTITIONS", "")
+    assert load_settings().partitions == 6
+
+
+def test_the_command_line_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_GATEWAY_PORT", "1111")
+    assert load_settings(gateway_port=2222).gateway_port == 2222
+
+
+def test_the_gateway_listens_on_loopback_unless_told_otherwise():
+    assert load_settings().gateway_host == "127.0.0.1"
+
+
+def test_without_a_broker_the_error_names_the_variable():
+    with pytest.raises(ConfigError, match="SUREFOOT_BOOTSTRAP_SERVERS"):
+        load_settings().kafka()
+
+
+def test_a_wrong_value_is_named_by_its_variable(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_PARTITIONS", "0")
+    with pytest.raises(ConfigError, match="SUREFOOT_PARTITIONS"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("producer_request_timeout_ms", 10_000),
+        ("transaction_timeout_ms", 15_000),
+        ("session_timeout_ms", 30_000),
+        ("heartbeat_interval_ms", 5_000),
+    ],
+)
+def test_timeouts_that_must_nest_are_refused_when_they_do_not(name, value):
+    with pytest.raises(ConfigError, match=f"SUREFOOT_{name.upper()}.*must be less than"):
+        load_settings(**{name: value})
+
+
+def test_a_name_that_cannot_be_part_of_a_topic_is_refused():
+    with pytest.raises(ConfigError, match="SUREFOOT_APP"):
+        load_settings(app="a.b/c")
+
+
+def sasl(**more: object) -> Settings:
+    return load_settings(
+        bootstrap_servers="kafka:9093",
+        sasl_username="surefoot",
+        sasl_password=PASSWORD,
+        **{"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", **more},
+    )
+
+
+def test_sasl_over_tls_reaches_the_client():
+    kafka = sasl().kafka()
+    assert kafka["security_protocol"] == "SASL_SSL"
+    assert kafka["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert kafka["sasl_plain_username"] == "surefoot"
+    assert kafka["sasl_plain_password"] == PASSWORD
+    assert kafka["ssl_context"].check_hostname
+
+
+def test_no_secret_shows_in_what_is_printed_or_dumped():
+    settings = sasl()
+    assert PASSWORD not in f"{settings!r} {settings!s} {settings.model_dump()}"
+    assert PASSWORD not in settings.model_dump_json()
+
+
+def test_no_secret_shows_in_an_error():
+    with pytest.raises(ConfigError) as caught:
+        load_settings(sasl_password=PASSWORD)
+    assert PASSWORD not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert "SUREFOOT_SECURITY_PROTOCOL" in str(caught.value)
+
+
+def test_no_secret_shows_in_the_library_s_own_error():
+    with pytest.raises(ValidationError) as caught:
+        Settings(sasl_password=SecretStr(PASSWORD), partitions=0)
+    with pytest.raises(ValidationError) as of_the_whole:
+        Settings.model_validate({"sasl_password": PASSWORD})
+    assert PASSWORD not in f"{caught.value} {of_the_whole.value}"
+
+
+def test_sasl_without_a_password_is_refused():
+    with pytest.raises(ConfigError, match="SUREFOOT_SASL_PASSWORD"):
+        load_settings(security_protocol="SASL_SSL", sasl_username="surefoot")
+
+
+def test_a_password_is_never_sent_without_sasl():
+    with pytest.raises(ConfigError, match="SUREFOOT_SECURITY_PROTOCOL"):
+        sasl(security_protocol="PLAINTEXT")
+
+
+def test_certificates_without_tls_are_refused():
+    with pytest.raises(ConfigError, match="SUREFOOT_SECURITY_PROTOCOL"):
+        load_settings(ssl_cafile="/ca.pem")
+
+
+def test_a_client_certificate_needs_its_key():
+    with pytest.raises(ConfigError, match="SUREFOOT_SSL_KEYFILE"):
+        load_settings(security_protocol="SSL", ssl_certfile="/client.pem")
+
+
+def test_a_certificate_that_cannot_be_read_is_a_start_up_error(tmp_path):
+    settings = load_settings(
+        bootstrap_servers="kafka:9093", security_protocol="SSL", ssl_cafile=tmp_path / "no.pem"
+    )
+    with pytest.raises(ConfigError, match="SUREFOOT_SSL_CAFILE"):
+        settings.kafka()
+
+
+def test_webhook_secrets_are_listed_by_source_and_an_empty_one_is_kept(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_WEBHOOK_GITHUB_SECRET", "new-secret , ,old-secret")
+    monkeypatch.setenv("SUREFOOT_WEBHOOK_MY_SHOP_SECRET", "")
+    assert load_settings().webhook_secrets() == {
+        "github": ["new-secret", "", "old-secret"],
+        "my-shop": [""],
+    }

@@ -1,0 +1,122 @@
+import hashlib
+import hmac
+
+import pytest
+
+from surefoot.producers.webhooks import doors, verify_github
+from surefoot.state.errors import ConfigError
+
+SECRET = "0123456789abcdef0123456789abcdef"
+OTHER = "fedcba9876543210fedcba9876543210"
+BODY = '{"action": "opened",  "title": "caf\\u00e9 ☕"}\n'.encode()
+
+
+def signed(body: bytes = BODY, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def opens(header: str | None, body: bytes = BODY, secrets: tuple[str, ...] = (SECRET,)) -> bool:
+    headers = {} if header is None else {"x-hub-signature-256": header}
+    return doors({"github"}, {"github": secrets})["github"].opens(headers, body)
+
+
+def test_the_documented_example_of_github_verifies():
+    headers = {
+        "x-hub-signature-256": (
+            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+        )
+    }
+    assert verify_github(b"It's a Secret to Everybody", headers, b"Hello, World!")
+
+
+@pytest.mark.parametrize("body", [BODY, b"", b"\xff\xfe not utf-8", b'{"a":1,"a":2}'])
+def test_the_raw_bytes_are_what_is_verified(body):
+    assert opens(signed(body), body)
+    assert not opens(signed(body), body + b" ")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "sha256=",
+        signed()[:-1],
+        signed() + "0",
+        signed()[: len("sha256=") + 2],
+        signed().removeprefix("sha256="),
+        signed().upper(),
+        " " + signed(),
+        signed() + "\n",
+        "sha256=" + "zz" * 32,
+        "sha256=" + "é" * 64,
+        "sha256=" + "\u0660" * 64,
+        "sha1=" + hmac.new(SECRET.encode(), BODY, hashlib.sha1).hexdigest(),
+        "sha256=" + "0" * 64,
+        "v1," + signed(),
+    ],
+)
+def test_what_is_not_exactly_a_right_signature_is_refused(header):
+    assert not opens(header)
+
+
+def test_the_old_sha1_header_alone_opens_nothing():
+    sha1 = "sha1=" + hmac.new(SECRET.encode(), BODY, hashlib.sha1).hexdigest()
+    door = doors({"github"}, {"github": [SECRET]})["github"]
+    assert not door.opens({"x-hub-signature": sha1}, BODY)
+
+
+def test_both_secrets_are_good_while_one_is_being_replaced_and_only_then():
+    assert opens(signed(secret=OTHER), secrets=(SECRET, OTHER))
+    assert opens(signed(secret=SECRET), secrets=(SECRET, OTHER))
+    assert not opens(signed(secret=SECRET), secrets=(OTHER,))
+
+
+def test_every_secret_is_tried_even_after_one_has_fitted(monkeypatch):
+    compared = []
+    real = hmac.compare_digest
+
+    def compare(a, b):
+        compared.append(b)
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert opens(signed(secret=SECRET), secrets=(SECRET, OTHER))
+    assert len(compared) == 2
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        (),
+        ("",),
+        (" " * 30,),
+        ("changeme",),
+        ("ChangeMe-ChangeMe-ChangeMe-ChangeMe",),
+        ("x" * 23,),
+        (SECRET, ""),
+        ("", SECRET),
+    ],
+)
+def test_a_source_without_a_real_secret_stops_the_start_and_names_the_variable(secrets):
+    with pytest.raises(ConfigError, match="SUREFOOT_WEBHOOK_GITHUB_SECRET") as caught:
+        doors({"github"}, {"github": secrets})
+    assert all(secret not in str(caught.value) for secret in secrets if secret.strip("x "))
+
+
+def test_a_secret_is_measured_in_bytes():
+    assert doors({"github"}, {"github": ["☕" * 8]})
+
+
+def test_a_source_that_nobody_verifies_stops_the_start():
+    with pytest.raises(ConfigError, match="github"):
+        doors({"gitlab"}, {"gitlab": [SECRET]})
+
+
+def test_secrets_of_sources_that_no_agent_listens_to_are_not_looked_at():
+    assert doors(set(), {"github": [""]}) == {}
+
+
+def test_a_door_does_not_show_its_secrets():
+    door = doors({"github"}, {"github": [SECRET]})["github"]
+    assert SECRET not in repr(door)
