@@ -34,11 +34,12 @@ _LOOKUPS_AT_ONCE = 8
 _LOOKUPS_IDLE = 2
 
 
-def consumer(settings: Settings, **options: Any) -> AIOKafkaConsumer:
+def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIOKafkaConsumer:
     """A consumer of no group, which commits nothing."""
     return AIOKafkaConsumer(
         **settings.kafka(),
         group_id=None,
+        isolation_level=isolation_level,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         request_timeout_ms=settings.producer_request_timeout_ms,

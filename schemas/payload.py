@@ -211,7 +211,6 @@ def _load_back(adapter: TypeAdapter[Any], value: Any, data: bytes) -> Any:
     try:
         return _load(adapter, data)
     except ValidationError as error:
-        _blame(value)
         steps, reason = _first(error)
         found = _follow(value, steps)
         raise _Refused(
@@ -272,11 +271,10 @@ def _surely_same(sent: Any, back: Any) -> bool:
 
     The quick way through what nearly every value is made of.
     """
-    kind: Any = type(sent)
-    if kind is not type(back):
+    if type(sent) is not type(back):
         return False
-    if kind is not dict and kind is not list:
-        if (opened := _opener(kind)) is None:
+    if type(sent) is not dict and type(sent) is not list:
+        if (opened := _opener_of(sent)) is None:
             return False
         sent, back = opened(sent), opened(back)
     if len(sent) != len(back):
@@ -287,7 +285,7 @@ def _surely_same(sent: Any, back: Any) -> bool:
                 return False
         sent, back = sent.values(), back.values()
     for mine, theirs in zip(sent, back, strict=True):
-        kind = type(mine)
+        kind: Any = type(mine)
         if kind is type(theirs) and kind in _EXACT:
             if mine != theirs:
                 return False
@@ -301,7 +299,7 @@ def _surely_same(sent: Any, back: Any) -> bool:
 
 def _compare(sent: Any, back: Any) -> None:
     """Refuse the first difference in value or type between `sent` and what came back."""
-    kind = type(sent)
+    kind: Any = type(sent)
     if kind is not type(back):
         raise _Refused(sent, f"it would come back as {_type_name(back)}; {_advice(sent)}")
     form = _form_of(sent)
@@ -426,14 +424,19 @@ def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]
     attributes = {
         name: part for base in reversed(kind.__mro__) for name, part in vars(base).items()
     }
-    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-    slots = tuple(name for name in names if isinstance(attributes.get(name), MemberDescriptorType))
+    members = [name for name, part in attributes.items() if isinstance(part, MemberDescriptorType)]
+    slots = tuple(members) if is_dataclass(kind) else ()
     more: tuple[str, ...] = ()
     if issubclass(kind, BaseModel):
         extra = ("__pydantic_extra__",) if kind.model_config.get("extra") == "allow" else ()
         more = extra + (("__pydantic_private__",) if kind.__private_attributes__ else ())
     derived = {name for name, part in attributes.items() if isinstance(part, cached_property)}
     return (slots, more, frozenset(derived)) if slots or more or derived else None
+
+
+def _opener_of(value: Any) -> Callable[[Any], Any] | None:
+    kind: Any = type(value)
+    return _opener(kind)
 
 
 @lru_cache(maxsize=4096)
@@ -443,11 +446,14 @@ def _opener(kind: Any) -> Callable[[Any], Any] | None:
         return tuple
     if _form(kind) != "object":
         return None
-    if (layout := _layout(kind)) is None:
+    layout = _layout(kind)
+    if layout is None:
         return attrgetter("__dict__")
-    slots, more, derived = layout
-    all_in_slots = len(slots) > 1 and not more and not derived and not kind.__dictoffset__
-    return attrgetter(*slots) if all_in_slots else None
+    slots = layout[0]
+    if len(slots) < 2 or kind.__dictoffset__:  # noqa: PLR2004  one alone would not be a tuple
+        return None
+    # A slot that is no field may be without a value.
+    return attrgetter(*slots) if {field.name for field in fields(kind)} == set(slots) else None
 
 
 # Words for people

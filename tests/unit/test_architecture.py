@@ -1,0 +1,308 @@
+"""The rooms: who may import whom, and what only the outermost one may touch.
+
+The rules are functions over source text, tried on planted violations as well as on the real files.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: room -> rooms that it may import
+ARROWS = {
+    "schemas": set(),
+    "state": {"schemas"},
+    "consumers": {"schemas", "state"},
+    "producers": {"schemas", "state"},
+    "infra": {"schemas", "state", "consumers", "producers"},
+    "surefoot": {"schemas", "state", "consumers", "producers", "infra"},
+}
+OUTSIDE = {  # the world: only infra speaks to it
+    "aiobotocore", "aiohttp", "aiokafka", "boto3", "botocore", "confluent_kafka", "docker",
+    "faust", "http.client", "httpx", "kafka", "requests", "testcontainers", "urllib.request",
+    "urllib3",
+}  # fmt: skip
+PROCESS = {"multiprocessing", "psutil", "signal", "socket", "subprocess"}  # infra, the front door
+CLOCK_AND_CHANCE = {  # come in as arguments
+    "datetime.date.today", "datetime.datetime.now", "datetime.datetime.today",
+    "datetime.datetime.utcnow", "os.urandom", "random", "secrets", "time.ctime", "time.gmtime",
+    "time.localtime", "time.time", "time.time_ns", "uuid.uuid1", "uuid.uuid4",
+}  # fmt: skip
+RUNS_CODE = {  # data must never become code
+    "cloudpickle", "dill", "eval", "exec", "joblib", "jsonpickle", "marshal", "pickle", "shelve",
+    "yaml.full_load", "yaml.load", "yaml.unsafe_load",
+}  # fmt: skip
+LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy"}
+#: to see the high watermark, beyond what an open transaction holds back; times it may occur
+READ_UNCOMMITTED = {"infra/kafka_tail.py": 1}
+
+Rule = Callable[[str, str], list[str]]
+
+
+def names_used(source: str) -> Iterator[tuple[int, str]]:
+    """(line, full dotted name) of everything imported or looked up, wherever in the file it is."""
+    tree = ast.parse(source)
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                aliases[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{module}.{alias.name}"
+                yield node.lineno, f"{module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and (name := dotted(node, aliases)):
+            yield node.lineno, name
+
+
+def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    """Full name of what was imported, or is a builtin; None for local names."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id if hasattr(builtins, node.id) else None)
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value, aliases)):
+        return f"{owner}.{node.attr}"
+    return None
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def is_in(name: str, forbidden: set[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in forbidden for count in range(1, len(parts) + 1))
+
+
+def room_of(path: str) -> str:
+    return path.split("/", maxsplit=1)[0]
+
+
+def arrows_point_one_way(path: str, source: str) -> list[str]:
+    room = room_of(path)
+    problems = []
+    for line, name in imports(source):
+        first, _, rest = name.partition(".")
+        if name.startswith("."):
+            problems.append(f"{path}:{line} relative import; write surefoot.{room}...")
+        elif first in ARROWS.keys() - {"surefoot"}:
+            problems.append(f"{path}:{line} imports {name}; its name is surefoot.{name}")
+        elif first == "surefoot":
+            target = rest.split(".")[0] if rest.split(".")[0] in ARROWS else "surefoot"
+            if target not in ARROWS[room] | {room}:
+                problems.append(f"{path}:{line} {room} must not import {name}")
+    return problems
+
+
+def the_outside_world_is_in_infra(path: str, source: str) -> list[str]:
+    match room_of(path):
+        case "infra":
+            return []
+        case "surefoot":
+            return violations(path, source, OUTSIDE)
+        case _:
+            return violations(path, source, OUTSIDE | PROCESS)
+
+
+def clock_and_chance_are_in_infra(path: str, source: str) -> list[str]:
+    return [] if room_of(path) == "infra" else violations(path, source, CLOCK_AND_CHANCE)
+
+
+def data_never_becomes_code(path: str, source: str) -> list[str]:
+    problems = violations(path, source, RUNS_CODE)
+    if room_of(path) not in ("infra", "surefoot"):  # those load the author's own file
+        problems += violations(path, source, LOOKS_UP_CODE)
+    return problems
+
+
+def violations(path: str, source: str, forbidden: set[str]) -> list[str]:
+    return [
+        f"{path}:{line} uses {name}" for line, name in names_used(source) if is_in(name, forbidden)
+    ]
+
+
+def consumers_read_committed_records_only(path: str, source: str) -> list[str]:
+    """Every consumer says which records it reads, because the client's default is all of them.
+
+    A function that makes consumers may leave it to its callers, without a default.
+    """
+    problems, uncommitted = [], 0
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="AIOKafkaConsumer") | ast.Attribute(attr="AIOKafkaConsumer")
+            ):
+                if "isolation_level" not in [keyword.arg for keyword in node.keywords]:
+                    problems.append(f"{path}:{node.lineno} a consumer without isolation_level")
+            case ast.keyword("isolation_level", ast.Constant("read_committed")):
+                pass
+            case ast.keyword("isolation_level", ast.Name("isolation_level")):
+                pass
+            case ast.keyword("isolation_level", ast.Constant("read_uncommitted")):
+                pass  # counted below
+            case ast.keyword("isolation_level"):
+                problems.append(f"{path}:{node.value.lineno} write the isolation_level out")
+            case ast.arguments():
+                given = [*node.posonlyargs, *node.args][::-1]
+                pairs: list[tuple[ast.arg, ast.expr | None]] = [
+                    *zip(given, node.defaults[::-1], strict=False)
+                ]
+                pairs += [*zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+                problems += [
+                    f"{path}:{argument.lineno} isolation_level has a default"
+                    for argument, default in pairs
+                    if argument.arg == "isolation_level" and default is not None
+                ]
+            case ast.Constant("read_uncommitted"):
+                uncommitted += 1
+    if uncommitted > READ_UNCOMMITTED.get(path, 0):
+        problems.append(f"{path} reads uncommitted records {uncommitted} times")
+    return problems
+
+
+RULES: list[Rule] = [
+    arrows_point_one_way,
+    the_outside_world_is_in_infra,
+    clock_and_chance_are_in_infra,
+    data_never_becomes_code,
+    consumers_read_committed_records_only,
+]
+FILES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for room in ARROWS
+    for path in (ROOT / room).rglob("*.py")
+    if path.parent.resolve() == path.parent  # rooms are linked into surefoot/ as well
+)
+
+
+def test_the_rooms_are_looked_at_once_each():
+    rooms = {room_of(path) for path in FILES}
+
+    assert {"schemas", "state"} <= rooms <= set(ARROWS)
+    assert "schemas/codec.py" in FILES
+    assert not [path for path in FILES if path.startswith("surefoot/schemas")]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_file_keeps_the_rule(rule: Rule):
+    problems = [
+        problem for path in FILES for problem in rule(path, (ROOT / path).read_text("utf-8"))
+    ]
+
+    assert problems == []
+
+
+PLANTED: list[tuple[Rule, str, str]] = [
+    (arrows_point_one_way, "schemas/x.py", "from surefoot.state import machine"),
+    (arrows_point_one_way, "schemas/x.py", "from surefoot import Agent"),
+    (arrows_point_one_way, "schemas/x.py", "import surefoot"),
+    (arrows_point_one_way, "state/x.py", "def f():\n    import surefoot.infra.topics"),
+    (arrows_point_one_way, "state/x.py", "from surefoot import consumers"),
+    (arrows_point_one_way, "consumers/x.py", "from surefoot.producers.gateway import app"),
+    (arrows_point_one_way, "producers/x.py", "import surefoot.consumers.worker as worker"),
+    (arrows_point_one_way, "infra/x.py", "from surefoot.cli import app"),
+    (arrows_point_one_way, "infra/demo/x.py", "from surefoot import Agent"),
+    (arrows_point_one_way, "state/x.py", "from .errors import StateError"),
+    (arrows_point_one_way, "surefoot/cli.py", "from state.errors import StateError"),
+    (the_outside_world_is_in_infra, "consumers/x.py", "from aiokafka import AIOKafkaConsumer"),
+    (the_outside_world_is_in_infra, "consumers/x.py", "import aiokafka.errors as errors"),
+    (the_outside_world_is_in_infra, "producers/x.py", "def f():\n    import httpx"),
+    (the_outside_world_is_in_infra, "surefoot/cli.py", "import docker"),
+    (the_outside_world_is_in_infra, "state/x.py", "from urllib.request import urlopen"),
+    (the_outside_world_is_in_infra, "consumers/x.py", "import signal"),
+    (clock_and_chance_are_in_infra, "state/x.py", "import time\nt = time.time()"),
+    (clock_and_chance_are_in_infra, "state/x.py", "import time as t\nnow = t.time_ns"),
+    (clock_and_chance_are_in_infra, "state/x.py", "from time import time"),
+    (clock_and_chance_are_in_infra, "state/x.py", "from datetime import datetime as d\nd.now()"),
+    (clock_and_chance_are_in_infra, "producers/x.py", "import datetime\ndatetime.date.today()"),
+    (clock_and_chance_are_in_infra, "producers/x.py", "from uuid import uuid4"),
+    (clock_and_chance_are_in_infra, "producers/x.py", "import uuid\nf = uuid.uuid4"),
+    (clock_and_chance_are_in_infra, "consumers/x.py", "def f():\n    from random import random"),
+    (clock_and_chance_are_in_infra, "consumers/x.py", "import secrets"),
+    (data_never_becomes_code, "infra/x.py", "import pickle"),
+    (data_never_becomes_code, "state/x.py", "from marshal import loads"),
+    (data_never_becomes_code, "state/x.py", "import yaml\nyaml.load(x)"),
+    (data_never_becomes_code, "infra/x.py", "eval('1')"),
+    (data_never_becomes_code, "infra/x.py", "f = exec"),
+    (data_never_becomes_code, "schemas/x.py", "import importlib\nimportlib.import_module(x)"),
+    (consumers_read_committed_records_only, "infra/x.py", "aiokafka.AIOKafkaConsumer('t')"),
+    (consumers_read_committed_records_only, "infra/x.py", "AIOKafkaConsumer(**kafka)"),
+    (
+        consumers_read_committed_records_only,
+        "infra/x.py",
+        "AIOKafkaConsumer(isolation_level='read_uncommitted')",
+    ),
+    (consumers_read_committed_records_only, "infra/x.py", "AIOKafkaConsumer(isolation_level=x)"),
+    (consumers_read_committed_records_only, "infra/x.py", "how = {'a': 'read_uncommitted'}"),
+    (
+        consumers_read_committed_records_only,
+        "infra/kafka_tail.py",
+        "a(isolation_level='read_uncommitted'); b(isolation_level='read_uncommitted')",
+    ),
+    (
+        consumers_read_committed_records_only,
+        "infra/x.py",
+        "def f(*, isolation_level='read_committed'):\n    g(isolation_level=isolation_level)",
+    ),
+    (consumers_read_committed_records_only, "infra/x.py", "def f(a, isolation_level=None): ..."),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"), PLANTED, ids=[str(number) for number in range(len(PLANTED))]
+)
+def test_a_planted_violation_is_found(rule: Rule, path: str, source: str):
+    assert len(rule(path, source)) >= 1
+
+
+ALLOWED: list[tuple[Rule, str, str]] = [
+    (arrows_point_one_way, "surefoot/cli.py", "from surefoot.infra import settings"),
+    (arrows_point_one_way, "surefoot/cli.py", "from surefoot import __version__"),
+    (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.worker import Worker"),
+    (arrows_point_one_way, "state/x.py", "import statistics, surefoot.state.machine"),
+    (the_outside_world_is_in_infra, "infra/x.py", "import aiokafka, httpx"),
+    (the_outside_world_is_in_infra, "producers/x.py", "from http import HTTPStatus"),
+    (the_outside_world_is_in_infra, "surefoot/cli.py", "import signal"),
+    (clock_and_chance_are_in_infra, "infra/x.py", "import time\ntime.time()"),
+    (clock_and_chance_are_in_infra, "state/x.py", "from datetime import time\nrun.time"),
+    (clock_and_chance_are_in_infra, "state/x.py", "def f(secrets): return secrets.random"),
+    (data_never_becomes_code, "infra/x.py", "import importlib\nimportlib.import_module(x)"),
+    (data_never_becomes_code, "state/x.py", "machine.eval\nre.compile('x')"),
+    (
+        consumers_read_committed_records_only,
+        "infra/kafka_tail.py",
+        "AIOKafkaConsumer(isolation_level='read_uncommitted')",
+    ),
+    (
+        consumers_read_committed_records_only,
+        "infra/x.py",
+        "def f(isolation_level): AIOKafkaConsumer(isolation_level=isolation_level)",
+    ),
+    (
+        consumers_read_committed_records_only,
+        "infra/x.py",
+        "AIOKafkaConsumer('t', isolation_level='read_committed', **kafka)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"), ALLOWED, ids=[str(number) for number in range(len(ALLOWED))]
+)
+def test_what_is_allowed_is_not_reported(rule: Rule, path: str, source: str):
+    assert rule(path, source) == []

@@ -1,0 +1,392 @@
+"""The codec: exact, strict, the same bytes as Apache Avro, and unmoved by corrupt input."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import avro.io
+import avro.schema
+import pytest
+
+from surefoot.schemas import catalog, compatibility
+from surefoot.schemas.codec import Codec, CodecError, UndecodableError, decode, encode
+
+FAILURE: dict[str, Any] = {
+    "code": "step_raised",
+    "message": "no such label",
+    "kind": "KeyError",
+    "step": None,
+    "attempt": 2,
+}
+RECORDS: dict[str, dict[str, Any]] = {
+    "Applied": {"commands": 4, "tasks": None},
+    "Checkpoint": {
+        "run_id": "gh-1",
+        "agent": "triage",
+        "version": 1,
+        "status": "running",
+        "seq": 3,
+        "step": "comment",
+        "attempt": 0,
+        "payload": b'{"number":1}',
+        "due_ms": None,
+        "result": None,
+        "failure": FAILURE,
+        "created_ms": 1_764_286_000_000,
+        "updated_ms": 1_764_286_000_001,
+        "input_digest": b"12345678",
+        "records": 3,
+        "traceparent": None,
+    },
+    "Command": {
+        "run_id": "gh-1",
+        "kind": "start",
+        "step": None,
+        "payload": b"null",
+        "sent_ms": 1_764_286_000_000,
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    },
+    "Event": {
+        "run_id": "gh-1",
+        "agent": "triage",
+        "version": 1,
+        "type": "step.completed",
+        "status": "running",
+        "seq": 2,
+        "step": "classify",
+        "next_step": "comment",
+        "attempt": 0,
+        "at_ms": 1_764_286_000_000,
+        "started_ms": 1_764_286_000_000,
+        "due_ms": None,
+        "effects": ["triage:gh-1:2:0", "triage:gh-1:2:1"],
+        "result": None,
+        "failure": None,
+    },
+    "Failure": FAILURE,
+    "Task": {"run_id": "gh-1", "seq": 3, "step": "comment"},
+}
+
+
+def replaced(name: str, **fields: Any) -> dict[str, Any]:
+    return {**RECORDS[name], **fields}
+
+
+def without(name: str, field: str) -> dict[str, Any]:
+    return {key: value for key, value in RECORDS[name].items() if key != field}
+
+
+def test_there_is_an_example_of_every_record():
+    schemas = catalog.current()
+    assert set(RECORDS) == {name for name in schemas if schemas[name]["type"] == "record"}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_comes_back_as_it_went_in(name: str):
+    data = encode(name, RECORDS[name])
+
+    assert decode(data) == (name, RECORDS[name])
+    assert decode(memoryview(data), name) == (name, RECORDS[name])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_header_is_the_single_object_marker_and_the_fingerprint_apache_avro_computes(name: str):
+    apache = avro.schema.parse(json.dumps(catalog.current()[name]))
+
+    assert encode(name, RECORDS[name])[:10] == b"\xc3\x01" + apache.fingerprint("CRC-64-AVRO")
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_apache_avro_writes_the_same_bytes_and_reads_ours(name: str):
+    schema = avro.schema.parse(json.dumps(catalog.current()[name]))
+    out = io.BytesIO()
+    avro.io.DatumWriter(schema).write(RECORDS[name], avro.io.BinaryEncoder(out))
+    ours = encode(name, RECORDS[name])
+
+    assert ours[10:] == out.getvalue()
+    reader = avro.io.DatumReader(schema)
+    assert reader.read(avro.io.BinaryDecoder(io.BytesIO(ours[10:]))) == RECORDS[name]
+
+
+# What does not fit is refused before anything is written
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "says"),
+    [
+        ("Task", without("Task", "step"), r"Task has missing fields \['step'\]"),
+        ("Event", without("Event", "effects"), r"missing fields \['effects'\]"),
+        ("Task", replaced("Task", typo=5), r"unknown fields \['typo'\]"),
+        ("Task", replaced("Task", seq=2**63), r"Task\.seq must be an integer that fits long"),
+        ("Task", replaced("Task", seq=-(2**63) - 1), r"Task\.seq"),
+        ("Task", replaced("Task", seq=True), r"Task\.seq .* got bool True"),
+        ("Task", replaced("Task", seq=1.7), r"Task\.seq .* got float 1.7"),
+        ("Task", replaced("Task", seq=None), r"Task\.seq"),
+        ("Task", replaced("Task", run_id=b"gh-1"), r"Task\.run_id must be text; got bytes"),
+        ("Task", replaced("Task", run_id="\ud800"), r"Task\.run_id .* lone surrogates"),
+        ("Event", replaced("Event", version=2**31), r"Event\.version .* fits int"),
+        ("Event", replaced("Event", step="\udfff"), r"Event\.step .* lone surrogates"),
+        ("Event", replaced("Event", due_ms=2**63), r"Event\.due_ms .* fits long"),
+        ("Event", replaced("Event", due_ms=1.0), r"Event\.due_ms"),
+        ("Event", replaced("Event", effects=["a", 5]), r"Event\.effects\[1\] must be text"),
+        ("Event", replaced("Event", effects="ab"), r"Event\.effects must be a list"),
+        ("Event", replaced("Event", status="done"), r"Event\.status must be one of attention"),
+        ("Event", replaced("Event", result="{}"), r"Event\.result must be bytes"),
+        ("Event", replaced("Event", failure=[]), r"Event\.failure must be a dict"),
+        ("Event", replaced("Event", failure={**FAILURE, "z": 1}), r"Event\.failure .*\['z'\]"),
+        (
+            "Event",
+            replaced("Event", failure={**FAILURE, "attempt": 2**31}),
+            r"Event\.failure\.attempt",
+        ),
+        ("Checkpoint", replaced("Checkpoint", payload=bytearray(b"{}")), r"payload must be bytes"),
+        ("Tusk", RECORDS["Task"], r"no record is called 'Tusk'"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused_by_field(name: str, record: Any, says: str):
+    with pytest.raises(CodecError, match=says):
+        encode(name, record)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**53 + 1, 0, -1])
+def test_every_long_is_exact(number: int):
+    assert decode(encode("Task", replaced("Task", seq=number)))[1]["seq"] == number
+
+
+def test_a_union_that_a_value_could_fit_twice_is_refused_when_the_schemas_are_read(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "seq", type=["int", "long"])
+
+    with pytest.raises(NotImplementedError, match="does not know how to check"):
+        Codec(tmp_path)
+
+
+# What cannot be read is refused with a reason
+
+
+GOOD = encode("Checkpoint", RECORDS["Checkpoint"])
+TASK = encode("Task", RECORDS["Task"])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "no value"),
+        (b"", "the value is empty"),
+        (b"\xc3", "not an Avro single-object record: begins with c3, not c301"),
+        (b'{"run_id": "gh-1"}', "not an Avro single-object record"),
+        (b"\x00\x00\x00\x00\x07" + TASK[10:], "not an Avro single-object record"),
+        (TASK[:5], "cut off in the header, after 5 bytes"),
+        (b"\xc3\x01" + b"\xff" * 8 + TASK[10:], "unknown schema fingerprint ffffffffffffffff"),
+        (TASK[:10], "the body is not a Task: "),
+        (TASK[:-1], "the body is not a Task: "),
+        (TASK + b"\x00", "1 bytes too many after the Task"),
+        (TASK[:10] + b"\x02\xff\x00\x02a", "the body is not a Task: UnicodeDecodeError"),
+        (TASK[:10] + b"\x01" + TASK[11:], "the body is not a Task: "),
+    ],
+)
+def test_malformed_bytes_are_undecodable_with_a_plain_reason(data: bytes | None, reason: str):
+    with pytest.raises(UndecodableError) as caught:
+        decode(data)
+    assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize("cut", range(len(GOOD)))
+def test_a_record_cut_off_anywhere_is_undecodable(cut: int):
+    with pytest.raises(UndecodableError):
+        decode(GOOD[:cut])
+
+
+def test_a_record_of_another_kind_is_refused():
+    with pytest.raises(UndecodableError, match="a Task record where a Command belongs"):
+        decode(TASK, "Command")
+
+
+def zigzag(number: int) -> bytes:
+    rest, out = (number << 1) ^ (number >> 63), bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(out) + bytes([rest])
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1, -1, -(2**63)])
+@pytest.mark.parametrize("before", [b"", b"\x02a\x00"])  # length of run_id; of step
+def test_a_length_that_is_a_lie_costs_no_memory(size: int, before: bytes):
+    data = TASK[:10] + before + zigzag(size) + b"abc"
+    tracemalloc.start()
+    try:
+        with pytest.raises(UndecodableError):
+            decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [2**40, 2**62, -(2**62), -(2**63)])
+def test_an_array_that_claims_to_be_endless_costs_no_memory(count: int):
+    data = encode("Event", replaced("Event", effects=["e"]))
+    head, tail = data.split(b"\x02\x02e\x00")
+    tracemalloc.start()
+    try:
+        with pytest.raises(UndecodableError):
+            decode(head + zigzag(count) + b"\x02e\x00" + tail)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", [-1, -8, 8, 2**40])
+def test_an_enum_number_outside_the_schema_is_undecodable(number: int):
+    head, tail = GOOD.split(b"triage\x02\x02")  # agent, version 1, status 1 = running
+
+    assert decode(head + b"triage\x02" + zigzag(2) + tail)[1]["status"] == "waiting"
+    with pytest.raises(UndecodableError):
+        decode(head + b"triage\x02" + zigzag(number) + tail)
+
+
+@pytest.mark.parametrize("number", [-1, -2, 2])
+def test_a_union_branch_outside_the_schema_is_undecodable(number: int):
+    good = encode("Applied", {"commands": None, "tasks": None})
+    more = zigzag(number) + (b"\x02" if number == -1 else b"")
+
+    with pytest.raises(UndecodableError):
+        decode(good[:10] + more + b"\x00")
+
+
+def test_an_int_that_no_other_avro_reader_would_take_is_undecodable():
+    good = encode("Failure", FAILURE)
+
+    with pytest.raises(
+        UndecodableError, match=r"Failure\.attempt must be an integer that fits int"
+    ):
+        decode(good[:-1] + zigzag(2**31))
+
+
+# Versions
+
+
+def edit_schema(root: Path, name: str, field: str, **change: Any) -> None:
+    """Copy the schemas to `root` and change or add one field of a current one."""
+    if not (root / "avro").exists():
+        shutil.copytree(catalog.ROOT / "avro", root / "avro")
+        shutil.copytree(catalog.ROOT / "released", root / "released")
+    path = root / "avro" / f"{name}.avsc"
+    schema = json.loads(path.read_text())
+    for known in schema["fields"]:
+        if known["name"] == field:
+            known.update(change)
+            break
+    else:
+        schema["fields"].append({"name": field, **change})
+    path.write_text(json.dumps(schema))
+
+
+def test_a_record_of_a_released_version_is_read_with_the_current_schema(tmp_path: Path):
+    edit_schema(tmp_path, "Checkpoint", "priority", type="int", default=7)
+    edit_schema(tmp_path, "Failure", "hint", type=["null", "string"], default=None)
+    newer = Codec(tmp_path)
+
+    name, record = newer.decode(GOOD)
+
+    assert name == "Checkpoint"
+    assert record == {
+        **RECORDS["Checkpoint"],
+        "priority": 7,
+        "failure": {**FAILURE, "hint": None},
+    }
+    assert newer.decode(newer.encode(name, record)) == (name, record)
+    with pytest.raises(UndecodableError, match="unknown schema fingerprint"):
+        decode(newer.encode(name, record))
+
+
+def test_corrupt_choices_of_a_released_version_are_undecodable_too(tmp_path: Path):
+    edit_schema(tmp_path, "Checkpoint", "priority", type="int", default=7)
+    head, tail = GOOD.split(b"triage\x02\x02")
+
+    with pytest.raises(UndecodableError):
+        Codec(tmp_path).decode(head + b"triage\x02" + zigzag(-1) + tail)
+
+
+@pytest.mark.parametrize("name", catalog.current())
+def test_the_schema_is_compatible_both_ways_with_every_released_version(name: str):
+    assert compatibility.check(name) == []
+
+
+def test_a_new_field_with_a_default_is_compatible(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int", default=0)
+
+    assert compatibility.check("Task", tmp_path) == []
+
+
+def test_a_new_field_without_a_default_is_reported(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int")
+
+    [problem] = compatibility.check("Task", tmp_path)
+
+    assert problem.startswith("this build cannot read the Task of v1: reader_field_missing_default")
+    assert "priority" in problem
+
+
+def test_a_field_that_is_gone_is_reported_for_the_old_readers(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int", default=0)
+    path = tmp_path / "avro" / "Task.avsc"
+    schema = json.loads(path.read_text())
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "seq"]
+    path.write_text(json.dumps(schema))
+
+    [problem] = compatibility.check("Task", tmp_path)
+
+    assert problem.startswith("v1 cannot read the Task of this build")
+
+
+def test_a_new_enum_symbol_is_reported_for_the_old_readers_of_every_record_with_it(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int", default=0)
+    path = tmp_path / "avro" / "Status.avsc"
+    schema = json.loads(path.read_text())
+    schema["symbols"].append("dreaming")
+    path.write_text(json.dumps(schema))
+
+    for name in ("Status", "Checkpoint", "Event"):
+        [problem] = compatibility.check(name, tmp_path)
+        assert problem.startswith(f"v1 cannot read the {name} of this build: missing_enum_symbols")
+
+
+def test_a_record_that_is_gone_is_reported(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int", default=0)
+    (tmp_path / "avro" / "Task.avsc").unlink()
+
+    assert compatibility.check("Task", tmp_path) == [
+        "Task is gone, but v1 wrote such records; put it back"
+    ]
+
+
+def test_released_files_have_not_changed():
+    recorded = (catalog.ROOT / "released" / "FINGERPRINTS").read_text().splitlines()
+    present = [
+        line for version in catalog.released() for line in compatibility.fingerprints(version)
+    ]
+
+    assert present == recorded, "a released schema is for ever; see schemas/compatibility.py"
+
+
+def test_a_changed_default_of_a_released_file_is_noticed(tmp_path: Path):
+    edit_schema(tmp_path, "Task", "priority", type="int", default=0)
+    path = tmp_path / "released" / "v1" / "Failure.avsc"
+    path.write_text(path.read_text().replace('"default": 0', '"default": 1'))
+
+    before, after = compatibility.fingerprints("v1"), compatibility.fingerprints("v1", tmp_path)
+
+    assert before != after
+
+
+def test_the_codec_does_without_apache_avro_which_is_slow_to_import():
+    code = "import sys, surefoot.schemas.codec; sys.exit('avro' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
