@@ -1,0 +1,5 @@
+"""`python -m benchmarks`, which `make bench` runs."""
+
+from benchmarks.bench import main
+
+main()

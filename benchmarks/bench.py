@@ -1,0 +1,187 @@
+"""Measures the engine against a bare aiokafka loop that writes the same records.
+
+    python -m benchmarks.bench [--quick] [--rows throughput,latency,recovery,executor]
+
+One broker, started for it and ended with its data, serves every row. Tables go to stdout, all
+numbers to benchmarks/results/latest.json. `--quick` checks that it works; its numbers say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import latency, recovery, throughput
+from benchmarks.records import STATE_BYTES
+from benchmarks.report import machine, ratios, show
+from benchmarks.site import Kind
+from surefoot.infra import logging
+from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.supervisor import HEALTHY_S
+
+RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
+ROWS = ("throughput", "latency", "recovery", "executor")
+IN_FLIGHT = (64, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much of everything."""
+
+    #: of a throughput row, as far as the rate so far can tell
+    seconds: float
+    #: runs of the first, uncounted row of each kind, which also warms the broker up
+    warm_up_runs: int
+    runs_least: int
+    idle_warm_up: int
+    idle_runs: int
+    kills: int
+    settle_s: float
+
+
+FULL = Scale(
+    seconds=17.0,
+    warm_up_runs=1_500,
+    runs_least=1_000,
+    idle_warm_up=50,
+    idle_runs=500,
+    kills=5,
+    settle_s=HEALTHY_S + 1.0,
+)
+QUICK = Scale(
+    seconds=1.0,
+    warm_up_runs=60,
+    runs_least=60,
+    idle_warm_up=3,
+    idle_runs=20,
+    kills=1,
+    settle_s=1.0,
+)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One measurement: rows on one broker, each with topics of its own."""
+
+    broker: Broker
+    partitions: int
+    scale: Scale
+    #: latest rate of each kind, in steps/s
+    rates: dict[Kind, float] = field(default_factory=dict)
+    _apps: int = 0
+
+    async def run(self, rows: Sequence[str]) -> dict[str, Any]:
+        """The results by row."""
+        for kind in ("bare", "engine") if {"throughput", "executor"} & {*rows} else ():
+            await self._throughput(kind, IN_FLIGHT[0], self.scale.warm_up_runs)
+        results: dict[str, Any] = {}
+        for row in rows:
+            results[row] = await getattr(self, row)()
+        return results
+
+    async def throughput(self) -> list[dict[str, Any]]:
+        kinds: tuple[Kind, ...] = ("bare", "engine")
+        return [
+            await self._throughput(kind, in_flight, self._runs(kind))
+            for in_flight in IN_FLIGHT
+            for kind in kinds
+        ]
+
+    async def executor(self) -> list[dict[str, Any]]:
+        kinds: tuple[Kind, ...] = ("engine", "one_loop")
+        runs = self._runs("engine")
+        return [await self._throughput(kind, IN_FLIGHT[0], runs) for kind in kinds]
+
+    async def latency(self) -> list[dict[str, Any]]:
+        kinds: tuple[Kind, ...] = ("bare", "engine")
+        return [
+            await latency.measure(
+                kind,
+                self._settings(f"idle-{kind}", IN_FLIGHT[0]),
+                warm_up=self.scale.idle_warm_up,
+                count=self.scale.idle_runs,
+            )
+            for kind in kinds
+        ]
+
+    async def recovery(self) -> dict[str, Any]:
+        return await recovery.measure(
+            self._settings("recovery", IN_FLIGHT[0]),
+            kills=self.scale.kills,
+            settle_s=self.scale.settle_s,
+        )
+
+    async def _throughput(self, kind: Kind, in_flight: int, runs: int) -> dict[str, Any]:
+        settings = self._settings(f"{kind}-{in_flight}", in_flight)
+        row = await throughput.measure(kind, settings, runs=runs, broker_pid=self.broker.pid)
+        self.rates[kind] = row["steps_per_s"]
+        return row
+
+    def _runs(self, kind: Kind) -> int:
+        wanted = int(self.rates[kind] * self.scale.seconds / throughput.STEPS)
+        return max(self.scale.runs_least, wanted)
+
+    def _settings(self, name: str, in_flight: int) -> Settings:
+        """Topics of its own for every row."""
+        self._apps += 1
+        app = f"bench-{self._apps}-{name.replace('_', '-')}"
+        sys.stderr.write(f"{app}\n")
+        return load_settings(
+            app=app,
+            bootstrap_servers=self.broker.bootstrap,
+            partitions=self.partitions,
+            in_flight=in_flight,
+            instance="bench",
+        )
+
+
+def main() -> None:
+    """Measure, show, write down."""
+    options = _options()
+    logging.configure()
+    # Whoever ends this ends what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with start_broker(options.bootstrap, ways=("java",)) as broker:
+        bench = Bench(broker, options.partitions, QUICK if options.quick else FULL)
+        report: dict[str, Any] = {
+            "machine": machine(broker),
+            "settings": {
+                "quick": options.quick,
+                "partitions": options.partitions,
+                "steps_per_run": throughput.STEPS,
+                "state_bytes": STATE_BYTES,
+            },
+            "results": asyncio.run(bench.run(options.rows)),
+        }
+    report["ratios"] = ratios(report["results"])
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    show(report)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny numbers: does it work?")
+    parser.add_argument("--rows", type=_rows, default=ROWS, help=f"of {','.join(ROWS)}")
+    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--bootstrap", help="a broker that runs already, instead of starting one")
+    return parser.parse_args()
+
+
+def _rows(text: str) -> list[str]:
+    rows = text.split(",")
+    if unknown := set(rows) - set(ROWS):
+        raise argparse.ArgumentTypeError(f"no such row: {', '.join(sorted(unknown))}")
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The engine as it would be with the author's code on the loop of the Kafka clients.
+
+Only to measure what the executor's own thread costs: here, a step that blocks starves heartbeats.
+
+    python -m benchmarks.one_loop           until SIGTERM; settings from SUREFOOT_... variables
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+from unittest.mock import patch
+
+from benchmarks.agents import agent
+from surefoot.consumers.executor import Executor, Mailbox
+from surefoot.infra import logging, worker_main
+from surefoot.infra.settings import load_settings
+from surefoot.state.ports import Clock
+
+T = TypeVar("T")
+
+
+class Direct(Mailbox[T]):
+    """Sender and receiver are on one loop: a plain call."""
+
+    def post(self, item: T) -> None:
+        self._receive(item)
+
+
+class OneLoopExecutor(Executor):
+    """Runs async steps as tasks of the engine's loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._loop.close()
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls = self._direct(self._begin)
+        self._cancels = self._direct(self._cancel)
+        self._outcomes = self._direct(self._report)
+
+    def stop(self) -> None:
+        """Nothing of its own to stop."""
+
+    def _direct(self, receive: Callable[[T], None]) -> Direct[T]:
+        return Direct(self._loop, receive)
+
+
+if __name__ == "__main__":
+    logging.configure()
+    with patch.object(worker_main, "Executor", OneLoopExecutor):
+        sys.exit(worker_main.run_worker([agent], load_settings(), slot=0))

@@ -1,0 +1,75 @@
+"""The records of a run, made by the engine's own core, for the bare loop to write. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from surefoot.schemas.payload import digest
+from surefoot.state.machine import decide
+from surefoot.state.model import Record, Returned, Start
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import Wire
+
+AGENT = "bench"
+STEP = "work"
+#: size of the state that a run carries, as JSON
+STATE_BYTES = 1024
+#: any time of today's size, in epoch ms: a varint is as long as its number
+_NOW_MS = 1_800_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One record of a step, but for its key, partition and headers."""
+
+    topic: str
+    value: bytes
+
+
+def payload(left: int) -> bytes:
+    """State with so many steps to go."""
+    bare = json.dumps({"left": left, "pad": ""}, separators=(",", ":"))
+    return bare.replace('""', '"' + "x" * (STATE_BYTES - len(bare)) + '"').encode()
+
+
+def run_name(number: int) -> str:
+    """Run ids of one length, so that a template is as long as the real record."""
+    return f"run-{number:08}"
+
+
+def chain(app: str, partitions: int, steps: int) -> list[list[Template]]:
+    """The records that the engine commits for each step of one run, checkpoint first."""
+    wire = Wire(app, AgentTopics(app, AGENT), partitions)
+    start = Start(
+        run_id=run_name(0),
+        agent=AGENT,
+        version=1,
+        step=STEP,
+        payload=payload(steps),
+        input_digest=digest(payload(steps)),
+    )
+    decision = decide(None, start, _NOW_MS)
+    run = decision.run
+    pending: tuple[Record, ...] = decision.records
+    templates: list[list[Template]] = []
+    for left in range(steps - 1, -1, -1):
+        returned = Returned(
+            step=STEP if left else None,
+            payload=payload(left) if left else b"null",
+            started_ms=_NOW_MS,
+        )
+        decision = decide(run, returned, _NOW_MS)
+        run = decision.run
+        assert run is not None
+        outs = wire.outs(run, (*pending, *decision.records), (), 0, _NOW_MS)
+        templates.append([Template(out.topic, out.value or b"") for out in outs])
+        pending = ()
+    return templates
+
+
+def applied(app: str, partitions: int) -> Template:
+    """The record that each of the engine's transactions ends with."""
+    wire = Wire(app, AgentTopics(app, AGENT), partitions)
+    out = wire.applied({"commands": 10_000, "tasks": 10_000}, 0, ())
+    return Template(out.topic, out.value or b"")

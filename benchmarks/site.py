@@ -1,0 +1,207 @@
+"""What every row needs: its topics, its processes, its clients, and a look at what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from benchmarks.records import AGENT, payload, run_name
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.settings import Settings
+from surefoot.infra.topics import Topics, specs_for
+from surefoot.schemas.codec import decode
+from surefoot.state.ports import Out
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import start_out
+
+ROOT = Path(__file__).resolve().parent.parent
+#: how long a process may take to end when it is asked to, in seconds
+STOP_S = 40.0
+
+#: who does the work: by hand, the engine, or the engine with steps on the clients' loop
+Kind = Literal["bare", "engine", "one_loop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One committed step, as its event tells it."""
+
+    run_id: bytes
+    seq: int
+    partition: int
+    #: epoch ms: when its transaction's records were handed to the client
+    at_ms: int
+    #: the transaction that committed it
+    txn: bytes
+
+
+async def create_topics(settings: Settings) -> None:
+    """The topics of the row's app prefix."""
+    async with Topics(settings) as topics:
+        await topics.apply(specs_for([AGENT], settings))
+
+
+# Processes -----------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """A measured process ended by itself; the message has the end of its log."""
+
+
+class Process:
+    """A child process, its output in a file."""
+
+    def __init__(self, args: Sequence[str], settings: Settings, log: Path) -> None:
+        env = {
+            "SUREFOOT_APP": settings.app,
+            "SUREFOOT_BOOTSTRAP_SERVERS": settings.bootstrap_servers or "",
+            "SUREFOOT_PARTITIONS": str(settings.partitions),
+            "SUREFOOT_IN_FLIGHT": str(settings.in_flight),
+            "SUREFOOT_INSTANCE": settings.instance,
+        }
+        self._log = log
+        with log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", *args],
+                cwd=ROOT,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def check(self) -> None:
+        """Raises Died when it no longer runs."""
+        code = self._popen.poll()
+        if code is not None:
+            raise Died(f"{self._popen.args!r} ended with status {code}\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        return "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-20:])
+
+    def stop(self) -> None:
+        """SIGTERM and wait; SIGKILL past the deadline."""
+        self._popen.send_signal(signal.SIGTERM)
+        try:
+            self._popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+
+@contextmanager
+def process(args: Sequence[str], settings: Settings) -> Iterator[Process]:
+    """Run `python -m ARGS...` with these settings; stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="surefoot-bench-") as folder:
+        child = Process(args, settings, Path(folder) / "log")
+        try:
+            yield child
+        finally:
+            child.stop()
+
+
+def arguments(kind: Kind, steps: int) -> list[str]:
+    """What runs one process of that kind; `steps` is how many a run has."""
+    match kind:
+        case "bare":
+            return ["benchmarks.bare", str(steps)]
+        case "engine":
+            return ["surefoot", "worker", "benchmarks/agents.py", "--slot", "0"]
+        case "one_loop":
+            return ["benchmarks.one_loop"]
+
+
+# Writing -------------------------------------------------------------------------------------
+
+
+def command(settings: Settings, number: int, steps: int) -> Out:
+    """Asks for one run of so many steps."""
+    return start_out(
+        settings.app, settings.partitions, AGENT, run_name(number), payload(steps),
+        sent_ms=SystemClock().now_ms(),
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def producer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """A plain producer that waits for every replica."""
+    async with AIOKafkaProducer(**settings.kafka(), acks="all", **options) as made:
+        yield made
+
+
+async def start_runs(settings: Settings, count: int, steps: int) -> None:
+    """Write the commands of `count` runs; returns when all are acknowledged."""
+    async with producer(settings, linger_ms=5, max_batch_size=262_144) as client:
+        sent = []
+        for number in range(count):
+            out = command(settings, number, steps)
+            sent.append(await client.send(out.topic, out.value, out.key, out.partition))
+        await asyncio.gather(*sent)
+
+
+# Looking -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def events_reader(settings: Settings) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer at the beginning of every partition of the events; sees what is committed."""
+    async with AIOKafkaConsumer(
+        **settings.kafka(), isolation_level="read_committed", enable_auto_commit=False
+    ) as consumer:
+        topic = AgentTopics(settings.app, AGENT).events
+        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
+        consumer.assign(places)
+        for place in places:
+            consumer.seek(place, 0)
+        yield consumer
+
+
+async def written(reader: AIOKafkaConsumer) -> int:
+    """How far the committed events reach, over all partitions (transaction markers included)."""
+    return sum((await reader.end_offsets(reader.assignment())).values())
+
+
+async def all_steps(reader: AIOKafkaConsumer) -> list[Step]:
+    """Every step committed so far, in order within each partition."""
+    ends = await reader.end_offsets(reader.assignment())
+    found: list[Step] = []
+    while any([await reader.position(place) < end for place, end in ends.items()]):
+        for records in (await reader.getmany(timeout_ms=200)).values():
+            found += filter(None, map(step_of, records))
+    return found
+
+
+def step_of(record: Any) -> Step | None:
+    """The step that an event ends; None: it ends none."""
+    event = decode(record.value, "Event")[1]
+    if event["type"] not in ("step.completed", "run.completed"):
+        return None
+    return Step(
+        run_id=record.key,
+        seq=event["seq"],
+        partition=record.partition,
+        at_ms=record.timestamp,
+        txn=dict(record.headers)["sf-txn"],
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
