@@ -291,7 +291,7 @@ def start_offset(committed: int | None, applied: int | None) -> int | None:
 
 def record_size(out: Out) -> int:
     """Bytes of a record as the broker counts them, within a few."""
-    headers = sum(len(name) + len(value) + 4 for name, value in out.headers)
+    headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
     return len(out.key or b"") + len(out.value or b"") + headers + 32
 
 

@@ -15,6 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -118,6 +119,7 @@ class Executor:
         self._live: dict[tuple[str, str, int], Call] = {}
         self._twins: dict[tuple[str, str, int], Call] = {}
         self._active: dict[Call, float] = {}
+        self._stopping = False
 
     def start(self) -> None:
         """Call on the engine's loop."""
@@ -161,6 +163,7 @@ class Executor:
 
     def stop(self) -> None:
         """End the loop. Steps still in threads are daemons and end with the process."""
+        self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=STOP_S)
 
@@ -180,7 +183,11 @@ class Executor:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._stopping:
+                # asyncio lets these two out of the loop, also when a task that raised them is the
+                # step's own; whoever waits for it is told, and the other steps go on.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
         finally:
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
@@ -218,6 +225,8 @@ class Executor:
                 if step.is_async:
                     return await step.fn(call.context, payload)
                 thread = asyncio.ensure_future(_in_thread(step.fn, call.context, payload))
+                # Once nobody waits for it any more, asyncio would report how it ends as an error.
+                thread.add_done_callback(lambda over: over.cancelled() or over.exception())
                 try:
                     return await asyncio.shield(thread)
                 except asyncio.CancelledError:
@@ -275,7 +284,7 @@ def classify(error: BaseException, call: Call, started_ms: int) -> Outcome:
             code, retryable, message = "bad_payload", False, str(error)
         case _:
             code, retryable = "step_raised", not isinstance(error, TerminalError)
-            message = str(error) or type(error).__name__
+            message = _text(error)
     return Failed(
         failure=Failure(
             code=code,
@@ -288,6 +297,14 @@ def classify(error: BaseException, call: Call, started_ms: int) -> Outcome:
         retry_after_s=error.retry_after_s if isinstance(error, RetryableError) else None,
         started_ms=started_ms,
     )
+
+
+def _text(error: BaseException) -> str:
+    """What an exception of the author's says; its class, if nothing or if asking raises."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  (user code)
+        return type(error).__name__
 
 
 def _refused(call: Call, code: str, message: str) -> Failed:

@@ -21,6 +21,8 @@ from surefoot.state.topics import OUTBOX
 #: statuses that say "not now" rather than "not like this"
 RETRYABLE = frozenset({408, 409, 421, 423, 425, 429})
 
+KEY_HEADER = "Idempotency-Key"
+
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
 
 
@@ -29,7 +31,8 @@ def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Age
     agent = Agent(OUTBOX, ordered=True)
 
     async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
-        headers = {**effect.headers, "Idempotency-Key": ctx.run_id}
+        headers = {n: v for n, v in effect.headers.items() if n.lower() != KEY_HEADER.lower()}
+        headers[KEY_HEADER] = ctx.run_id
         request = HttpRequest(
             method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -55,7 +54,9 @@ def _nexts(step: Step) -> Iterator[tuple[int, ast.expr, ast.expr]]:
         lines, first = inspect.getsourcelines(step.fn)
     except (OSError, TypeError):  # defined where there is no source, in a REPL for one
         return
-    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+    if lines[0][0].isspace():  # a step declared inside of something
+        lines, first = ["if True:\n", *lines], first - 1
+    for node in ast.walk(ast.parse("".join(lines))):
         if not isinstance(node, ast.Call) or _resolve(node.func, step) is not Next:
             continue
         given = dict(zip(("step", "payload"), node.args, strict=False))

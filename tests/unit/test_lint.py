@@ -1,0 +1,208 @@
+"""Wrong targets in a step's source are found when it is loaded, not when a run goes there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surefoot import Agent, ConfigError, Context, Done, Next
+from surefoot.infra.loader import load_agents
+from surefoot.state import agent as agent_module
+from surefoot.state.lint import check
+
+
+@dataclass
+class Issue:
+    title: str
+
+
+@dataclass
+class Urgent(Issue):
+    pass
+
+
+@dataclass
+class Proposal:
+    text: str
+
+
+def stranger(ctx: Context, payload: Issue) -> Done:
+    return Done()
+
+
+async def propose(ctx: Context, payload: Proposal) -> Done:
+    return Done()
+
+
+async def read(ctx: Context, payload: Issue) -> Next | Done:
+    return Next(read, payload)
+
+
+def agent_with(*fns: Callable[..., Any]) -> Agent:
+    agent = Agent("a")
+    steps: list[Callable[..., Any]] = [*fns, propose, read]
+    for fn in steps:
+        agent.step(fn)
+    return agent
+
+
+async def to_stranger(ctx: Context, payload: Issue) -> Next:
+    return Next(stranger, payload)
+
+
+async def by_name(ctx: Context, payload: Issue) -> Next:
+    return Next("propose", payload)  # type: ignore[arg-type]
+
+
+async def to_a_class(ctx: Context, payload: Issue) -> Next:
+    return Next(Proposal, payload)
+
+
+async def wrong_payload(ctx: Context, payload: Issue) -> Next:
+    if payload.title:
+        return Next(read, payload)
+    return Next(propose, Issue("not a proposal"))
+
+
+async def wrong_by_keyword(ctx: Context, payload: Issue) -> Next:
+    return Next(payload=Issue("not a proposal"), step=propose)
+
+
+async def wrong_through_module(ctx: Context, payload: Issue) -> Next:
+    return agent_module.Next(propose, Issue("not a proposal"))
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (to_stranger, "Next names 'stranger', which is not a step of this agent"),
+        (by_name, "Next takes the step function itself, not its name"),
+        (to_a_class, "Next names 'Proposal', which is not a step"),
+        (wrong_payload, r"Next\(propose, Issue\(...\)\): step 'propose' takes Proposal"),
+        (wrong_by_keyword, "step 'propose' takes Proposal"),
+        (wrong_through_module, "step 'propose' takes Proposal"),
+    ],
+)
+def test_a_target_that_cannot_be(step: Callable[..., Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        check(agent_with(step))
+    assert f"step {step.__name__!r}" in str(raised.value)
+
+
+def test_the_line_is_told() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check(agent_with(wrong_payload))
+    source = Path(__file__).read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(source) if "Next(propose, Issue(" in text)
+    assert f"(line {line})" in str(raised.value)
+
+
+async def right(ctx: Context, payload: Issue) -> Next:
+    return Next(propose, Proposal("x")) if payload.title else Next(read, Urgent("a kind of Issue"))
+
+
+async def from_a_variable(ctx: Context, payload: Issue) -> Next:
+    target = propose
+    return Next(target, Issue("checked when it returns"))
+
+
+async def shadowed(ctx: Context, payload: Issue) -> Next:
+    stranger = propose
+    return Next(stranger, Proposal("x"))
+
+
+async def unrelated(ctx: Context, payload: Issue) -> Done:
+    return Done([next(iter(())), "Next(stranger, payload)"])
+
+
+@pytest.mark.parametrize("step", [right, from_a_variable, shadowed, unrelated])
+def test_what_is_right_or_cannot_be_told_is_let_through(step: Callable[..., Any]) -> None:
+    check(agent_with(step))
+
+
+def test_steps_made_in_a_function_are_read_too() -> None:
+    agent = Agent("a")
+    agent.step(propose)
+
+    @agent.step
+    async def inner(ctx: Context, payload: Issue) -> Next:
+        text = """
+not indented
+"""
+        return Next(later, payload) if text else Next(stranger, payload)
+
+    @agent.step
+    async def later(ctx: Context, payload: Issue) -> Done:
+        return Done()
+
+    with pytest.raises(ConfigError, match="Next names 'stranger'"):
+        check(agent)
+
+
+def test_an_agent_without_steps() -> None:
+    with pytest.raises(ConfigError, match="has no steps"):
+        check(Agent("a"))
+
+
+def test_a_step_without_source_is_let_through() -> None:
+    scope: dict[str, Any] = {"Context": Context, "Done": Done}
+    exec("async def f(ctx: Context, payload: int) -> Done: return Done()", scope)
+    agent = Agent("a")
+    agent.step(scope["f"])
+    check(agent)
+
+
+# Loading -------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+HEADER = """
+from surefoot import Agent, Context, Done, Next
+"""
+GOOD = (
+    HEADER
+    + """
+agent = Agent("good")
+
+@agent.step
+async def only(ctx: Context, payload: int) -> Done:
+    return Done()
+"""
+)
+
+
+def test_all_agents_of_the_files_are_loaded(tmp_path: Path) -> None:
+    other = write(tmp_path, GOOD.replace('"good"', '"other"'), "other.py")
+    loaded = load_agents([write(tmp_path, GOOD), other])
+    assert [agent.name for agent in loaded] == ["good", "other"]
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\n", "defines no agent"),
+        (GOOD.replace('"good"', '"outbox"'), "built-in relay's"),
+        (GOOD + '\nagain = Agent("good")\n', "two agents named 'good'"),
+        (GOOD + '\nempty = Agent("empty")\n', "has no steps"),
+        (GOOD.replace("return Done()", 'return Next("only", payload)'), "not its name"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_agents([write(tmp_path, text)])
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_agents([tmp_path / "nowhere.py"])
