@@ -36,7 +36,9 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import Topics, specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
 from surefoot.schemas.codec import decode
+from surefoot.schemas.payload import load
 from surefoot.state.agent import Agent
+from surefoot.state.context import HTTP_EFFECT, HttpEffect
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic
@@ -274,6 +276,14 @@ class Cluster:
             return set(found) == wanted and set(found.values()) == {status}
 
         await until(reached, what=f"{sorted(wanted)[:5]} to be {status}", **kw)
+
+    async def effects(self) -> dict[str, HttpEffect]:
+        """What committed steps have asked for, by idempotency key."""
+        found: dict[str, HttpEffect] = {}
+        for record in await self.read(self.topics("outbox").commands):
+            command = decode(record.value or b"", "Command")[1]
+            found.setdefault(command["run_id"], load(HTTP_EFFECT, command["payload"]))
+        return found
 
     async def dead(self) -> list[ConsumerRecord]:
         return await self.read(dead_topic(self.settings.app))

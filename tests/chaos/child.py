@@ -1,0 +1,239 @@
+"""A worker process that has itself killed (or frozen) at a named point of the engine.
+
+    python -m tests.chaos.child --agents chain outbox --slot 0 [--at POINT] [--signal STOP]
+
+The product has no hooks: the points are wrapped around its functions, and aiokafka's, from here.
+The first agent's first arrival at the point counts. It is noted in the journal, so that a test can
+tell that its fault has bitten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
+
+from surefoot.consumers.executor import Executor
+from surefoot.consumers.worker import Worker
+from surefoot.infra import kafka_txn
+from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka_txn import TransactionalProducer
+from surefoot.infra.logging import configure
+from surefoot.infra.relay_main import relay_agent
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.worker_main import run_worker
+from surefoot.state.ports import In, Out
+from surefoot.state.store import RunStore
+from surefoot.state.topics import AgentTopics, dead_topic
+from tests.chaos import agents
+
+
+class Trap:
+    """Sends this process a signal when `agent` first arrives at `point`."""
+
+    def __init__(self, settings: Settings, agent: str, number: int) -> None:
+        self.sprung = False
+        self._agent = agent
+        self._number = number
+        self._ids = {
+            AgentTopics(settings.app, agent).transactional_id(p) for p in range(settings.partitions)
+        }
+        self._dead = dead_topic(settings.app)
+        #: transactional ids whose transaction in progress has more in it than offsets
+        self._working: set[str] = set()
+
+    def set(self, point: str) -> None:
+        """Wrap the function that the point is in."""
+        _before(TransactionalProducer, "_transact", self._note_transaction)
+        bite = functools.partial(self._bite, point)
+        getattr(self, "at_" + point.replace("-", "_"))(bite)
+
+    def _bite(self, point: str) -> None:
+        if self.sprung:
+            return
+        self.sprung = True
+        agents.note(f"bitten {point}")
+        os.kill(os.getpid(), self._number)
+
+    def _note_transaction(self, txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+        if txn.transactional_id in self._ids and len(records) > 1:
+            self._working.add(txn.transactional_id)
+
+    def _at_work(self, producer: AIOKafkaProducer) -> bool:
+        return producer._txn_manager.transactional_id in self._working
+
+    # Committing ------------------------------------------------------------------------------
+
+    def at_before_begin(self, bite: Callable[[], None]) -> None:
+        def arrive(txn: TransactionalProducer, *_: Any) -> None:
+            if txn.transactional_id in self._working:
+                bite()
+
+        _before(TransactionalProducer, "_transact", arrive)
+
+    def at_begun(self, bite: Callable[[], None]) -> None:
+        self._after_producer("begin_transaction", bite)
+
+    def at_first_batch_acknowledged(self, bite: Callable[[], None]) -> None:
+        original = AIOKafkaProducer.send_batch
+
+        async def send_batch(producer: AIOKafkaProducer, *args: Any, **kw: Any) -> Any:
+            written = await original(producer, *args, **kw)
+            if self._at_work(producer):
+                await written
+                bite()
+            return written
+
+        AIOKafkaProducer.send_batch = send_batch
+
+    def at_all_sent(self, bite: Callable[[], None]) -> None:
+        self._before_producer("send_offsets_to_transaction", bite)
+
+    def at_dead_letter_sent(self, bite: Callable[[], None]) -> None:
+        def arrive(_txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+            if any(record.topic == self._dead for record in records):
+                self._before_producer("send_offsets_to_transaction", bite)
+
+        _before(TransactionalProducer, "_transact", arrive)
+
+    def at_offsets_sent(self, bite: Callable[[], None]) -> None:
+        self._before_producer("commit_transaction", bite)
+
+    def at_end_written(self, bite: Callable[[], None]) -> None:
+        """The broker has answered EndTxn; nobody here has read it."""
+        self._answered(EndTxnRequest, lambda name: name in self._working, bite)
+
+    def at_end_replied(self, bite: Callable[[], None]) -> None:
+        self._after_producer("commit_transaction", bite)
+
+    # Taking over -----------------------------------------------------------------------------
+
+    def at_assigned(self, bite: Callable[[], None]) -> None:
+        def arrive(worker: Worker, *_: Any) -> None:
+            if worker.agent.name == self._agent:
+                bite()
+
+        _before(Worker, "_changed", arrive)
+
+    def at_own(self, bite: Callable[[], None]) -> None:
+        """The broker has answered InitProducerId; nobody here has read it."""
+        self._answered(InitProducerIdRequest, lambda name: name in self._ids, bite)
+
+    def at_owned(self, bite: Callable[[], None]) -> None:
+        def arrive(ownership: KafkaOwnership) -> None:
+            if ownership._producer.transactional_id in self._ids:
+                bite()
+
+        _before(KafkaOwnership, "committed", arrive)
+
+    def at_restore(self, bite: Callable[[], None]) -> None:
+        def arrive(_store: RunStore, records: list[In]) -> None:
+            if any(f".{self._agent}." in record.topic for record in records):
+                bite()
+
+        _before(RunStore, "apply", arrive)
+
+    # Delivering, and ending ------------------------------------------------------------------
+
+    def at_attempt(self, bite: Callable[[], None]) -> None:
+        """On the loop of the steps, before the body of the first one."""
+
+        def arrive(_executor: Executor, call: Any) -> None:
+            if call.agent.name == self._agent:
+                bite()
+
+        _before(Executor, "_attempt", arrive)
+
+    def at_draining(self, bite: Callable[[], None]) -> None:
+        _before(Worker, "_drain", lambda *_: bite())
+
+    def at_left(self, bite: Callable[[], None]) -> None:
+        original = KafkaLog._leave
+
+        async def leave(log: KafkaLog, consumer: Any) -> None:
+            await original(log, consumer)
+            bite()
+
+        setattr(KafkaLog, "_leave", leave)  # noqa: B010  (mypy: a method)
+
+    # Helpers ---------------------------------------------------------------------------------
+
+    def _before_producer(self, name: str, bite: Callable[[], None]) -> None:
+        def arrive(producer: AIOKafkaProducer, *_: Any) -> None:
+            if self._at_work(producer):
+                bite()
+
+        _before(AIOKafkaProducer, name, arrive)
+
+    def _after_producer(self, name: str, bite: Callable[[], None]) -> None:
+        original = getattr(AIOKafkaProducer, name)
+
+        async def called(producer: AIOKafkaProducer, *args: Any) -> Any:
+            result = await original(producer, *args)
+            if self._at_work(producer):
+                bite()
+            return result
+
+        setattr(AIOKafkaProducer, name, called)
+
+    def _answered(self, kind: type, mine: Callable[[str], bool], bite: Callable[[], None]) -> None:
+        original = AIOKafkaConnection.send
+
+        def send(connection: AIOKafkaConnection, request: Any, *args: Any, **kw: Any) -> Any:
+            reply = original(connection, request, *args, **kw)
+            if isinstance(request, kind) and mine(connection._client_id):
+                socket = connection._writer.get_extra_info("socket")
+                select.select([socket], [], [], 10.0)
+                bite()
+            return reply
+
+        AIOKafkaConnection.send = send
+
+
+def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def called(*args: Any, **kw: Any) -> Any:
+        arrive(*args, **kw)
+        return original(*args, **kw)
+
+    setattr(owner, name, called)
+
+
+def _a_minute(settings: Settings) -> float:
+    del settings
+    return 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--agents", nargs="+", required=True)
+    parser.add_argument("--slot", type=int, default=0)
+    parser.add_argument("--at")
+    parser.add_argument("--signal", default="KILL")
+    parser.add_argument("--no-commit-deadline", action="store_true")
+    given = parser.parse_args()
+    settings = load_settings()
+    configure(json=True)
+    if given.at:
+        number = signal.Signals[f"SIG{given.signal}"]
+        Trap(settings, given.agents[0], number).set(given.at)
+    if given.no_commit_deadline:
+        # So that only the fence is left to stop a commit that comes too late.
+        kafka_txn.commit_deadline_s = _a_minute
+    chosen = [relay_agent() if name == "outbox" else getattr(agents, name) for name in given.agents]
+    return run_worker(chosen, settings, slot=given.slot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

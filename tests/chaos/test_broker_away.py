@@ -1,0 +1,128 @@
+"""The broker freezes, or goes away and comes back. It is one of this module's own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from surefoot.infra.broker import Broker, start_broker
+from tests.chaos.agents import adder, chain, gated
+from tests.chaos.lives import lives
+from tests.harness import cluster
+from tests.sink import sink
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None, reason="Java is not installed; a broker in Docker keeps nothing"
+)
+
+SHORT = {
+    "heartbeat_interval_ms": 200,
+    "producer_request_timeout_ms": 500,
+    "transaction_timeout_ms": 1_000,
+    "session_timeout_ms": 1_500,
+    "rebalance_timeout_ms": 3_000,
+}
+PROPERTIES = {
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture(scope="module")
+def own(folder: Path) -> Iterator[list[Broker]]:
+    """The broker, in a list: a test that stops it puts the next one there."""
+    held = [start_broker(ways=("java",), folder=folder, properties=PROPERTIES)]
+    yield held
+    held[0].stop()
+
+
+async def test_a_worker_told_to_stop_while_the_broker_is_frozen_leaves_in_time(
+    own: list[Broker], app: str, tmp_path: Path
+) -> None:
+    (broker,) = own
+    async with (
+        cluster(broker.bootstrap, app, gated, partitions=1, drain_timeout_s=2.0, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path) as children,
+    ):
+        await kafka.start(gated, "r1")
+        life = await children.begin("gated")
+        await children.until_began("gated")
+        broker.pause()
+        try:
+            children.open_gate()
+            await life.says("commit_unknown")
+            life.process.terminate()
+            asked_s = time.monotonic()
+            assert await life.ended() == 3
+            # the drain, then at most 2 s for its producer and 5 s for its consumer
+            assert time.monotonic() - asked_s < 2.0 + 2.0 + 5.0 + 2.0
+        finally:
+            broker.resume()
+        await children.begin("gated")
+        await kafka.until_status(gated, "r1", "completed")
+        await kafka.check_history(gated)
+
+
+async def test_a_commit_cut_off_by_a_frozen_broker_is_settled_when_it_thaws(
+    own: list[Broker], app: str, tmp_path: Path
+) -> None:
+    (broker,) = own
+    async with (
+        cluster(broker.bootstrap, app, gated, partitions=1, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path) as children,
+    ):
+        await kafka.start(gated, "r1")
+        life = await children.begin("gated")
+        await children.until_began("gated")
+        broker.pause()
+        try:
+            children.open_gate()
+            await life.says("commit_unknown")
+        finally:
+            broker.resume()
+        await kafka.until_status(gated, "r1", "completed")
+        await kafka.start(gated, "r2")
+        await kafka.until_status(gated, "r2", "completed")
+        await kafka.check_history(gated)
+        life.process.terminate()
+        assert await life.ended() == 0
+
+
+async def test_no_run_is_lost_while_the_broker_is_away(
+    own: list[Broker], folder: Path, app: str, tmp_path: Path
+) -> None:
+    before, after = [f"r{n}" for n in range(60)], [f"s{n}" for n in range(10)]
+    async with (
+        sink() as target,
+        cluster(own[0].bootstrap, app, chain, adder, in_flight=4) as kafka,
+        lives(kafka.settings, tmp_path, target.url) as children,
+    ):
+        for run_id in before:
+            await kafka.start(chain, run_id)
+        life = await children.begin("chain", "outbox")
+        await children.until_began("chain", 30)
+        await asyncio.to_thread(own[0].stop)
+        own[0] = await asyncio.to_thread(
+            start_broker, ways=("java",), folder=folder, properties=PROPERTIES
+        )
+        await kafka.until_status(chain, before, "completed")
+        for run_id in after:
+            await kafka.start(chain, run_id)
+        await kafka.until_status(chain, after, "completed")
+        effects = {f"chain:{run_id}:{seq}:0" for run_id in before + after for seq in range(3)}
+        await kafka.until_status("outbox", effects, "completed")
+        assert set(await kafka.effects()) == effects
+        target.check(await kafka.effects())
+        await kafka.check_history(chain)
+        await kafka.check_history("outbox")
+        assert life.process.returncode is None

@@ -1,0 +1,82 @@
+"""A worker is frozen until others have taken over, then wakes up with old work in its hands."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.agents import chain
+from tests.chaos.lives import lives
+from tests.harness import cluster
+from tests.sink import sink
+
+#: a frozen worker is put out of its group soon
+SHORT = {
+    "heartbeat_interval_ms": 200,
+    "producer_request_timeout_ms": 500,
+    "transaction_timeout_ms": 1_000,
+    "session_timeout_ms": 1_500,
+    "rebalance_timeout_ms": 3_000,
+}
+
+
+@pytest.mark.parametrize("point", ["before-begin", "all-sent", "offsets-sent"])
+async def test_what_a_frozen_worker_commits_after_its_partition_was_taken_over_is_refused(
+    bootstrap: str, app: str, tmp_path: Path, point: str
+) -> None:
+    async with (
+        sink() as target,
+        cluster(bootstrap, app, chain, partitions=1, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path, target.url) as children,
+    ):
+        await kafka.start(chain, "r1")
+        # Only the fence can stop its commit: it wakes up with no deadline that is over.
+        old = await children.begin("chain", at=point, signal="STOP", commit_deadline=False)
+        await old.frozen()
+        new = await children.begin("chain", slot=1)
+        await kafka.until_status(chain, "r1", "completed")
+        before = await kafka.read(kafka.topics(chain).state)
+
+        old.process.send_signal(signal.SIGCONT)
+        await old.says("fenced", partition=0)
+        await old.says("assignment", 2)  # it is a member again
+        after = await kafka.read(kafka.topics(chain).state)
+        runs = [(r.offset, r.value) for r in after if r.key == b"r1"]
+        assert runs == [(r.offset, r.value) for r in before if r.key == b"r1"]
+        await kafka.start(chain, "r2")
+        await kafka.until_status(chain, "r2", "completed")
+        await kafka.check_history(chain)
+        for life in (old, new):
+            life.process.terminate()
+            assert await life.ended() == 0
+
+
+async def test_a_frozen_relay_does_not_send_what_its_successor_has_delivered(
+    bootstrap: str, app: str, tmp_path: Path
+) -> None:
+    effects = {f"chain:r1:{seq}:0" for seq in range(3)}
+    async with (
+        sink() as target,
+        cluster(bootstrap, app, chain, partitions=1, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path, target.url) as children,
+    ):
+        await kafka.start(chain, "r1")
+        old = await children.begin("outbox", at="attempt", signal="STOP")
+        await old.ready()
+        new = await children.begin("chain")
+        await old.frozen()
+        successor = await children.begin("outbox", slot=1)
+        await kafka.until_status("outbox", effects, "completed")
+        assert sorted(target.keys()) == sorted(effects)
+
+        old.process.send_signal(signal.SIGCONT)
+        await old.says("assignment", 2)
+        for life in (old, new, successor):
+            life.process.terminate()
+            assert await life.ended() == 0
+        assert sorted(target.keys()) == sorted(effects)
+        assert set(await kafka.effects()) == effects
+        target.check(await kafka.effects())
+        await kafka.check_history("outbox")

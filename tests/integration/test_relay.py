@@ -1,0 +1,182 @@
+"""The outbox against a target that fails in every way, and against commits that do not happen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from structlog.testing import capture_logs
+
+from surefoot import Agent, Context, Done, Next, Retry
+from surefoot.consumers.relay import outbox_agent
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.http import HttpDeliver
+from tests.harness import Cluster, Running, cluster, headers_of, names
+from tests.sink import Reply, Sink, sink
+
+QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
+
+
+async def relay(kafka: Cluster, *, timeout_s: float = 0.5) -> Running:
+    deliver = HttpDeliver(timeout_s=timeout_s)
+    return await kafka.work(outbox_agent(deliver, SystemClock(), retry=QUICK_RETRY))
+
+
+def sender(name: str, target: Sink, *, effects: int = 1) -> Agent:
+    """One step that asks for `effects` requests; their path is /run/index."""
+    agent = Agent(name)
+
+    async def send(ctx: Context, payload: int) -> Done:
+        for index in range(effects):
+            url = f"{target.url}/{ctx.run_id}/{index}"
+            ctx.outbox.http("POST", url, json={"run": ctx.run_id, "index": index, "ä": "ü"})
+        return Done()
+
+    agent.step(send)
+    return agent
+
+
+async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_taken(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    async with sink() as target:
+        agent = sender(agent_name, target)
+        target.script = {
+            "/error/0": [Reply(500), Reply(503)],
+            "/timeout/0": ["hang"],
+            "/close/0": ["close", "close"],
+            "/busy/0": [Reply(429, {"Retry-After": "1"})],
+        }
+        runs = ["fine", "error", "timeout", "close", "busy"]
+        keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
+        async with cluster(bootstrap, app, agent) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            for run_id in runs:
+                await kafka.start(agent, run_id)
+            await kafka.until_status("outbox", keys["fine"], "completed")
+            await kafka.until_status("outbox", keys.values(), "completed")
+            tries = {run_id: target.keys().count(key) for run_id, key in keys.items()}
+            assert tries == {"fine": 1, "error": 3, "timeout": 2, "close": 3, "busy": 2}
+            target.check(await kafka.effects())
+            assert target.acted[keys["fine"]].body.decode() == ('{"run":"fine","index":0,"ä":"ü"}')
+            asked, again = (
+                e["at_ms"]
+                for e in await kafka.events("outbox", keys["busy"])
+                if e["type"] in ("step.retrying", "run.completed")
+            )
+            assert again - asked >= 1_000
+            await kafka.check_history("outbox")
+
+
+async def test_effects_of_one_run_go_out_in_order_and_do_not_hold_up_those_of_others(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    async with sink() as target:
+        agent = sender(agent_name, target, effects=3)
+        target.script = {
+            "/slow/0": [Reply(429, {"Retry-After": "2"})],
+            "/slow/1": [Reply(500), "close"],
+        }
+        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            await kafka.start(agent, "slow")
+            await kafka.until_status(agent, "slow", "completed")
+            others = [f"other-{n}" for n in range(5)]
+            for run_id in others:
+                await kafka.start(agent, run_id)
+            keys = [f"{agent_name}:{run_id}:0:{i}" for run_id in others for i in range(3)]
+            await kafka.until_status("outbox", keys, "completed")
+            slow = [f"{agent_name}:slow:0:{i}" for i in range(3)]
+            await kafka.until_status("outbox", slow, "completed")
+            asked = target.keys()
+            of_slow = [key for key in asked if key in slow]
+            assert of_slow == [slow[0]] * 2 + [slow[1]] * 3 + [slow[2]]
+            # All others were done while the slow one was told to wait.
+            second = [n for n, key in enumerate(asked) if key == slow[0]][1]
+            assert set(asked[:second]) == {slow[0], *keys}
+            target.check(await kafka.effects())
+
+
+async def test_out_of_attempts_and_refused_effects_are_dead_lettered_and_the_next_one_goes(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    async with sink() as target:
+        agent = sender(agent_name, target, effects=3)
+        target.script = {"/r/0": [Reply(500)] * 9, "/r/1": [Reply(400)]}
+        async with cluster(bootstrap, app, agent) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            await kafka.start(agent, "r")
+            keys = [f"{agent_name}:r:0:{index}" for index in range(3)]
+            await kafka.until_status("outbox", keys[2], "completed")
+            assert target.keys() == [keys[0]] * QUICK_RETRY.attempts + [keys[1], keys[2]]
+            dead = {(r.key or b"").decode(): headers_of(r) for r in await kafka.dead()}
+            assert set(dead) == set(keys[:2])
+            assert dead[keys[0]]["sf-dead-attempts"] == b"4"
+            assert b"500" in dead[keys[0]]["sf-dead-message"]
+            assert dead[keys[1]]["sf-dead-attempts"] == b"1"
+            assert b"400" in dead[keys[1]]["sf-dead-message"]
+            for key in keys[:2]:
+                assert await kafka.status("outbox", key) == "failed"
+
+
+async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(agent_name)
+    async with sink() as target:
+
+        @agent.step(retry=Retry(attempts=2, initial_s=0.05, max_s=0.05))
+        async def send(ctx: Context, payload: int) -> Next:
+            ctx.outbox.http("POST", f"{target.url}/{ctx.attempt}", json={"try": ctx.attempt})
+            if ctx.attempt == 0:
+                raise ValueError("after asking for an effect")
+            return Next(end, payload)
+
+        @agent.step
+        async def end(ctx: Context, payload: int) -> Done:
+            return Done()
+
+        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            aborted = break_one_transaction_with_effects(kafka, agent, monkeypatch)
+            with capture_logs() as logs:
+                await kafka.start(agent, "r")
+                await kafka.until_status(agent, "r", "completed")
+                key = f"{agent_name}:r:0:0"
+                await kafka.until_status("outbox", key, "completed")
+            assert aborted == [True]
+            settled = [line["landed"] for line in logs if line["event"] == "commit_settled"]
+            assert settled == [False]
+            commands = kafka.topics("outbox").commands
+            there = await kafka.read(commands, isolation="read_uncommitted")
+            assert [r.key for r in there] == [key.encode()] * 2  # one of them aborted
+            assert target.keys() == [key]
+            assert target.book[0].path == "/1"
+            assert names(await kafka.events("outbox", key)) == ["run.started", "run.completed"]
+
+
+def break_one_transaction_with_effects(
+    kafka: Cluster, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> list[bool]:
+    """Its records are all written; then the connection seems to break."""
+    broken: list[bool] = []
+    mine = kafka.topics(agent).transactional_id(0)
+    commands = kafka.topics("outbox").commands
+    original = AIOKafkaProducer.send_offsets_to_transaction
+
+    async def send_offsets(client: Any, *args: Any) -> None:
+        manager = client._txn_manager
+        has_effects = any(tp.topic == commands for tp in manager.txn_partitions)
+        if manager.transactional_id == mine and has_effects and not broken:
+            broken.append(True)
+            raise KafkaError("on purpose")
+        await original(client, *args)
+
+    monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", send_offsets)
+    return broken

@@ -1,0 +1,253 @@
+"""Whatever happens to runs: what is restored from what was written is what was in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.state.machine import TABLE, decide
+from surefoot.state.model import (
+    Effect,
+    EventRecord,
+    Failure,
+    Forward,
+    Input,
+    Quarantine,
+    Queue,
+    Raised,
+    Record,
+    Returned,
+    Run,
+    Start,
+    Status,
+    TaskRecord,
+)
+from surefoot.state.ports import In
+from surefoot.state.store import RunStore
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import Wire
+
+WIRE = Wire("app", AgentTopics("app", "x"), 1)
+RUN_IDS = ("a", "b", "c")
+STEPS = st.sampled_from(["first", "second"])
+PAYLOADS = st.sampled_from([b"null", b"1", b'{"k":"\xc3\xa9"}'])
+FAILURES = st.builds(
+    Failure,
+    code=st.sampled_from(["step_raised", "timeout"]),
+    message=st.text(max_size=20),
+    kind=st.sampled_from(["", "ValueError"]),
+    step=st.none() | STEPS,
+    attempt=st.integers(0, 5),
+)
+STARTED_MS = st.none() | st.integers(0, 2**53)
+
+
+def starts(run_id: str) -> st.SearchStrategy[Input]:
+    return st.builds(
+        Start,
+        run_id=st.just(run_id),
+        agent=st.just("x"),
+        version=st.integers(1, 3),
+        step=STEPS,
+        payload=PAYLOADS,
+        input_digest=st.binary(min_size=8, max_size=8),
+        traceparent=st.none() | st.just("00-1-2-00"),
+    )
+
+
+EFFECTS = st.builds(
+    Effect, agent=st.just("outbox"), run_id=st.just("x:a:0:0"), payload=st.just(b"{}")
+)
+OTHERS: st.SearchStrategy[Input] = st.one_of(
+    st.just(Queue()),
+    st.just(Forward()),
+    st.builds(
+        Returned,
+        step=st.none() | STEPS,
+        payload=PAYLOADS,
+        effects=st.lists(EFFECTS, max_size=2).map(tuple),
+        started_ms=STARTED_MS,
+    ),
+    st.builds(
+        Raised,
+        failure=FAILURES,
+        retry_in_ms=st.none() | st.integers(0, 10**9),
+        started_ms=STARTED_MS,
+    ),
+    st.builds(Quarantine, failure=FAILURES),
+)
+#: an input to a run, or None: its receipt is tombstoned, if it has one
+HAPPENINGS = st.sampled_from(RUN_IDS).flatmap(
+    lambda run_id: st.tuples(
+        st.just(run_id), st.one_of(starts(run_id), OTHERS, OTHERS, OTHERS, st.none())
+    )
+)
+HISTORIES = st.lists(HAPPENINGS, max_size=25)
+#: a slow machine is no failure
+QUICK = settings(max_examples=60, deadline=None)
+
+
+@dataclass
+class Partition:
+    """One partition as its owner has it: memory, and the log that memory must be equal to."""
+
+    memory: RunStore = field(default_factory=RunStore)
+    log: list[In] = field(default_factory=list)
+    written: list[tuple[Run, Record]] = field(default_factory=list)
+    runs: dict[str, Run] = field(default_factory=dict)
+    now_ms: int = 1_700_000_000_000
+
+    def happen(self, run_id: str, event: Input | None) -> None:
+        self.now_ms += 7
+        if event is None:
+            if run_id in self.memory.receipts:
+                self.memory.forget(run_id)
+                del self.runs[run_id]
+                self._append(WIRE.tombstone(run_id, 0, ()))
+            return
+        decision = decide(self.runs.get(run_id), event, self.now_ms)
+        if decision.refused is not None:
+            return
+        assert decision.run is not None
+        self._append(WIRE.outs(decision.run, decision.records, (), 0, self.now_ms)[0])
+        self.memory.put(decision.run)
+        self.runs[run_id] = decision.run
+        self.written += [(decision.run, record) for record in decision.records]
+
+    def _append(self, out: Any) -> None:
+        self.log.append(In(out.topic, 0, len(self.log), 0, out.key, out.value))
+
+
+def lived(history: Iterable[tuple[str, Input | None]]) -> Partition:
+    partition = Partition()
+    for run_id, event in history:
+        partition.happen(run_id, event)
+    return partition
+
+
+def restored(*parts: Iterable[In]) -> RunStore:
+    store = RunStore()
+    for records in parts:
+        store.apply(records)
+    return store
+
+
+def contents(store: RunStore) -> tuple[Any, ...]:
+    """All that is in it; receipts in their order, which says who expires first."""
+    return store.live, list(store.receipts.items()), store.broken, store.applied
+
+
+@QUICK
+@given(HISTORIES)
+def test_replay_is_the_fold(history: list[tuple[str, Input | None]]) -> None:
+    partition = lived(history)
+    assert contents(restored(partition.log)) == contents(partition.memory)
+
+
+@QUICK
+@given(HISTORIES, st.integers(0, 25))
+def test_a_prefix_and_then_the_tail_is_all(
+    history: list[tuple[str, Input | None]], cut: int
+) -> None:
+    log = lived(history).log
+    assert contents(restored(log[:cut], log[cut:])) == contents(restored(log))
+
+
+@QUICK
+@given(HISTORIES, st.integers(0, 25))
+def test_a_tail_that_is_read_again_changes_nothing(
+    history: list[tuple[str, Input | None]], cut: int
+) -> None:
+    log = lived(history).log
+    assert contents(restored(log, log[cut:])) == contents(restored(log))
+
+
+@QUICK
+@given(HISTORIES)
+def test_a_compacted_log_restores_the_same(history: list[tuple[str, Input | None]]) -> None:
+    log = lived(history).log
+    last = {record.key: record.offset for record in log}
+    compacted = [record for record in log if last[record.key] == record.offset]
+    without_tombstones = [record for record in compacted if record.value is not None]
+    assert contents(restored(compacted)) == contents(restored(log))
+    assert contents(restored(without_tombstones)) == contents(restored(log))
+
+
+@QUICK
+@given(HISTORIES, starts("a"), OTHERS)
+def test_what_is_not_legal_moves_nothing_and_says_why(
+    history: list[tuple[str, Input | None]], start: Input, other: Input
+) -> None:
+    partition = lived(history)
+    for event in (start, other):
+        run = partition.runs.get("a")
+        decision = decide(run, event, partition.now_ms)
+        if (run and run.status, type(event)) in TABLE:
+            assert decision.refused is None
+        else:
+            assert decision.run is run
+            assert decision.records == ()
+            assert decision.refused
+
+
+@QUICK
+@given(HISTORIES, starts("a"), OTHERS)
+def test_applied_twice_is_once_or_refused_or_the_next_attempt_and_never_the_same_one(
+    history: list[tuple[str, Input | None]], start: Input, other: Input
+) -> None:
+    partition = lived(history)
+    for event in (start, other):
+        once = decide(partition.runs.get("a"), event, partition.now_ms)
+        if once.refused is not None or once.run is None:
+            continue
+        twice = decide(once.run, event, partition.now_ms)
+        if twice.refused is None and not isinstance(event, Forward):
+            assert isinstance(event, Returned | Raised)
+            assert twice.run is not None
+            assert position(twice.run) > position(once.run)
+        else:
+            assert twice.run == once.run
+
+
+def position(run: Run) -> tuple[int, int]:
+    return run.seq, run.attempt
+
+
+@QUICK
+@given(HISTORIES)
+def test_no_attempt_ends_twice_and_no_step_is_left_out(
+    history: list[tuple[str, Input | None]],
+) -> None:
+    partition = lived(history)
+    lives: dict[str, list[EventRecord]] = {}
+    for run, record in partition.written:
+        if isinstance(record, TaskRecord):
+            assert (record.seq, record.step) == (run.seq, run.step)
+        if isinstance(record, EventRecord):
+            if record.type == "run.started":
+                check_life(lives.pop(run.run_id, []))
+            lives.setdefault(run.run_id, []).append(record)
+    for events in lives.values():
+        check_life(events)
+
+
+def check_life(events: list[EventRecord]) -> None:
+    """Of one life of one run: from its start until it is over."""
+    ends = ("step.completed", "run.completed", "step.retrying", "run.failed")
+    attempts = [(event.seq, event.attempt) for event in events if event.type in ends]
+    assert attempts == sorted(set(attempts))
+    done = [e.seq for e in events if e.type in ("step.completed", "run.completed")]
+    assert done == list(range(len(done)))
+    last = ("run.completed", "run.failed", "run.attention")
+    assert not [event for event in events[:-1] if event.type in last]
+
+
+def test_the_table_names_known_statuses_only() -> None:
+    statuses = set(get_args(Status))
+    for (status, _), follow in TABLE.items():
+        assert status is None or status in statuses
+        assert follow <= statuses

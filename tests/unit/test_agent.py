@@ -1,0 +1,210 @@
+"""Declarations that cannot work are refused at import, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from surefoot import Agent, ConfigError, Context, Done, Next, Retry, Webhook
+from surefoot.state.agent import check_run_id, duration_s
+
+
+@dataclass
+class Payload:
+    text: str
+
+
+class Model(BaseModel):
+    text: str
+
+
+class Opaque:
+    """Nothing that could be stored."""
+
+
+async def good(ctx: Context, payload: Payload) -> Done:
+    return Done()
+
+
+async def no_payload(ctx: Context) -> Done:
+    return Done()
+
+
+async def one_too_many(ctx: Context, payload: int, more: int) -> Done:
+    return Done()
+
+
+async def unannotated(ctx: Context, payload) -> Done:
+    return Done()
+
+
+async def opaque(ctx: Context, payload: Opaque) -> Done:
+    return Done()
+
+
+async def unknown_type(ctx: Context, payload: Nowhere) -> Done:  # type: ignore[name-defined]  # noqa: F821
+    return Done()
+
+
+def generator(ctx: Context, payload: int) -> Iterator[Done]:
+    yield Done()
+
+
+async def async_generator(ctx: Context, payload: int) -> AsyncIterator[Done]:
+    yield Done()
+
+
+@pytest.mark.parametrize("name", ["a", "triage", "a-1", "a" * 63])
+def test_a_name_that_can_be_a_topic(name: str) -> None:
+    assert Agent(name).name == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "a_b", "a.b", "-a", "ä", "a b", "a" * 64])
+def test_a_name_that_cannot_be_a_topic(name: str) -> None:
+    with pytest.raises(ConfigError, match="use a lower-case letter"):
+        Agent(name)
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_versions_begin_at_one(version: int) -> None:
+    with pytest.raises(ConfigError, match="version must be 1 or more"):
+        Agent("a", version=version)
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [
+        (no_payload, "must take two arguments"),
+        (one_too_many, "must take two arguments"),
+        (unannotated, "annotate 'payload' with the type"),
+        (opaque, "cannot be stored; use a dataclass"),
+        (unknown_type, "declare the types of a step at module level"),
+        (generator, "is a generator; return Next"),
+        (async_generator, "is a generator; return Next"),
+    ],
+)
+def test_a_step_that_cannot_work(fn: Callable[..., Any], told: str) -> None:
+    agent = Agent("a")
+    with pytest.raises(ConfigError, match=told) as raised:
+        agent.step(fn)
+    assert fn.__name__ in str(raised.value)
+    assert "'a'" in str(raised.value)
+    assert agent.steps == {}
+
+
+def test_a_step_declared_twice() -> None:
+    agent = Agent("a")
+    agent.step(good)
+    with pytest.raises(ConfigError, match="declared twice"):
+        agent.step(good)
+
+
+def test_two_start_steps() -> None:
+    agent = Agent("a")
+    agent.step(start=True)(good)
+
+    async def other(ctx: Context, payload: int) -> Done:
+        return Done()
+
+    with pytest.raises(ConfigError, match="already starts with 'good'"):
+        agent.step(start=True)(other)
+    assert agent.start_step.name == "good"
+
+
+def test_the_start_step_is_the_first_unless_another_says_so() -> None:
+    agent = Agent("a")
+    agent.step(good)
+    assert agent.start_step.name == "good"
+
+    @agent.step(start=True)
+    def entry(ctx: Context, payload: Model) -> Done:
+        return Done()
+
+    assert agent.start_step.name == "entry"
+    assert not agent.start_step.is_async
+    assert agent.steps["good"].is_async
+
+
+def test_an_agent_without_steps_has_no_start() -> None:
+    with pytest.raises(ConfigError, match="has no steps"):
+        _ = Agent("a").start_step
+
+
+def test_a_step_is_known_by_its_function_not_by_its_name() -> None:
+    agent, other = Agent("a"), Agent("b")
+    agent.step(good)
+    step = agent.step_of(good)
+    assert step is not None
+    assert step.payload_type is Payload
+
+    async def same_name(ctx: Context, payload: Payload) -> Next:
+        return Next(good, payload)
+
+    same_name.__name__ = "good"
+    assert agent.step_of(same_name) is None
+    assert other.step_of(good) is None
+    assert agent.step_of(lambda: None) is None
+
+
+def test_decorators_give_the_function_back() -> None:
+    agent = Agent("a")
+    assert agent.step(good) is good
+
+    def issue(delivery: Webhook) -> None: ...
+
+    assert agent.webhook("github", event="issues")(issue) is issue
+    assert [(t.source, t.event, t.fn) for t in agent.webhooks] == [("github", "issues", issue)]
+
+
+def test_a_webhook_mapping_is_a_plain_function() -> None:
+    async def issue(delivery: Webhook) -> None: ...
+
+    with pytest.raises(ConfigError, match="do the work in a step"):
+        Agent("a").webhook("github")(issue)
+
+
+def test_retry_and_timeout_of_a_step() -> None:
+    agent = Agent("a")
+    agent.step(retry=Retry(attempts=2), timeout="2m")(good)
+    assert agent.steps["good"].retry.attempts == 2
+    assert agent.steps["good"].timeout_s == 120.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250ms", 0.25), ("30s", 30.0), ("2m", 120.0), ("1h", 3600.0), ("2d", 172_800.0),
+        ("1.5h", 5400.0), (" 2m ", 120.0), (3, 3.0), (0.5, 0.5), (None, None),
+    ],
+)  # fmt: skip
+def test_durations(text: str | float | None, seconds: float | None) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "m", "2 m", "-1s", "2min", "1h30m", "2m\n3s"])
+def test_texts_that_are_no_duration(text: str) -> None:
+    with pytest.raises(ConfigError, match="a duration looks like"):
+        duration_s(text)
+
+
+@pytest.mark.parametrize("value", ["0s", 0, -1, float("nan")])
+def test_durations_that_are_not_above_zero(value: str | float) -> None:
+    with pytest.raises(ConfigError, match="must be greater than 0"):
+        duration_s(value)
+
+
+@pytest.mark.parametrize("run_id", ["a", "0", "a:b:0:1", "A.b_c~d=e+f-g", "x" * 256])
+def test_a_run_id(run_id: str) -> None:
+    assert check_run_id(run_id) == run_id
+
+
+@pytest.mark.parametrize(
+    "run_id", ["", "@applied", "-a", "a b", "a/b", "a\n", "ä", "x" * 257, None, 1, b"a"]
+)
+def test_what_cannot_be_a_run_id(run_id: object) -> None:
+    with pytest.raises(ValueError, match="run_id must be 1 to 256 characters"):
+        check_run_id(run_id)
