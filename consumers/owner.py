@@ -66,6 +66,9 @@ class Limits:
     gather_s: float = 0.002
     #: before a step that was given up for want of a lease is tried again
     lost_retry_s: float = 0.5
+    #: at a rebalance, how long running steps may take to finish before their partition may move;
+    #: the whole group waits for that
+    handover_s: float = 3.0
     #: how long the receipt of a finished run is kept
     dedup_window_ms: int = 14 * 86_400_000
 
@@ -138,6 +141,7 @@ class Owner:
         self._swept = False
         self._paused = False
         self._draining = False
+        self._holding = False
         self._wake = asyncio.Event()
         #: steps whose outcome has not come yet
         self._running = 0
@@ -224,7 +228,9 @@ class Owner:
             self._log.pause(self.partition)
 
     def resumed(self) -> None:
-        """A rebalance left the partition with this owner: read on where it stood."""
+        """A rebalance left the partition with this owner: go on where it stood."""
+        self._holding = False
+        self._dispatch.ready(self)
         if self.ready:
             progress = self._committer.progress
             self._log.resume(self.partition, {kind: progress[kind].next for kind in INPUT_KINDS})
@@ -347,7 +353,7 @@ class Owner:
 
     def dispatch_one(self) -> bool:
         """Begin one step that is waiting, runs under way first. False: there is none."""
-        if self._draining or not self.ready:
+        if self._draining or self._holding or not self.ready:
             return False
         while self._tasks or self._starts:
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
@@ -587,6 +593,10 @@ class Owner:
         """Steps that are running, and decisions that are not committed yet."""
         running = sum(flight.call is not None for flight in self._flights.values())
         return running + len(self._committer) + self._committer.busy
+
+    def hold(self) -> None:
+        """Begin no further step until the partition is known to stay."""
+        self._holding = True
 
     def drain(self) -> None:
         """Begin no further step; what is running is still committed."""

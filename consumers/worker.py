@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 import structlog
 
@@ -107,7 +108,7 @@ class Worker:
         Returns True when nothing had to be given up. Raises what ended the poll task, if anything
         did; the process should then exit, for its supervisor to start it anew.
         """
-        await self._log.start(self._changed)
+        await self._log.start(self._changed, self._rebalancing)
         polling = asyncio.create_task(self._poll())
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -148,6 +149,13 @@ class Worker:
                 self._logger.info("worker_ready", partitions=self.partitions)
 
     # Partitions come and go ------------------------------------------------------------------
+
+    async def _rebalancing(self) -> None:
+        """Finish what is running, so that whoever gets a partition does not run it again. Longer
+        steps are not waited for: they run again where their partition goes."""
+        for owner in self._owners.values():
+            owner.hold()
+        await self._settle(self._limits.handover_s, asyncio.Event())
 
     def _changed(self, change: Assignment) -> None:
         self._logger.info(
@@ -216,19 +224,21 @@ class Worker:
         self._draining = True
         for owner in self._owners.values():
             owner.drain()
-        deadline_s = self._clock.monotonic_s() + drain_s
+        await self._settle(drain_s, hurry)
+        given_up = self._in_flight()
+        self._logger.info("drained", given_up=given_up)
+        return given_up == 0
+
+    async def _settle(self, within_s: float, hurry: asyncio.Event) -> None:
+        """Wait until nothing is in flight any more, so long at most, or until `hurry`."""
+        deadline_s = self._clock.monotonic_s() + within_s
         while self._in_flight() and not hurry.is_set():
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
-            try:
-                async with asyncio.timeout(min(0.05, left_s)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(0.02, left_s)):
                     await hurry.wait()
-            except TimeoutError:
-                pass
-        given_up = self._in_flight()
-        self._logger.info("drained", given_up=given_up)
-        return given_up == 0
 
     def _in_flight(self) -> int:
         return sum(owner.in_flight for owner in self._owners.values())

@@ -17,7 +17,7 @@ every private name that is used here):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -57,6 +57,7 @@ class KafkaLog:
         self._assignor = CopartitionedSticky((topics.commands, topics.tasks), partitions)
         self._consumer: AIOKafkaConsumer | None = None
         self._on_change: Callable[[Assignment], None] | None = None
+        self._on_rebalance: Callable[[], Awaitable[None]] | None = None
         self._mine: frozenset[int] = frozenset()
         self._generation = -1
         self._rebalancing = True
@@ -66,9 +67,14 @@ class KafkaLog:
     def partitions(self) -> int:
         return self._partitions
 
-    async def start(self, on_change: Callable[[Assignment], None]) -> None:
+    async def start(
+        self,
+        on_change: Callable[[Assignment], None],
+        on_rebalance: Callable[[], Awaitable[None]],
+    ) -> None:
         settings = self._settings
         self._on_change = on_change
+        self._on_rebalance = on_rebalance
         self._consumer = AIOKafkaConsumer(
             **(settings.kafka() | {"client_id": self._instance}),
             group_id=self._topics.group,
@@ -195,8 +201,11 @@ class KafkaLog:
             except KafkaError as error:
                 log.warning("leave_failed", group=self._topics.group, error=repr(error))
 
-    def _revoked(self) -> None:
+    async def _revoked(self) -> None:
+        """Heartbeats go on while this is awaited (they do not in the assignment callback)."""
         self._rebalancing = True
+        if self._mine and self._on_rebalance is not None:
+            await self._on_rebalance()
 
     def _assigned(self, assigned: set[TopicPartition]) -> None:
         consumer = self._live
@@ -306,9 +315,9 @@ class _Listener(ConsumerRebalanceListener):
     def __init__(self, log_: KafkaLog) -> None:
         self._log = log_
 
-    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         del revoked
-        self._log._revoked()
+        await self._log._revoked()
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         self._log._assigned(assigned)

@@ -16,6 +16,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
+    IllegalOperation,
     InvalidProducerEpoch,
     KafkaError,
     MessageSizeTooLargeError,
@@ -37,6 +38,12 @@ RETIRE_S = 2.0
 def commit_deadline_s(settings: Settings) -> float:
     """After this the broker has long decided a transaction that it got."""
     return settings.transaction_timeout_ms / 1000 + 2.0
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """The first failure ends the transaction; asyncio need not report the others."""
+    if not future.cancelled():
+        future.exception()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,12 @@ class TransactionalProducer:
         producer = self._producer
         self._ends_sent = 0
         await producer.begin_transaction()
-        sent = await self._send(producer, records)
+        try:
+            sent = await self._send(producer, records)
+        except IllegalOperation:
+            # aiokafka gave the transaction up while batches were being handed over, and knows why
+            producer._txn_manager._transaction_waiter.result()
+            raise
         # A failed send does not fail the transaction: every one is looked at before the commit.
         # The offsets come after: while they are being added, a broker that verifies transactions
         # (KIP-890) turns produce requests away.
@@ -178,6 +190,7 @@ class TransactionalProducer:
                 builder.close()
                 count = builder.record_count()
                 written = await producer.send_batch(builder, place.topic, partition=place.partition)
+                written.add_done_callback(_looked_at)
                 sent.append(_Batch(written, place, count, largest))
         return sent
 

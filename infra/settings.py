@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     rebalance_timeout_ms: Count = 30_000
     heartbeat_interval_ms: Count = 1_000
     #: on SIGTERM, how long running steps may take to finish
-    drain_timeout_s: Annotated[float, Field(gt=0)] = 25.0
+    drain_timeout_s: Annotated[float, Field(gt=0)] = 20.0
     #: largest record, batch overhead included
     record_max_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     #: how long a finished run answers a repeated start

@@ -6,7 +6,7 @@ producers need; `Clock` and `Deliver` keep time and HTTP out of everything but i
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -70,9 +70,16 @@ class Log(Protocol):
     def partitions(self) -> int:
         """How many partitions every topic of the agent has."""
 
-    async def start(self, on_change: Callable[[Assignment], None]) -> None:
-        """Join the group. `on_change` is called with every gained partition already paused; it
-        must not block."""
+    async def start(
+        self,
+        on_change: Callable[[Assignment], None],
+        on_rebalance: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Join the group.
+
+        `on_rebalance` is awaited before the worker joins anew, while its partitions are still its
+        own: the others wait for it. `on_change` is called with every gained partition already
+        paused; it must not block."""
 
     async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
         """Read what has come in. Never cancel it: only its own timeout may end it."""

@@ -127,7 +127,7 @@ class Cluster:
             clock=self.clock,
             limits=Limits(
                 record_bytes=self.settings.record_max_bytes - BATCH_OVERHEAD,
-                **({"idle_commit_s": 0.2} | limits),
+                **({"idle_commit_s": 0.2, "handover_s": 0.2} | limits),
             ),
             in_flight=in_flight,
         )
@@ -222,12 +222,17 @@ class Cluster:
     # Looking ---------------------------------------------------------------------------------
 
     async def read(self, topic: str, *, isolation: str = "read_committed") -> list[ConsumerRecord]:
-        """Every record of a topic that a reader can see now, by partition and offset."""
+        """Every record of a topic up to what has been written now, by partition and offset.
+
+        A transaction that is being completed is waited for: its markers reach one partition after
+        the other.
+        """
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.settings.bootstrap_servers,
             isolation_level=isolation,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            fetch_max_wait_ms=50,
         )
         await consumer.start()
         try:
@@ -235,11 +240,19 @@ class Cluster:
             tps = [TopicPartition(topic, p) for p in sorted(partitions)]
             consumer.assign(tps)
             await consumer.seek_to_beginning(*tps)
-            ends = await consumer.end_offsets(tps)
+            ends: dict[TopicPartition, int] = {}
             found: list[ConsumerRecord] = []
-            while any([await consumer.position(tp) < ends[tp] for tp in tps]):
-                for records in (await consumer.getmany(timeout_ms=100)).values():
+            left = tps
+            while left:
+                for records in (await consumer.getmany(timeout_ms=50)).values():
                     found += records
+                for tp in tps:
+                    high = consumer.highwater(tp)
+                    if high is not None:
+                        ends.setdefault(tp, high)
+                left = [
+                    tp for tp in tps if tp not in ends or await consumer.position(tp) < ends[tp]
+                ]
             return sorted(found, key=lambda r: (r.partition, r.offset))
         finally:
             await consumer.stop()

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.errors import PolicyViolationError, RequestTimedOutError
 from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
@@ -116,7 +116,15 @@ class KafkaAdapter:
             policy = {"cleanup.policy": "compact,delete"}
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, policy)])
             await admin.close()
-        await self._kafka.delete_before(topic, partition, offset)
+
+        async def deleted() -> bool:
+            try:
+                await self._kafka.delete_before(topic, partition, offset)
+            except PolicyViolationError:  # the new policy has not reached the log yet
+                return False
+            return True
+
+        await until(deleted, what="the records to be deleted")
 
     def lose_answer(self, ownership: Ownership) -> None:
         async def lose(send: Callable[[], Awaitable[Any]]) -> Any:
@@ -202,9 +210,19 @@ class Member:
     read: list[tuple[InputKind, In]] = field(default_factory=list)
     owned: list[Ownership] = field(default_factory=list)
     polling: asyncio.Task[None] | None = None
+    #: what a rebalance waits for, and how often it did
+    may_move: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+
+    def __post_init__(self) -> None:
+        self.may_move.set()
+
+    async def rebalancing(self) -> None:
+        self.asked += 1
+        await self.may_move.wait()
 
     async def join(self) -> None:
-        await self.log.start(self.changes.append)
+        await self.log.start(self.changes.append, self.rebalancing)
         self.polling = asyncio.create_task(self._poll())
 
     async def _poll(self) -> None:
@@ -287,6 +305,15 @@ async def restored(
     offsets = [record.offset for record in records]
     assert offsets == sorted(offsets)
     return [record.value for record in records], position
+
+
+async def until_committed(ownership: Ownership, offsets: Mapping[InputKind, int]) -> None:
+    """A commit returns before the group has its offsets; only a new owner waits for them."""
+
+    async def reached() -> bool:
+        return await ownership.committed() == offsets
+
+    await until(reached, what=f"the group to have {offsets}")
 
 
 class TestLog:
@@ -397,6 +424,19 @@ class TestLog:
         member.clock.ahead_s = lease_s
         assert member.log.lease_left_s() == 0
         await until(lambda: member.log.lease_left_s() > 0, what="a heartbeat to renew the lease")
+
+    async def test_no_partition_moves_before_its_owner_says_that_it_may(
+        self, adapter: Adapter, group: Group
+    ) -> None:
+        first = await group.join()
+        await first.until_changes(1)
+        first.may_move.clear()
+        second = await group.join()
+        await until(lambda: first.asked == 1, what="the owner to be asked")
+        assert second.changes == []
+        first.may_move.set()
+        change = await second.until_changes(1)
+        assert len(change.gained) == 1
 
     async def test_there_is_no_lease_while_the_group_rebalances(
         self, adapter: Adapter, group: Group
@@ -531,7 +571,7 @@ class TestLog:
         member = await group.join()
         ownership = await member.own(0)
         await ownership.commit([Out(topics.state, 0, b"k", b"1")], {"commands": 1, "tasks": 0})
-        assert await ownership.committed() == {"commands": 2, "tasks": 0}
+        await until_committed(ownership, {"commands": 2, "tasks": 0})
 
     # Restoring -------------------------------------------------------------------------------
 
@@ -592,7 +632,7 @@ class TestLog:
         assert await adapter.visible(topics.state) == [b"state"]
         assert await adapter.visible(topics.events) == many
         assert await adapter.visible(topics.tasks) == [b"elsewhere"]
-        assert await ownership.committed() == {"commands": 3, "tasks": 0}
+        await until_committed(ownership, {"commands": 3, "tasks": 0})
 
     async def test_a_record_too_large_leaves_nothing_behind_and_the_ownership_as_it_was(
         self, adapter: Adapter, group: Group
@@ -609,7 +649,7 @@ class TestLog:
         assert told.value.size > told.value.limit == RECORD_MAX_BYTES
         assert await ownership.committed() == {"commands": None, "tasks": None}
         await ownership.commit([Out(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0})
-        assert await ownership.committed() == {"commands": 1, "tasks": 0}
+        await until_committed(ownership, {"commands": 1, "tasks": 0})
         assert await adapter.visible(topics.state) == [b"2"]
         assert await adapter.visible(topics.tasks) == []
         await second.own(0)

@@ -83,6 +83,28 @@ async def test_a_step_in_work_is_not_begun_again_however_often_the_group_rebalan
         await kafka.check_history(agent)
 
 
+async def test_a_step_that_ends_in_time_is_not_run_again_where_its_partition_goes(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent) as kafka:
+        runs = [kafka.run_on(0), kafka.run_on(1)]
+        for run_id in runs:
+            watched.hold(run_id)
+        first = await kafka.work(watched.on("A"), handover_s=30.0)
+        for run_id in runs:
+            await kafka.start(agent, run_id)
+        await until(lambda: len(watched.begun) == 2, what="both steps to begin")
+        await kafka.work(watched.on("B"), slot=1, ready=False)
+        await until(lambda: first.worker._owners[0]._holding, what="the rebalance")
+        for run_id in runs:
+            watched.let_go(run_id)
+        await kafka.until_status(agent, runs, "completed")
+        await serves(first, 0)
+        assert [watched.times(run_id) for run_id in runs] == [1, 1]
+
+
 async def test_a_partition_that_stays_reads_on_after_a_rebalance(
     bootstrap: str, app: str, agent_name: str
 ) -> None:

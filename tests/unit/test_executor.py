@@ -56,6 +56,10 @@ class Bench:
         return outcome
 
 
+def names_of_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     executor = Executor(SystemClock())
@@ -240,6 +244,8 @@ async def test_an_attempt_that_takes_too_long_is_over_and_the_next_one_need_not_
         bench.submit_to(agent, fn.__name__, "r", b"0")
         await until(lambda n=n: len(bench.outcomes) == n, timeout_s=10.0, what="a timeout")  # type: ignore[misc]
     end.set()
+    await until(lambda: "surefoot-step" not in names_of_threads(), what="the threads to end")
+    assert await bench.executor.probe(10.0)  # and their ends to be heard of
     for _, outcome in bench.outcomes:
         assert isinstance(outcome, Failed)
         assert (outcome.failure.code, outcome.retryable) == ("timeout", True)
