@@ -46,7 +46,7 @@ class OneLoopExecutor(Executor):
         """Nothing of its own to stop."""
 
     def _direct(self, receive: Callable[[T], None]) -> Direct[T]:
-        return Direct(self._loop, receive)
+        return Direct(self._loop, self._loop, receive)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 Source = tuple[InputKind, int]
 
 #: most decisions in one transaction
-BATCH_MAX = 256
+BATCH_MAX = 128
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

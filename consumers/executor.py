@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,44 +76,51 @@ class Call:
 
 
 class Mailbox(Generic[T]):
-    """Hands items from any thread to a loop; wakes it once for all that are waiting."""
+    """Hands items from one loop to another, all that came up in one turn of the loop at once.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Callable[[T], None]) -> None:
-        self._loop = loop
+    Each hand-over wakes the other thread and lets go of the interpreter lock, which costs more than
+    the item; so it is put off to the end of the turn.
+    """
+
+    def __init__(
+        self,
+        sender: asyncio.AbstractEventLoop,
+        receiver: asyncio.AbstractEventLoop,
+        receive: Callable[[T], None],
+    ) -> None:
+        self._sender = sender
+        self._receiver = receiver
         self._receive = receive
-        self._items: deque[T] = deque()
-        self._lock = threading.Lock()
-        self._scheduled = False
+        self._items: list[T] = []
 
     def post(self, item: T) -> None:
-        with self._lock:
-            self._items.append(item)
-            if self._scheduled:
-                return
-            self._scheduled = True
-        try:
-            self._loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:  # that loop is closed: nobody is left to tell
-            self._items.clear()
+        """Call on the sender's loop."""
+        if not self._items:
+            self._sender.call_soon(self._hand_over)
+        self._items.append(item)
 
-    def _drain(self) -> None:
-        with self._lock:
-            items, self._items = self._items, deque()
-            self._scheduled = False
+    def _hand_over(self) -> None:
+        items, self._items = self._items, []
+        with suppress(RuntimeError):  # the receiver's loop is closed: nobody is left to tell
+            self._receiver.call_soon_threadsafe(self._take, items)
+
+    def _take(self, items: list[T]) -> None:
         for item in items:
             self._receive(item)
 
 
 class Executor:
-    """Runs calls on a thread of its own and reports each outcome on the engine's loop."""
+    """Runs calls on a thread of its own and reports each outcome on the engine's loop, on which it
+    is made and called."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="surefoot-steps", daemon=True)
-        self._calls: Mailbox[Call] = Mailbox(self._loop, self._begin)
-        self._cancels: Mailbox[Call] = Mailbox(self._loop, self._cancel)
-        self._outcomes: Mailbox[tuple[Call, Outcome]] | None = None
+        engine = asyncio.get_running_loop()
+        self._calls = Mailbox(engine, self._loop, self._begin)
+        self._cancels = Mailbox(engine, self._loop, self._cancel)
+        self._outcomes = Mailbox(self._loop, engine, self._report)
         #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
         self._live: dict[tuple[str, str, int], Call] = {}
         self._twins: dict[tuple[str, str, int], Call] = {}
@@ -122,8 +128,7 @@ class Executor:
         self._stopping = False
 
     def start(self) -> None:
-        """Call on the engine's loop."""
-        self._outcomes = Mailbox(asyncio.get_running_loop(), self._report)
+        """Begin to take calls."""
         self._thread.start()
 
     def submit(self, call: Call) -> None:
@@ -205,7 +210,6 @@ class Executor:
 
     def _ended(self, call: Call, task: asyncio.Task[Outcome]) -> None:
         self._active.pop(call, None)
-        assert self._outcomes is not None
         self._outcomes.post((call, Lost() if task.cancelled() else task.result()))
 
     async def _attempt(self, call: Call) -> Outcome:

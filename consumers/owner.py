@@ -24,7 +24,7 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.committer import Committer, Item, Source
+from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Source
 from surefoot.consumers.executor import Call, Executor, Failed, Lost, Outcome
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import digest
@@ -63,7 +63,7 @@ class Limits:
     #: with nothing to do for this long, offsets are committed up to the markers
     idle_commit_s: float = 1.0
     #: how long decisions that are ready wait for steps that are running, to share a transaction
-    gather_s: float = 0.002
+    gather_s: float = 0.005
     #: before a step that was given up for want of a lease is tried again
     lost_retry_s: float = 0.5
     #: at a rebalance, how long running steps may take to finish before their partition may move;
@@ -138,6 +138,7 @@ class Owner:
         self._early: list[In] = []
         #: runs of a newer version of the agent: left alone for a worker that knows it
         self._held: set[str] = set()
+        self._look_for_long_s = 0.0
         self._swept = False
         self._paused = False
         self._draining = False
@@ -165,6 +166,7 @@ class Owner:
                 await self._gather()
                 for item in await self._committer.commit():
                     self._apply(item)
+                self._dispatch.ready(self)
                 early, self._early = self._early, []
                 for record in early:
                     self._task(record)
@@ -310,13 +312,13 @@ class Owner:
         except UndecodableError as error:
             return self._dead(source, record, Failure(code="undecodable", message=str(error)))
         run_id, seq = task["run_id"], task["seq"]
-        if self._reroute(source, record, run_id):
+        flight = self._flights.get(run_id)
+        run = flight.run if flight is not None else self._store.live.get(run_id)
+        if run is None and self._reroute(source, record, run_id):
             return None
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
             return self._dead(source, record, failure)
-        flight = self._flights.get(run_id)
-        run = flight.run if flight is not None else self._store.live.get(run_id)
         if flight is not None and flight.run.seq == seq:
             flight.sources.append(source)  # a copy of the task in work
             return None
@@ -355,10 +357,12 @@ class Owner:
         """Begin one step that is waiting, runs under way first. False: there is none."""
         if self._draining or self._holding or not self.ready:
             return False
+        if len(self._committer) >= BATCH_MAX:  # commits do not keep up; `serve` goes on after one
+            return False
         while self._tasks or self._starts:
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
             flight = self._flights.get(run_id)
-            if flight is not None and flight.call is None:
+            if flight is not None and flight.call is None and not flight.decided:
                 self._begin(flight)
                 break
         else:
@@ -397,10 +401,13 @@ class Owner:
                 asyncio.get_running_loop().call_later(
                     self._limits.lost_retry_s, self._again, flight
                 )
+                return
             case Failed():
                 self._decided(flight, self._failed(flight.run, outcome))
             case Returned():
                 self._decided(flight, outcome)
+        flight.call = None
+        self._dispatch.release()
 
     def _again(self, flight: Flight) -> None:
         if self._flights.get(flight.run.run_id) is flight:
@@ -468,9 +475,12 @@ class Owner:
         """Append the task of a long step again, so that its old offset can be committed. The copy
         is recognised as the one already in work."""
         now_s = self._clock.monotonic_s()
+        if now_s < self._look_for_long_s:
+            return
+        self._look_for_long_s = now_s + self._limits.forward_after_s / 30
         for flight in self._flights.values():
             old = now_s - flight.since_s >= self._limits.forward_after_s
-            if flight.call is not None and not flight.decided and flight.sources and old:
+            if flight.call is not None and flight.sources and old:
                 flight.since_s = now_s
                 if flight.run.status == "running":
                     self._decided(flight, Forward())
@@ -540,8 +550,6 @@ class Owner:
         del self._flights[run.run_id]
         for kind, offset in flight.sources:  # copies that came while this was being committed
             self._committer.progress[kind].done(offset)
-        if flight.call is not None:
-            self._dispatch.release()
         if run.status == "waiting":
             heapq.heappush(self._timers, (run.due_ms or 0, run.run_id))
         if self.agent.ordered:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from surefoot.state.model import Status
 
@@ -19,8 +19,7 @@ INPUT_KINDS: tuple[InputKind, InputKind] = ("commands", "tasks")
 Headers = Sequence[tuple[str, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(NamedTuple):
     """One record as read: raw bytes, and where it stood."""
 
     topic: str
@@ -32,8 +31,7 @@ class In:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
+class Out(NamedTuple):
     """One record to write. The partition is always explicit."""
 
     topic: str

@@ -425,9 +425,7 @@ class TestLog:
         assert member.log.lease_left_s() == 0
         await until(lambda: member.log.lease_left_s() > 0, what="a heartbeat to renew the lease")
 
-    async def test_no_partition_moves_before_its_owner_says_that_it_may(
-        self, adapter: Adapter, group: Group
-    ) -> None:
+    async def test_no_partition_moves_before_its_owner_says_that_it_may(self, group: Group) -> None:
         first = await group.join()
         await first.until_changes(1)
         first.may_move.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from hypothesis import given, settings
@@ -38,27 +38,24 @@ PAYLOADS = st.sampled_from([b"null", b"1", b'{"k":"\xc3\xa9"}'])
 FAILURES = st.builds(
     Failure,
     code=st.sampled_from(["step_raised", "timeout"]),
-    message=st.text(max_size=20),
+    message=st.text(max_size=5),
     kind=st.sampled_from(["", "ValueError"]),
     step=st.none() | STEPS,
     attempt=st.integers(0, 5),
 )
-STARTED_MS = st.none() | st.integers(0, 2**53)
+STARTED_MS = st.sampled_from([None, 0, 2**53])
 
 
-def starts(run_id: str) -> st.SearchStrategy[Input]:
-    return st.builds(
-        Start,
-        run_id=st.just(run_id),
-        agent=st.just("x"),
-        version=st.integers(1, 3),
-        step=STEPS,
-        payload=PAYLOADS,
-        input_digest=st.binary(min_size=8, max_size=8),
-        traceparent=st.none() | st.just("00-1-2-00"),
-    )
-
-
+STARTS: st.SearchStrategy[Start] = st.builds(
+    Start,
+    run_id=st.just("a"),
+    agent=st.just("x"),
+    version=st.integers(1, 3),
+    step=STEPS,
+    payload=PAYLOADS,
+    input_digest=st.sampled_from([b"\0" * 8, b"\xff" * 8]),
+    traceparent=st.sampled_from([None, "00-1-2-00"]),
+)
 EFFECTS = st.builds(
     Effect, agent=st.just("outbox"), run_id=st.just("x:a:0:0"), payload=st.just(b"{}")
 )
@@ -82,19 +79,17 @@ OTHERS: st.SearchStrategy[Input] = st.one_of(
     st.just(Queue()),
     st.just(Forward()),
     returned(STEPS),
-    raised(st.integers(0, 10**9)),
+    raised(st.integers(0, 1000)),
     returned(STEPS),
-    raised(st.integers(0, 10**9)),
+    raised(st.integers(0, 1000)),
     returned(st.none()),
     raised(st.none()),
     st.builds(Quarantine, failure=FAILURES),
 )
 #: what comes to a run: a start, which is refused when there is such a run, and then another input
 #: or None: its receipt is tombstoned, if it has one
-Happening = tuple[str, Input, Input | None]
-HAPPENINGS = st.sampled_from(RUN_IDS).flatmap(
-    lambda run_id: st.tuples(st.just(run_id), starts(run_id), OTHERS | st.none())
-)
+Happening = tuple[str, Start, Input | None]
+HAPPENINGS = st.tuples(st.sampled_from(RUN_IDS), STARTS, OTHERS | st.none())
 HISTORIES = st.lists(HAPPENINGS, max_size=15)
 #: a slow machine is no failure
 QUICK = settings(max_examples=60, deadline=None)
@@ -134,7 +129,7 @@ class Partition:
 def lived(history: Iterable[Happening]) -> Partition:
     partition = Partition()
     for run_id, start, event in history:
-        partition.happen(run_id, start)
+        partition.happen(run_id, replace(start, run_id=run_id))
         partition.happen(run_id, event)
     return partition
 
@@ -184,7 +179,7 @@ def test_a_compacted_log_restores_the_same(history: list[Happening]) -> None:
 
 
 @QUICK
-@given(HISTORIES, starts("a"), OTHERS)
+@given(HISTORIES, STARTS, OTHERS)
 def test_what_is_not_legal_moves_nothing_and_says_why(
     history: list[Happening], start: Input, other: Input
 ) -> None:
@@ -201,7 +196,7 @@ def test_what_is_not_legal_moves_nothing_and_says_why(
 
 
 @QUICK
-@given(HISTORIES, starts("a"), OTHERS)
+@given(HISTORIES, STARTS, OTHERS)
 def test_applied_twice_is_once_or_refused_or_the_next_attempt_and_never_the_same_one(
     history: list[Happening], start: Input, other: Input
 ) -> None:
@@ -246,6 +241,9 @@ def check_life(events: list[EventRecord]) -> None:
     ends = ("step.completed", "run.completed", "step.retrying", "run.failed")
     attempts = [(event.seq, event.attempt) for event in events if event.type in ends]
     assert attempts == sorted(set(attempts))
+    for seq in {seq for seq, _ in attempts}:
+        of_seq = [attempt for other, attempt in attempts if other == seq]
+        assert of_seq == list(range(len(of_seq)))
     done = [e.seq for e in events if e.type in ("step.completed", "run.completed")]
     assert done == list(range(len(done)))
     last = ("run.completed", "run.failed", "run.attention")
