@@ -26,7 +26,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
 from surefoot.infra.assignor import CopartitionedSticky
-from surefoot.infra.kafka_txn import TransactionalProducer, commit_deadline_s
+from surefoot.infra.kafka_shared import close_client
+from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputKind, Out
@@ -230,14 +231,15 @@ class KafkaOwnership:
         self._producer = producer
         self._settings = log_._settings
         self._topics = log_._topics
+        self._reader: AIOKafkaConsumer | None = None
 
     async def committed(self) -> dict[InputKind, int | None]:
-        consumer = self._log._live
+        coordinator = self._log._live._coordinator
         inputs = self._log._inputs(self._partition)
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
-                found = await consumer._coordinator.fetch_committed_offsets(inputs)
-                firsts = await consumer.beginning_offsets(inputs)
+                found = await coordinator.fetch_committed_offsets(inputs)
+                firsts = await (await self._open_reader()).beginning_offsets(inputs)
         except (TimeoutError, KafkaError) as error:
             raise Unavailable(f"committed offsets: {error!r}") from error
         offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
@@ -256,22 +258,34 @@ class KafkaOwnership:
 
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
         tp = TopicPartition(self._topics.state, self._partition)
-        consumer = AIOKafkaConsumer(
-            **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=100,
-        )
         try:
-            await consumer.start()
-            consumer.assign([tp])
-            consumer.seek(tp, start or 0)
-            return await self._read_to_end(consumer, tp, apply)
+            reader = await self._open_reader()
+            reader.assign([tp])
+            reader.seek(tp, start or 0)
+            return await self._read_to_end(reader, tp, apply)
         except (TimeoutError, KafkaError) as error:
             raise Unavailable(f"restore of {tp.topic}/{tp.partition}: {error!r}") from error
         finally:
-            await consumer.stop()
+            await self._close_reader()
+
+    async def _open_reader(self) -> AIOKafkaConsumer:
+        """A consumer for the takeover alone: on the connection of the worker's own one, a question
+        would wait behind its long poll."""
+        if self._reader is None:
+            self._reader = AIOKafkaConsumer(
+                **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=100,
+            )
+            await self._reader.start()
+        return self._reader
+
+    async def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await close_client(reader, within_s=RETIRE_S)
 
     async def _read_to_end(
         self, consumer: AIOKafkaConsumer, tp: TopicPartition, apply: Callable[[list[In]], None]
@@ -308,6 +322,7 @@ class KafkaOwnership:
         return ends[TopicPartition(self._topics.state, self._partition)]
 
     async def close(self) -> None:
+        await self._close_reader()
         await self._producer.retire()
 
 
