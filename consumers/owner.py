@@ -162,6 +162,7 @@ class Owner:
             await self._wait()
             self._fire_timers()
             self._carry_forward()
+            self._forget_old()
             if self._committer:
                 await self._gather()
                 for item in await self._committer.commit():
@@ -560,24 +561,22 @@ class Owner:
 
     async def _tidy(self) -> None:
         """With nothing to commit: step over transaction markers, so that an idle group shows no
-        lag; run what the inputs should have asked for and did not; forget old receipts."""
+        lag; run what the inputs should have asked for and did not."""
         positions = await self._log.positions(self.partition)
         for kind, position in positions.items():
             self._committer.progress[kind].skip_to(position)
         if not self._swept and len(positions) == len(INPUT_KINDS):
             self._swept = True
             self._sweep()
+        if not self._committer:
+            await self._committer.commit_offsets()
+
+    def _forget_old(self) -> None:
+        """Tombstone the receipts whose dedup window is over."""
         oldest_ms = self._clock.now_ms() - self._limits.dedup_window_ms
         for run_id in self._store.expired(oldest_ms):
             self._store.forget(run_id)
-            self._add(
-                Item(
-                    sources=(),
-                    build=partial(self._tombstone, run_id),
-                )
-            )
-        if not self._committer:
-            await self._committer.commit_offsets()
+            self._add(Item(sources=(), build=partial(self._tombstone, run_id)))
 
     def _tombstone(self, run_id: str, headers: Headers) -> list[Out]:
         return [self._wire.tombstone(run_id, self.partition, headers)]

@@ -227,3 +227,28 @@ async def test_many_runs_share_the_slots_of_one_worker(
         await kafka.until_status(agent, runs, "completed")
         assert 1 <= most <= 3
         await kafka.check_history(agent)
+
+
+async def test_a_receipt_is_forgotten_when_its_window_is_over_and_not_before(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = chain(agent_name)
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        worker = await kafka.work(agent)
+        await kafka.start(agent, "r1")
+        await kafka.until_status(agent, "r1", "completed")
+        await worker.drain()
+        assert await kafka.status(agent, "r1") == "completed"
+        await kafka.work(agent, dedup_window_ms=0)
+
+        async def forgotten() -> bool:
+            states = await kafka.read(kafka.topics(agent).state)
+            return [r.value for r in states if r.key == b"r1"][-1] is None
+
+        await until(forgotten, what="the tombstone of the receipt")
+        await kafka.start(agent, "r1")
+
+        async def again() -> bool:
+            return names(await kafka.events(agent, "r1")).count("run.completed") == 2
+
+        await until(again, what="the run of a start after the window")

@@ -1,0 +1,66 @@
+"""A worker process ends itself when it is stuck, and drains when its supervisor is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+STUCK = """
+import threading
+from types import SimpleNamespace
+from surefoot.infra import worker_main
+from surefoot.infra.clock import SystemClock
+
+worker_main.STUCK_S = 0.2
+clock = SystemClock()
+worker_main.Watchdog([SimpleNamespace(polled_s={polled})], clock).start()
+threading.Event().wait({wait_s})
+"""
+
+ORPHAN = """
+import asyncio
+from surefoot.infra.worker_main import _follow_supervisor
+
+async def main():
+    stop = asyncio.Event()
+    print("following", flush=True)
+    await asyncio.gather(_follow_supervisor(stop, every_s=0.02), stop.wait())
+    print("drained", flush=True)
+
+asyncio.run(main())
+"""
+
+#: starts the orphan-to-be, waits until it follows, and is gone
+SUPERVISOR = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
+assert child.stdout.readline() == "following\\n"
+subprocess.Popen([sys.executable, "-c", "import sys; print(sys.stdin.read())"], stdin=child.stdout)
+"""
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *args],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_process_that_stops_polling_ends_itself_and_shows_where_it_stood() -> None:
+    ended = python(STUCK.format(polled="clock.monotonic_s() - 10", wait_s=30))
+    assert ended.returncode == 70
+    assert "Thread" in ended.stderr
+    assert "wait" in ended.stderr
+
+
+def test_a_process_that_polls_is_left_alone() -> None:
+    ended = python(STUCK.format(polled="float('inf')", wait_s=0.5))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_orphan_drains() -> None:
+    ended = python(SUPERVISOR, ORPHAN)
+    assert "drained" in ended.stdout, ended.stderr
