@@ -47,15 +47,29 @@ def said(folder: Path, name: str = "one") -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
+async def until_run(supervisor: Supervisor, folder: Path, *names: str, times: int = 1) -> None:
+    """Wait until each child has said so often that it is ready, and the supervisor knows the last
+    process of it (a child may speak before the call that started it has returned)."""
+
+    def known(name: str) -> bool:
+        process = supervisor.running.get(name)
+        return process is not None and process.returncode is None
+
+    await until(
+        lambda: all(said(folder, n).count("ready") == times and known(n) for n in names),
+        what=f"{names} to run",
+    )
+
+
 async def test_a_child_that_is_killed_is_started_again(tmp_path: Path) -> None:
     supervisor = Supervisor([child(tmp_path, "polite")], grace_s=10.0)
     running = asyncio.create_task(supervisor.run())
-    await until(lambda: "ready" in said(tmp_path), what="the child to run")
-    first = supervisor.running["one"]
-    os.kill(first.pid, signal.SIGKILL)
-    await until(lambda: said(tmp_path).count("ready") == 2, what="the child to run again")
+    await until_run(supervisor, tmp_path, "one")
+    first = supervisor.running["one"].pid
+    os.kill(first, signal.SIGKILL)
+    await until_run(supervisor, tmp_path, "one", times=2)
     assert supervisor.restarts == 1
-    assert supervisor.running["one"].pid != first.pid
+    assert supervisor.running["one"].pid != first
     supervisor.stop()
     assert await running == 0
     assert said(tmp_path) == ["begun polite one", "ready"] * 2 + ["asked"]
@@ -65,7 +79,7 @@ async def test_all_children_are_asked_and_the_worst_status_counts(tmp_path: Path
     children = [child(tmp_path, "polite", name=f"c{n}") for n in range(3)]
     supervisor = Supervisor(children, grace_s=10.0)
     running = asyncio.create_task(supervisor.run())
-    await until(lambda: all("ready" in said(tmp_path, c.name) for c in children), what="all to run")
+    await until_run(supervisor, tmp_path, *(c.name for c in children))
     assert {said(tmp_path, c.name)[0] for c in children} == {f"begun polite c{n}" for n in range(3)}
     supervisor.running["c1"].send_signal(signal.SIGSTOP)
     supervisor.stop()
@@ -79,7 +93,7 @@ async def test_a_child_that_does_not_finish_is_killed_when_the_grace_is_over(
 ) -> None:
     supervisor = Supervisor([child(tmp_path, "stubborn")], grace_s=0.3)
     running = asyncio.create_task(supervisor.run())
-    await until(lambda: "ready" in said(tmp_path), what="the child to run")
+    await until_run(supervisor, tmp_path, "one")
     supervisor.stop()
     assert await running == signal.SIGKILL
     assert said(tmp_path) == ["begun stubborn one", "ready", "asked"]
@@ -88,7 +102,7 @@ async def test_a_child_that_does_not_finish_is_killed_when_the_grace_is_over(
 async def test_asking_again_passes_the_second_signal_on(tmp_path: Path) -> None:
     supervisor = Supervisor([child(tmp_path, "stubborn")], grace_s=5.0)
     running = asyncio.create_task(supervisor.run())
-    await until(lambda: "ready" in said(tmp_path), what="the child to run")
+    await until_run(supervisor, tmp_path, "one")
     for times in (1, 2):
         supervisor.stop()
         await until(lambda n=times: said(tmp_path).count("asked") == n, what="a signal")  # type: ignore[misc]
