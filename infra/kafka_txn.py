@@ -167,8 +167,8 @@ class TransactionalProducer:
         return ends
 
     async def _send(self, producer: AIOKafkaProducer, records: Sequence[Out]) -> list[_Batch]:
-        """Hand over the records in batches of our own making, which costs a tenth of sending them
-        one by one. Those of one partition are in order."""
+        """Hand over the records in batches of our own making, which spares a future and a look-up a
+        record. Those of one partition are in order."""
         now_ms = self._clock.now_ms()
         by_place: dict[TopicPartition, list[Out]] = {}
         for record in records:
