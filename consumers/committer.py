@@ -1,10 +1,12 @@
-"""The one commit of one partition: what is decided becomes one transaction, or nothing.
+"""The one commit of one partition: what is to be decided becomes one transaction, or nothing.
 
-1. all decisions that are ready become one transaction: checkpoints, their records, the applied
-   offsets, and the group's offsets up to the lowest input still in work
+1. the inputs that are ready are decided, in the order in which they came, on the state that memory
+   has and the batch makes: their records, one checkpoint a run, the applied offsets, and the
+   group's offsets up to the lowest input still in work
 2. commit; nothing in memory has changed so far
-3. a clean commit is handed back, to be applied to memory; a fence ends the owner; anything else
-   is an unknown outcome: new epoch, read the state's tail back, and see whether it is there
+3. a clean commit is applied to memory; a fence ends the owner; anything else is an unknown
+   outcome: new epoch, read the state's tail back, and see whether it is there. If not, the inputs
+   are decided again, on what has been read
 """
 
 from __future__ import annotations
@@ -12,13 +14,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from surefoot.state.errors import FencedError, OutcomeUnknown, RecordTooLarge, Unavailable
-from surefoot.state.machine import decide
-from surefoot.state.model import Failure, Quarantine, Record, Run
+from surefoot.state.errors import (
+    FencedError,
+    OutcomeUnknown,
+    RecordRefused,
+    RecordTooLarge,
+    Unavailable,
+)
+from surefoot.state.machine import Rules, decide
+from surefoot.state.model import (
+    Entries,
+    Entry,
+    Failure,
+    Forget,
+    Input,
+    Quarantine,
+    Record,
+    Refusal,
+    Run,
+    Start,
+    State,
+)
 from surefoot.state.ports import (
     INPUT_KINDS,
     Clock,
@@ -44,28 +64,61 @@ BATCH_MAX = 128
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Item:
-    """One decision: its records belong together, and it completes its `sources`."""
+    """Inputs of one run that are decided together, or records that move no run; done with it are
+    its `sources`."""
 
-    sources: tuple[Source, ...]
-    #: its records, given their headers
-    build: Callable[[Headers], list[Out]]
-    #: the run before and after; None for an input that moves no run
-    before: Run | None = None
-    after: Run | None = None
-    #: records of earlier decisions on the run that are committed with this one
-    pending: tuple[Record, ...] = ()
+    sources: tuple[Source, ...] = ()
+    run_id: str = ""
+    inputs: tuple[Input, ...] = ()
+    #: records that move no run, given their headers
+    outs: Callable[[Headers], list[Out]] | None = None
+    #: called once it is committed, with why it moved nothing, if that is so
+    on_done: Callable[[Refusal | None], None] | None = None
+    refused: Refusal | None = field(default=None, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One run before and after a transaction."""
+
+    run_id: str
+    before: Run | None
+    after: Run | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """What a transaction will do to one run."""
+
+    run_id: str
+    before: State
+    after: State
+    records: list[Record] = field(default_factory=list)
+    outs: list[Out] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return self.after.run is not self.before.run
 
 
 class Committer:
     """Holds the ownership of one partition, and everything that goes through it."""
 
     def __init__(
-        self, *, partition: int, log: Log, wire: Wire, clock: Clock, record_bytes: int
+        self,
+        *,
+        rules: Rules,
+        partition: int,
+        log: Log,
+        wire: Wire,
+        clock: Clock,
+        record_bytes: int,
     ) -> None:
         self.store = RunStore()
         self.progress: dict[InputKind, Progress] = {}
         #: a commit is under way whose outcome is not known yet
         self.busy = False
+        self._rules = rules
         self._partition = partition
         self._log = log
         self._wire = wire
@@ -80,7 +133,7 @@ class Committer:
         return len(self._items)
 
     def add(self, item: Item) -> None:
-        """Make a decision part of the next transaction."""
+        """Make it part of the next transaction."""
         self._items.append(item)
 
     async def take(self) -> dict[InputKind, int | None]:
@@ -126,9 +179,10 @@ class Committer:
             return None
         return committed
 
-    async def commit(self) -> list[Item]:
-        """Commit what is ready. Returns the items to be applied to memory, in order; none when the
-        transaction turned out not to have happened (they are then still to be committed).
+    async def commit(self) -> tuple[list[Item], list[Moved]]:
+        """Commit what is ready, and apply it to memory. Returns the items that are done, in order,
+        and the runs that they moved; none when the transaction turned out not to have happened
+        (they are then still to be committed).
 
         Raises: FencedError. Under cancellation the outcome is unknown: retire the owner.
         """
@@ -150,59 +204,128 @@ class Committer:
         if ownership is not None:
             await ownership.close()
 
-    async def _commit(self, batch: list[Item], earlier: Sequence[Item] = ()) -> list[Item]:
-        """`earlier` items are committed, but not applied to memory yet."""
+    async def _commit(
+        self, batch: list[Item], earlier: Sequence[Item] = ()
+    ) -> tuple[list[Item], list[Moved]]:
+        """`earlier` items are committed, but their inputs are not marked as done yet."""
         txn = self._clock.unique().encode()
-        outs, batch = self._build(batch, txn)
+        outs, drafts = self._build(batch, txn)
         offsets = self._offsets([*earlier, *batch])
         applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
         outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),)))
         assert self._ownership is not None
         try:
             self._state_position = await self._ownership.commit(outs, offsets)
-        except RecordTooLarge as error:
+        except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:
             log.warning(
                 "commit_unknown", partition=self._partition, items=len(batch), error=str(error)
             )
             if not await self._settle(batch, txn):
-                return []
+                return [], []
         self._committed.update(offsets)
-        return batch
+        return batch, [self._remember(draft) for draft in drafts]
 
-    def _build(self, batch: list[Item], txn: bytes) -> tuple[list[Out], list[Item]]:
-        """The records of the batch; what is too large for its topic is replaced."""
+    def _remember(self, draft: _Draft) -> Moved:
+        """It is committed: now, and only now, memory changes; in the order of the log."""
+        if draft.changed and draft.after.run is not None:
+            self.store.put(draft.after.run)
+        self.store.put_records(draft.run_id, draft.records)
+        return Moved(draft.run_id, draft.before.run, draft.after.run)
+
+    def _build(self, batch: list[Item], txn: bytes) -> tuple[list[Out], list[_Draft]]:
+        """The records of the batch; a run whose records do not fit waits for a person instead."""
+        runs: dict[str, list[Item]] = {}
         outs: list[Out] = []
-        kept: list[Item] = []
-        for decided in batch:
-            item = decided
-            made = item.build(self._headers(item, txn))
-            size = max((record_size(out) for out in made if out.topic != self._dead), default=0)
-            if size > self._record_bytes and item.before is not None:
-                item = self._oversized(item, size, self._record_bytes)
-                made = item.build(self._headers(item, txn))
-            outs.extend(made)
-            kept.append(item)
-        return outs, kept
+        for item in batch:
+            if item.outs is not None:
+                outs += item.outs(self._headers(item, txn))
+            elif item.inputs:
+                runs.setdefault(item.run_id, []).append(item)
+        drafts = []
+        for run_id, items in runs.items():
+            draft = self._draft(run_id, items, txn)
+            if self._too_large(draft):
+                draft = self._draft_what_fits(run_id, items, txn)
+            drafts.append(draft)
+            outs += draft.outs
+        return outs, drafts
 
-    @property
-    def _dead(self) -> str:
-        return dead_topic(self._wire.app)
+    def _draft(self, run_id: str, items: Sequence[Item], txn: bytes) -> _Draft:
+        """Decide all inputs of one run."""
+        now_ms = self._clock.now_ms()
+        before = self.store.state(run_id, self._rules.agent)
+        draft = _Draft(run_id=run_id, before=before, after=before)
+        seq = before.run.seq if before.run is not None else 0
+        mine = (("sf-run", run_id.encode()), ("sf-seq", b"%d" % seq))
+        headers: Headers = ()
+        for item in items:
+            headers = (*self._headers(item, txn), *mine)
+            item.refused = None
+            for event in item.inputs:
+                decision = decide(self._rules, draft.after, event, now_ms)
+                item.refused = decision.refused
+                draft.after = State(
+                    decision.run, _entries_after(draft.after.entries, decision.records)
+                )
+                draft.records += decision.records
+                draft.outs += [
+                    self._wire.out(record, run_id, self._partition, headers, now_ms)
+                    for record in decision.records
+                ]
+        if draft.changed and draft.after.run is not None:
+            count = len(draft.outs) + 1
+            run = draft.after.run
+            draft.outs.insert(0, self._wire.checkpoint(run, count, headers, self._partition))
+        return draft
+
+    def _too_large(self, draft: _Draft) -> int:
+        """Bytes of the draft's largest record, if that is over the limit; else 0."""
+        dead = dead_topic(self._wire.app)
+        sizes = [record_size(out) for out in draft.outs if out.topic != dead]
+        run = draft.after.run
+        if draft.changed and run is not None and run.status != "attention":
+            sizes[0] += FAILURE_BYTES
+        largest = max(sizes, default=0)
+        return largest if largest > self._record_bytes else 0
+
+    def _draft_what_fits(self, run_id: str, items: Sequence[Item], txn: bytes) -> _Draft:
+        """One input after the other: what makes a record that does not fit is replaced."""
+        done: list[Item] = []
+        for item in items:
+            draft = self._draft(run_id, [*done, item], txn)
+            if size := self._too_large(draft):
+                limit = self._record_bytes
+                reason = f"a record of {size} bytes is over the limit of {limit}"
+                self._park(item, draft.after.run, "too_large", reason)
+            done.append(item)
+        return self._draft(run_id, done, txn)
+
+    def _park(self, item: Item, run: Run | None, code: str, reason: str) -> None:
+        """Instead of what cannot be written: the run as it was, waiting for a person."""
+        step = run.step if run is not None else None
+        log.error("run_attention", run_id=item.run_id, code=code, error=reason)
+        room = self._record_bytes - PARKED_BYTES
+        starts = tuple(
+            replace(each, payload=b"") if len(each.payload) > room else each
+            for each in item.inputs
+            if isinstance(each, Start)
+        )
+        failure = Failure(
+            code=code,
+            message=f"what step {step!r} has come to cannot be written: {reason}",
+            step=step,
+            attempt=run.attempt if run is not None else 0,
+        )
+        item.inputs = (*starts, Quarantine(failure=failure))
 
     def _headers(self, item: Item, txn: bytes) -> Headers:
         source = b"timer"
         if item.sources:
             kind, offset = item.sources[0]
             source = f"{getattr(self._wire.topics, kind)}/{self._partition}/{offset}".encode()
-        if item.before is None:
-            return (("sf-txn", txn), ("sf-src", source))
-        return (
-            ("sf-txn", txn),
-            ("sf-src", source),
-            ("sf-run", item.before.run_id.encode()),
-            ("sf-seq", b"%d" % item.before.seq),
-        )
+        return (("sf-txn", txn), ("sf-src", source))
 
     def _offsets(self, batch: Sequence[Item]) -> dict[InputKind, int]:
         done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}
@@ -212,43 +335,24 @@ class Committer:
         return {kind: self.progress[kind].watermark(done[kind]) for kind in INPUT_KINDS}
 
     async def _commit_apart(
-        self, batch: list[Item], error: RecordTooLarge, earlier: Sequence[Item]
-    ) -> list[Item]:
-        """The log refused the batch for the size of a record: find whose it is."""
+        self, batch: list[Item], error: RecordRefused, earlier: Sequence[Item]
+    ) -> tuple[list[Item], list[Moved]]:
+        """The log refused the batch for one of its records: find whose it is."""
         if len(batch) > 1:
             done: list[Item] = []
+            moved: list[Moved] = []
             for item in batch:
-                done += await self._commit([item], done)
-            return done
+                items, runs = await self._commit([item], done)
+                done += items
+                moved += runs
+            return done, moved
         (item,) = batch
-        if item.before is None or item.after is None or item.after.status == "attention":
+        if not item.inputs or isinstance(item.inputs[-1], Quarantine):
             raise error
-        return await self._commit([self._oversized(item, error.size, error.limit)], earlier)
-
-    def _oversized(self, item: Item, size: int, limit: int) -> Item:
-        """Instead of what does not fit: the run as it was, waiting for a person."""
-        assert item.before is not None
-        run = item.before
-        failure = Failure(
-            code="too_large",
-            message=f"step {run.step!r} makes a record of {size} bytes, over the limit of {limit}",
-            step=run.step,
-            attempt=run.attempt,
-        )
-        log.error("run_attention", run_id=run.run_id, code=failure.code, error=failure.message)
-        if len(run.payload) > limit - PARKED_BYTES:  # its input is still in the start command
-            run = replace(run, payload=b"")
-        now_ms = self._clock.now_ms()
-        decision = decide(run, Quarantine(failure=failure), now_ms)
-        parked, records = decision.run, (*item.pending, *decision.records)
-        assert parked is not None
-        return Item(
-            sources=item.sources,
-            build=lambda h: self._wire.outs(parked, records, h, self._partition, now_ms),
-            before=item.before,
-            after=parked,
-            pending=item.pending,
-        )
+        run = self.store.state(item.run_id, self._rules.agent).run
+        code = "too_large" if isinstance(error, RecordTooLarge) else "no_topic"
+        self._park(item, run, code, str(error))
+        return await self._commit([item], earlier)
 
     async def _settle(self, batch: list[Item], txn: bytes) -> bool:
         """Find out what became of a transaction whose outcome is unknown: True when it has landed;
@@ -274,8 +378,22 @@ class Committer:
         return txn in seen
 
 
+def _entries_after(entries: Entries, records: Sequence[Record]) -> Entries:
+    changes = [record for record in records if isinstance(record, Entry | Forget)]
+    if not changes:
+        return entries
+    after = dict(entries)
+    for change in changes:
+        after.pop(change.slot, None)
+        if isinstance(change, Entry):
+            after[change.slot] = change
+    return after
+
+
 #: room that a checkpoint needs beside its payload when a run is parked for its size
 PARKED_BYTES = 16_384
+#: room that is left in every checkpoint, so that the run can still be parked with a reason
+FAILURE_BYTES = 1_024
 
 
 def start_offset(committed: int | None, applied: int | None) -> int | None:

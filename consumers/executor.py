@@ -12,20 +12,29 @@ once.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import structlog
 
-from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
-from surefoot.state.agent import RESULT, Agent, Done, Next, Step
-from surefoot.state.context import Context
-from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
-from surefoot.state.model import Failure, Returned
-from surefoot.state.ports import Clock
+from surefoot.consumers.attempt import (
+    Body,
+    Call,
+    Lost,
+    Note,
+    Outcome,
+    StepTimeout,
+    classify,
+    prepare,
+    verify,
+)
+from surefoot.state.errors import OwnershipLost
+from surefoot.state.model import Journaled
+from surefoot.state.ports import Clock, Piece
 
 log = structlog.get_logger(__name__)
 
@@ -33,46 +42,6 @@ T = TypeVar("T")
 
 #: how long a step may block the loop that is to stop, in seconds
 STOP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """The attempt failed; `retryable` False: another attempt cannot help."""
-
-    failure: Failure
-    retryable: bool
-    retry_after_s: float | None = None
-    started_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The attempt was given up by the engine. It does not count, whatever came of it."""
-
-
-Outcome = Returned | Failed | Lost
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Call:
-    """One attempt of one step."""
-
-    agent: Agent
-    step: Step
-    context: Context
-    payload: bytes
-    #: called once, on the engine's loop
-    on_done: Callable[[Outcome], None]
-    _task: asyncio.Task[Outcome] | None = field(default=None, init=False)
-    _given_up: bool = field(default=False, init=False)
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """Two calls with the same key are the same work: never in progress at once."""
-        return (self.context.agent, self.context.run_id, self.context.seq)
-
-    def describe(self) -> str:
-        return f"{self.context.agent}.{self.step.name} of run {self.context.run_id}"
 
 
 class Mailbox(Generic[T]):
@@ -121,6 +90,9 @@ class Executor:
         self._calls = Mailbox(engine, self._loop, self._begin)
         self._cancels = Mailbox(engine, self._loop, self._cancel)
         self._outcomes = Mailbox(self._loop, engine, self._report)
+        self._notes = Mailbox(self._loop, engine, self._note)
+        self._outputs = Mailbox(self._loop, engine, self._output)
+        self._recorded = Mailbox(engine, self._loop, _settle)
         #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
         self._live: dict[tuple[str, str, int], Call] = {}
         self._twins: dict[tuple[str, str, int], Call] = {}
@@ -148,6 +120,10 @@ class Executor:
             del self._twins[call.key]
         else:
             self._cancels.post(call)
+
+    def recorded(self, note: Note) -> None:
+        """The note is committed: the attempt goes on."""
+        self._recorded.post(note)
 
     def busy(self) -> list[str]:
         """What is in progress, longest first."""
@@ -183,6 +159,15 @@ class Executor:
         if not call._given_up:
             call.on_done(outcome)
 
+    def _note(self, note: Note) -> None:
+        if not note.call._given_up:
+            note.call.on_note(note)
+
+    def _output(self, item: tuple[Call, Piece]) -> None:
+        call, piece = item
+        if not call._given_up:
+            call.on_output(piece)
+
     # On the loop of the steps ----------------------------------------------------------------
 
     def _run(self) -> None:
@@ -213,22 +198,31 @@ class Executor:
         self._outcomes.post((call, Lost() if task.cancelled() else task.result()))
 
     async def _attempt(self, call: Call) -> Outcome:
-        started_ms = self._clock.now_ms()
+        started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
+        engine = _Attempt(self, call)
+        body: Body | None = None
         try:
-            payload = load(call.step.adapter, call.payload)
-            value = await self._body(call, payload)
-            return interpret(call, value, started_ms)
+            body = prepare(call, engine)
+            if call.resumed:
+                await verify(body, engine)
+            value = await self._body(call, body)
+            outcome: Outcome = body.outcome(value, started_ms, self._took_ms(started_s))
         except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
-            return classify(error, call, started_ms)
+            outcome = classify(error, call, body, started_ms, self._took_ms(started_s))
+        engine.over = True
+        return outcome
 
-    async def _body(self, call: Call, payload: Any) -> Any:
-        step = call.step
+    def _took_ms(self, started_s: float) -> int:
+        return max(0, round((self._clock.monotonic_s() - started_s) * 1000))
+
+    async def _body(self, call: Call, body: Body) -> Any:
+        step = body.step
         limit = asyncio.timeout(step.timeout_s)
         try:
             async with limit:
                 if step.is_async:
-                    return await step.fn(call.context, payload)
-                thread = asyncio.ensure_future(_in_thread(step.fn, call.context, payload))
+                    return await step.fn(*body.args)
+                thread = asyncio.ensure_future(_in_thread(step.fn, *body.args))
                 # Once nobody waits for it any more, asyncio would report how it ends as an error.
                 thread.add_done_callback(lambda over: over.cancelled() or over.exception())
                 try:
@@ -245,75 +239,39 @@ class Executor:
             raise
 
 
-class StepTimeout(RetryableError):
-    """An attempt took longer than its step allows."""
+class _Attempt:
+    """`ports.Engine` of one attempt."""
+
+    def __init__(self, executor: Executor, call: Call) -> None:
+        self._executor = executor
+        self._call = call
+        self.over = False
+
+    async def record(self, note: Journaled) -> None:
+        if self.over:
+            raise OwnershipLost
+        committed = asyncio.get_running_loop().create_future()
+        mine = replace(note, work=self._call.work)
+        self._executor._notes.post(Note(self._call, mine, committed))
+        await committed
+
+    async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        if inspect.iscoroutinefunction(inspect.unwrap(fn)):
+            return await fn(*args)
+        value = await _in_thread(fn, *args)
+        return await value if inspect.isawaitable(value) else value
+
+    def publish(self, piece: Piece) -> None:
+        if not self.over:
+            self._executor._outputs.post((self._call, piece))
+
+    def lease_left_s(self) -> float:
+        return self._call.lease_left_s()
 
 
-def interpret(call: Call, value: Any, started_ms: int) -> Outcome:
-    """What a step's return value means; refused when it cannot be stored."""
-    effects = call.context.effects()
-    match value:
-        case Next():
-            target = call.agent.step_of(value.step)
-            if target is None:
-                name = getattr(value.step, "__name__", repr(value.step))
-                return _refused(
-                    call, "unknown_step",
-                    f"Next names {name!r}, which is not a step of agent {call.agent.name!r}",
-                )  # fmt: skip
-            payload = dump(target.adapter, value.payload)
-            return Returned(
-                step=target.name, payload=payload, effects=effects, started_ms=started_ms
-            )
-        case Done():
-            payload = dump(RESULT, value.result)
-            return Returned(step=None, payload=payload, effects=effects, started_ms=started_ms)
-    return _refused(
-        call, "bad_return",
-        f"a step returns Next(...) or Done(...); {call.step.name!r} returned "
-        f"{type(value).__name__}",
-    )  # fmt: skip
-
-
-def classify(error: BaseException, call: Call, started_ms: int) -> Outcome:
-    """The outcome of an attempt that raised."""
-    if call._given_up or isinstance(error, OwnershipLost):
-        return Lost()
-    match error:
-        case StepTimeout():
-            code, retryable, message = "timeout", True, str(error)
-        case Unserialisable():
-            code, retryable, message = "unserialisable", False, str(error)
-        case BadPayload():
-            code, retryable, message = "bad_payload", False, str(error)
-        case _:
-            code, retryable = "step_raised", not isinstance(error, TerminalError)
-            message = _text(error)
-    return Failed(
-        failure=Failure(
-            code=code,
-            message=message,
-            kind=type(error).__name__,
-            step=call.step.name,
-            attempt=call.context.attempt,
-        ),
-        retryable=retryable,
-        retry_after_s=error.retry_after_s if isinstance(error, RetryableError) else None,
-        started_ms=started_ms,
-    )
-
-
-def _text(error: BaseException) -> str:
-    """What an exception of the author's says; its class, if nothing or if asking raises."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001  (user code)
-        return type(error).__name__
-
-
-def _refused(call: Call, code: str, message: str) -> Failed:
-    failure = Failure(code=code, message=message, step=call.step.name, attempt=call.context.attempt)
-    return Failed(failure=failure, retryable=False)
+def _settle(note: Note) -> None:
+    if not note.committed.done():
+        note.committed.set_result(None)
 
 
 async def _in_thread(fn: Callable[..., Any], *args: Any) -> Any:

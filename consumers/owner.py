@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,30 +25,34 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Source
-from surefoot.consumers.executor import Call, Executor, Failed, Lost, Outcome
+from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome, unknown_step
+from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Moved, Source
+from surefoot.consumers.executor import Executor
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import digest
 from surefoot.state.agent import Agent
-from surefoot.state.context import Context
 from surefoot.state.machine import decide, ignored_start
 from surefoot.state.model import (
     Failure,
     Forward,
     Input,
+    Overspent,
     Quarantine,
     Queue,
     Raised,
-    Record,
+    Refusal,
     Returned,
     Run,
     Start,
+    State,
+    TimedOut,
+    Work,
 )
 from surefoot.state.partitioner import affinity, affinity_order
-from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log, Out
+from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log, Out, Piece
 from surefoot.state.retry import delay_ms
 from surefoot.state.store import RunStore
-from surefoot.state.wire import Wire, decode_command, decode_task
+from surefoot.state.wire import Wire, decode_command, decode_task, input_of, memory_of, parent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +76,33 @@ class Limits:
     handover_s: float = 3.0
     #: how long the receipt of a finished run is kept
     dedup_window_ms: int = 14 * 86_400_000
+    #: how long signals for a run that has not begun are kept
+    early_signals_ms: int = 86_400_000
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flight:
-    """A run whose step is to be run, is running, or is being committed."""
+    """A run whose step is to be run, is running, or has ended and is being committed."""
 
     run: Run
-    #: records of decisions that are not committed yet (a start)
-    pending: tuple[Record, ...] = ()
-    #: inputs that are done when this is
+    #: inputs that brought the run here and are not committed yet (its start)
+    pending: tuple[Input, ...] = ()
+    #: records that ask for this step; done when it is
     sources: list[Source] = field(default_factory=list)
     call: Call | None = None
-    #: what has become of the step is part of the next transaction
-    decided: bool = False
+    #: what has become of the step, once it has ended
+    item: Item | None = None
     since_s: float = 0.0
+
+    def holds(self, run: Run | None) -> bool:
+        """Whether the run, as it is now, still is where this step began."""
+        return (
+            run is not None
+            and run.status in ("pending", "running", "waiting", "paused")
+            and run.wait is None
+            and (run.seq, run.attempt, run.epoch)
+            == (self.run.seq, self.run.attempt, self.run.epoch)
+        )
 
 
 class Dispatch(Protocol):
@@ -123,6 +140,7 @@ class Owner:
         self._clock = clock
         self._limits = limits
         self._committer = Committer(
+            rules=agent.rules,
             partition=partition,
             log=log,
             wire=wire,
@@ -138,7 +156,10 @@ class Owner:
         self._early: list[In] = []
         #: runs of a newer version of the agent: left alone for a worker that knows it
         self._held: set[str] = set()
+        #: runs that go on after a wait or a takeover: the author's checks come first
+        self._resumed: set[str] = set()
         self._look_for_long_s = 0.0
+        self._look_for_old_s = 0.0
         self._swept = False
         self._paused = False
         self._draining = False
@@ -165,8 +186,11 @@ class Owner:
             self._forget_old()
             if self._committer:
                 await self._gather()
-                for item in await self._committer.commit():
-                    self._apply(item)
+                items, moved = await self._committer.commit()
+                for item in items:
+                    self._finished(item)
+                for each in moved:
+                    self._reconcile(each)
                 self._dispatch.ready(self)
                 early, self._early = self._early, []
                 for record in early:
@@ -200,21 +224,33 @@ class Owner:
             self._logger.error("checkpoint_unreadable", run_id=run_id, error=reason)
         lanes: dict[str, list[Run]] = {}
         for run in list(self._store.live.values()):
-            if run.status == "attention":
+            if run.status in ("attention", "failed"):
                 continue
             if run.version > self.agent.version:
                 self._held.add(run.run_id)
                 self._logger.warning("run_held", run_id=run.run_id, version=run.version)
-            elif run.step not in self.agent.steps:
-                self._quarantine(run, unknown_step(self.agent, run.step))
-            else:
-                if run.status == "waiting":
-                    heapq.heappush(self._timers, (run.due_ms or 0, run.run_id))
-                if self.agent.ordered:
-                    lanes.setdefault(affinity(run.run_id), []).append(run)
+                continue
+            if run.status != "paused" and self._stranded(run):
+                self._quarantine(run, unknown_step(self.agent, run.step, run.version))
+                continue
+            if self.agent.verifiers:
+                self._resumed.add(run.run_id)
+            self._arm(run)
+            if self.agent.ordered:
+                lanes.setdefault(affinity(run.run_id), []).append(run)
         for lane, runs in lanes.items():
             runs.sort(key=lambda run: affinity_order(run.run_id))
             self._lanes[lane] = deque(run.run_id for run in runs)
+
+    def _stranded(self, run: Run) -> bool:
+        """Whether the run stands at a step that there is no more, and nothing can map it."""
+        mapped = any(run.version <= number for number in self.agent.upcasters)
+        return run.step not in self.agent.steps and not mapped
+
+    def _arm(self, run: Run) -> None:
+        """Look at the run again when its time has come."""
+        if run.status == "waiting" and run.due_ms is not None:
+            heapq.heappush(self._timers, (run.due_ms, run.run_id))
 
     # Inputs ----------------------------------------------------------------------------------
 
@@ -244,19 +280,21 @@ class Owner:
         source: Source = ("commands", record.offset)
         try:
             command = decode_command(record)
+            event = None if command["kind"] == "start" else input_of(command)
         except UndecodableError as error:
             return self._dead(source, record, Failure(code="undecodable", message=str(error)))
         run_id = command["run_id"]
-        step = command["step"] or self.agent.start_step.name
         if self._reroute(source, record, run_id):
             return None
-        if command["kind"] != "start":
-            message = f"no such command: {command['kind']!r}"
-            return self._dead(source, record, Failure(code="unknown_command", message=message))
-        if step not in self.agent.steps:
-            return self._dead(source, record, unknown_step(self.agent, step))
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
+            return self._dead(source, record, failure)
+        if event is not None:
+            self._submit(run_id, event, source)
+            return None
+        step = command["step"] or self.agent.start_step.name
+        if step not in self.agent.steps:
+            failure = unknown_step(self.agent, step, self.agent.version)
             return self._dead(source, record, failure)
         start = Start(
             run_id=run_id,
@@ -266,6 +304,10 @@ class Owner:
             payload=command["payload"],
             input_digest=digest(command["payload"]),
             traceparent=command["traceparent"],
+            parent=parent_of(command),
+            carry=command["carry"],
+            memory=memory_of(command["memory"]),
+            messages=tuple(command["messages"]),
         )
         if self._digest_of(run_id) is None:
             return self._start(source, start)
@@ -283,28 +325,33 @@ class Owner:
         same = self._digest_of(start.run_id) == start.input_digest
         self._logger.info("start_repeated", run_id=start.run_id, same_input=same)
         if same:
-            self._committer.progress["commands"].done(source[1])
-            return
+            return self._asked_for(source, start.run_id, 0, None)
         now_ms = self._clock.now_ms()
         told = ignored_start(start, now_ms)
-        key = start.run_id.encode()
         self._add(
             Item(
                 sources=(source,),
-                build=lambda h: [self._wire.out(told, key, self.partition, h, now_ms)],
+                outs=lambda h: [self._wire.out(told, start.run_id, self.partition, h, now_ms)],
             )
         )
+        return None
 
     def _start(self, source: Source, start: Start) -> None:
-        decision = decide(None, start, self._clock.now_ms())
-        assert decision.run is not None
-        flight = Flight(run=decision.run, pending=decision.records, sources=[source])
-        self._flights[start.run_id] = flight
-        if self.agent.ordered and not self._lane_is_free(start.run_id):
+        """Begin the run. Its first step is run before the start is committed, so that a run of one
+        step costs one transaction; but not when more than a step hangs on it."""
+        decision = decide(self.agent.rules, State(None), start, self._clock.now_ms())
+        run = decision.run
+        assert run is not None
+        if run.status != "running" or start.messages:
+            self._submit(start.run_id, start, source)
+        elif self.agent.ordered and not self._lane_is_free(start.run_id):
+            self._flights[start.run_id] = flight = Flight(run=run, pending=(start,))
+            flight.sources.append(source)
             self._decided(flight, Queue())
-            return
-        self._starts.append(start.run_id)
-        self._dispatch.ready(self)
+        else:
+            self._flights[start.run_id] = Flight(run=run, pending=(start,), sources=[source])
+            self._starts.append(start.run_id)
+            self._dispatch.ready(self)
 
     def _task(self, record: In) -> None:
         source: Source = ("tasks", record.offset)
@@ -312,25 +359,29 @@ class Owner:
             task = decode_task(record)
         except UndecodableError as error:
             return self._dead(source, record, Failure(code="undecodable", message=str(error)))
-        run_id, seq = task["run_id"], task["seq"]
-        flight = self._flights.get(run_id)
-        run = flight.run if flight is not None else self._store.live.get(run_id)
-        if run is None and self._reroute(source, record, run_id):
+        run_id = task["run_id"]
+        known = run_id in self._flights or run_id in self._store.live
+        if not known and self._reroute(source, record, run_id):
             return None
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
             return self._dead(source, record, failure)
+        return self._asked_for(source, run_id, task["seq"], record)
+
+    def _asked_for(self, source: Source, run_id: str, seq: int, task: In | None) -> None:
+        """A record asks for a step: run it, if the run is there and nobody does yet. A task may
+        be read before the answer to its own commit has come; it is then looked at again."""
+        flight = self._flights.get(run_id)
+        run = self._store.live.get(run_id)
         if flight is not None and flight.run.seq == seq:
-            flight.sources.append(source)  # a copy of the task in work
-            return None
-        if flight is not None and seq > flight.run.seq and self._committer.busy:
-            self._early.append(record)
-            return None
-        if flight is None and run is not None and run.seq == seq and self._runnable(run):
-            return self._queue_run(run, source)
-        self._committer.progress["tasks"].done(record.offset)
-        self._logger.debug("task_skipped", run_id=run_id, seq=seq)
-        return None
+            flight.sources.append(source)  # a copy of what asked for the step in work
+        elif flight is None and run is not None and run.seq == seq and self._runnable(run):
+            self._queue_run(run, source)
+        elif task is not None and self._committer.busy:
+            self._early.append(task)
+        else:
+            self._committer.progress[source[0]].done(source[1])
+            self._logger.debug("task_skipped", run_id=run_id, seq=seq)
 
     def _runnable(self, run: Run) -> bool:
         return run.status == "running" and run.run_id not in self._held
@@ -340,7 +391,7 @@ class Owner:
         if self._wire.is_home(run_id, self.partition):
             return False
         self._logger.warning("rerouted", run_id=run_id, topic=record.topic, offset=record.offset)
-        self._add(Item(sources=(source,), build=lambda h: [self._wire.reroute(record, run_id, h)]))
+        self._add(Item(sources=(source,), outs=lambda h: [self._wire.reroute(record, run_id, h)]))
         return True
 
     def _dead(self, source: Source, record: In, failure: Failure) -> None:
@@ -349,7 +400,7 @@ class Owner:
             error=failure.message,
         )  # fmt: skip
         self._add(
-            Item(sources=(source,), build=lambda h: [self._wire.dead_input(record, failure, h)])
+            Item(sources=(source,), outs=lambda h: [self._wire.dead_input(record, failure, h)])
         )
 
     # Running steps ---------------------------------------------------------------------------
@@ -363,7 +414,7 @@ class Owner:
         while self._tasks or self._starts:
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
             flight = self._flights.get(run_id)
-            if flight is not None and flight.call is None and not flight.decided:
+            if flight is not None and flight.call is None and flight.item is None:
                 self._begin(flight)
                 break
         else:
@@ -376,27 +427,46 @@ class Owner:
     def _begin(self, flight: Flight) -> None:
         run = flight.run
         flight.since_s = self._clock.monotonic_s()
+        try:
+            messages = self._store.messages(run)
+        except KeyError as error:
+            message = f"message {error} of its thread is not in the state topic"
+            self._decided(
+                flight, Quarantine(failure=Failure(code="state_unreadable", message=message))
+            )
+            self._dispatch.release()
+            return
         flight.call = Call(
             agent=self.agent,
-            step=self.agent.steps[run.step],
-            context=Context(
-                agent=self.agent.name,
-                run_id=run.run_id,
-                seq=run.seq,
-                step=run.step,
-                attempt=run.attempt,
-                lease_left_s=self._log.lease_left_s,
-            ),
-            payload=run.payload,
+            run=run,
+            journal=self._store.journal(run),
+            messages=messages,
+            resumed=run.run_id in self._resumed,
+            lease_left_s=self._log.lease_left_s,
             on_done=lambda outcome: self._ended(flight, outcome),
+            on_note=self._note,
+            on_output=self._output,
         )
+        self._resumed.discard(run.run_id)
         self._running += 1
         self._executor.submit(flight.call)
 
+    def _note(self, note: Note) -> None:
+        """Commit what a running step wants kept."""
+
+        def committed(refused: Refusal | None) -> None:
+            if refused is None:
+                self._executor.recorded(note)
+
+        self._submit(note.call.run.run_id, note.journaled, on_done=committed)
+
+    def _output(self, piece: Piece) -> None:
+        """Tell the stream topic; nobody waits for it."""
+        agent = self.agent.home or self.agent
+        self._log.publish([self._wire.piece(agent.name, piece, self._clock.now_ms())])
+
     def _ended(self, flight: Flight, outcome: Outcome) -> None:
-        self._running -= 1
-        if not self._running:
-            self._quiet.set()
+        self._not_running()
         match outcome:
             case Lost():
                 asyncio.get_running_loop().call_later(
@@ -405,10 +475,15 @@ class Owner:
                 return
             case Failed():
                 self._decided(flight, self._failed(flight.run, outcome))
-            case Returned():
+            case Returned() | Overspent():
                 self._decided(flight, outcome)
         flight.call = None
         self._dispatch.release()
+
+    def _not_running(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._quiet.set()
 
     def _again(self, flight: Flight) -> None:
         if self._flights.get(flight.run.run_id) is flight:
@@ -423,39 +498,46 @@ class Owner:
             "step_failed", run_id=run.run_id, step=run.step, attempt=run.attempt,
             code=failure.code, kind=failure.kind, error=failure.message,
         )  # fmt: skip
-        if failure.code == "bad_payload" and run.seq > 0:
-            return Quarantine(failure=failure)
-        retry = self.agent.steps[run.step].retry
+        work = _work(run)
+        if outcome.park:
+            return Quarantine(failure=failure, work=work)
+        step = self.agent.steps.get(run.step)
         wait_ms: int | None = None
-        if outcome.retryable and run.attempt + 1 < retry.attempts:
-            wait_ms = delay_ms(retry, run.attempt, self._clock.random(), outcome.retry_after_s)
-        return Raised(failure=failure, retry_in_ms=wait_ms, started_ms=outcome.started_ms)
+        if outcome.retryable and step is not None and run.attempt + 1 < step.retry.attempts:
+            chance = self._clock.random()
+            wait_ms = delay_ms(step.retry, run.attempt, chance, outcome.retry_after_s)
+        return Raised(
+            work=work, failure=failure, retry_in_ms=wait_ms, started_ms=outcome.started_ms,
+            took_ms=outcome.took_ms,
+        )  # fmt: skip
 
     def _decided(self, flight: Flight, event: Input) -> None:
-        """Make a decision on the run part of the next transaction."""
-        now_ms = self._clock.now_ms()
-        decision = decide(flight.run, event, now_ms)
-        after = decision.run
-        if decision.refused is not None or after is None:
-            raise AssertionError(decision.refused)
-        flight.decided = not isinstance(event, Forward)
+        """The step is over, or the run is to be kept for later: make that part of the next
+        transaction."""
         pending, flight.pending = flight.pending, ()
         sources, flight.sources = flight.sources, []
-        records = (*pending, *decision.records)
-        self._add(
-            Item(
-                sources=tuple(sources),
-                build=lambda h: self._wire.outs(after, records, h, self.partition, now_ms),
-                before=flight.run,
-                after=after,
-                pending=pending,
-            )
+        flight.item = Item(
+            sources=tuple(sources), run_id=flight.run.run_id, inputs=(*pending, event)
         )
+        self._add(flight.item)
+
+    def _submit(
+        self,
+        run_id: str,
+        event: Input,
+        *sources: Source,
+        on_done: Callable[[Refusal | None], None] | None = None,
+    ) -> None:
+        """Have an input of a run decided, after what has come before it."""
+        flight = self._flights.get(run_id)
+        pending: tuple[Input, ...] = ()
+        if flight is not None:
+            pending, flight.pending = flight.pending, ()
+        self._add(Item(sources=sources, run_id=run_id, inputs=(*pending, event), on_done=on_done))
 
     def _quarantine(self, run: Run, failure: Failure) -> None:
         self._logger.error("run_attention", run_id=run.run_id, code=failure.code)
-        self._flights[run.run_id] = flight = Flight(run=run)
-        self._decided(flight, Quarantine(failure=failure))
+        self._submit(run.run_id, Quarantine(failure=failure))
 
     def _queue_run(self, run: Run, *sources: Source) -> None:
         """Dispatch the step that the run's checkpoint names."""
@@ -468,9 +550,13 @@ class Owner:
         while self._timers and self._timers[0][0] <= now_ms:
             due_ms, run_id = heapq.heappop(self._timers)
             run = self._store.live.get(run_id)
-            due = run is not None and run.status == "waiting" and run.due_ms == due_ms
-            if run is not None and due and run_id not in self._flights:
-                self._queue_run(run)
+            if run is None or run.status != "waiting" or run.due_ms != due_ms:
+                continue
+            if run.timed and run.step not in self.agent.rules.pools:
+                if run_id not in self._flights:
+                    self._queue_run(run)
+            else:
+                self._submit(run_id, TimedOut(due_ms=due_ms))
 
     def _carry_forward(self) -> None:
         """Append the task of a long step again, so that its old offset can be committed. The copy
@@ -481,10 +567,13 @@ class Owner:
         self._look_for_long_s = now_s + self._limits.forward_after_s / 30
         for flight in self._flights.values():
             old = now_s - flight.since_s >= self._limits.forward_after_s
-            if flight.call is not None and flight.sources and old:
+            if flight.call is not None and flight.item is None and flight.sources and old:
                 flight.since_s = now_s
+                sources, flight.sources = flight.sources, []
                 if flight.run.status == "running":
-                    self._decided(flight, Forward())
+                    self._submit(flight.run.run_id, Forward(), *sources)
+                else:  # a paused run needs no task
+                    self._add(Item(sources=tuple(sources)))
 
     # Lanes of an ordered agent ---------------------------------------------------------------
 
@@ -537,27 +626,51 @@ class Owner:
                 async with asyncio.timeout(self._limits.gather_s):
                     await self._quiet.wait()
 
-    def _apply(self, item: Item) -> None:
-        """The item is committed: now, and only now, memory changes."""
+    def _finished(self, item: Item) -> None:
+        """The item is committed."""
         for kind, offset in item.sources:
             self._committer.progress[kind].done(offset)
-        run = item.after
-        if run is None:
+        flight = self._flights.get(item.run_id)
+        if flight is not None and flight.item is item:
+            self._drop(flight)
+        if item.on_done is not None:
+            item.on_done(item.refused)
+
+    def _reconcile(self, moved: Moved) -> None:
+        """Have in flight what the run, as it is now, asks for, and nothing else."""
+        before, run = moved.before, moved.after
+        flight = self._flights.get(moved.run_id)
+        if flight is not None:
+            parked = run is not None and run.status == "paused" and flight.call is None
+            if flight.holds(run) and not (parked and flight.item is None):
+                assert run is not None
+                flight.run = run
+            else:
+                self._drop(flight)
+                flight = None
+        if run is None or run is before:
             return
-        self._store.put(run)
-        flight = self._flights[run.run_id]
-        if run is flight.run:  # carried forward: still in work
-            return
-        del self._flights[run.run_id]
-        for kind, offset in flight.sources:  # copies that came while this was being committed
-            self._committer.progress[kind].done(offset)
-        if run.status == "waiting":
-            heapq.heappush(self._timers, (run.due_ms or 0, run.run_id))
+        if before is None or (before.status, before.due_ms) != (run.status, run.due_ms):
+            self._arm(run)
+        if self.agent.verifiers and before is not None and before.status != "running":
+            self._resumed.add(run.run_id)
+        if before is None and run.seq == 0 and run.status == "running" and flight is None:
+            self._queue_run(run)
         if self.agent.ordered:
             if run.terminal or run.status == "attention":
                 self._leave_lane(run.run_id)
             elif run.status == "pending":
                 self._serve_lane(affinity(run.run_id))
+
+    def _drop(self, flight: Flight) -> None:
+        """The step is over, or it is not asked for any more."""
+        del self._flights[flight.run.run_id]
+        for kind, offset in flight.sources:
+            self._committer.progress[kind].done(offset)
+        if flight.call is not None:
+            self._executor.give_up(flight.call)
+            self._not_running()
+            self._dispatch.release()
 
     async def _tidy(self) -> None:
         """With nothing to commit: step over transaction markers, so that an idle group shows no
@@ -572,14 +685,20 @@ class Owner:
             await self._committer.commit_offsets()
 
     def _forget_old(self) -> None:
-        """Tombstone the receipts whose dedup window is over."""
-        oldest_ms = self._clock.now_ms() - self._limits.dedup_window_ms
-        for run_id in self._store.expired(oldest_ms):
+        """Tombstone the receipts whose dedup window is over, and signals for runs that never
+        began."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        old = self._store.expired(now_ms - self._limits.dedup_window_ms)
+        if now_s >= self._look_for_old_s:
+            self._look_for_old_s = now_s + 60.0
+            old += self._store.early(now_ms - self._limits.early_signals_ms)
+        for run_id in old:
+            keys = list(self._store.keys(run_id))
             self._store.forget(run_id)
-            self._add(Item(sources=(), build=partial(self._tombstone, run_id)))
+            self._add(Item(outs=partial(self._tombstones, keys)))
 
-    def _tombstone(self, run_id: str, headers: Headers) -> list[Out]:
-        return [self._wire.tombstone(run_id, self.partition, headers)]
+    def _tombstones(self, keys: list[bytes], headers: Headers) -> list[Out]:
+        return [self._wire.tombstone(key, self.partition, headers) for key in keys]
 
     def _sweep(self) -> None:
         """Run what is to be run although both inputs have been read to their end: somebody moved
@@ -622,11 +741,5 @@ class Owner:
         self._flights.clear()
 
 
-def unknown_step(agent: Agent, name: str) -> Failure:
-    """For a step that this version of the agent does not have."""
-    return Failure(
-        code="unknown_step",
-        message=f"agent {agent.name!r} version {agent.version} has no step {name!r}; "
-        f"it has {', '.join(sorted(agent.steps))}",
-        step=name,
-    )
+def _work(run: Run) -> Work:
+    return Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)

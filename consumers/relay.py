@@ -11,11 +11,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from surefoot.state.agent import Agent, Done
+from surefoot.state.agent import Agent
 from surefoot.state.context import Context, HttpEffect
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
 from surefoot.state.retry import Retry
+from surefoot.state.returns import Done
 from surefoot.state.topics import OUTBOX
 
 #: statuses that say "not now" rather than "not like this"

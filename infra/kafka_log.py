@@ -26,6 +26,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
 from surefoot.infra.assignor import CopartitionedSticky
+from surefoot.infra.kafka_publish import Publisher
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
@@ -63,6 +64,7 @@ class KafkaLog:
         self._generation = -1
         self._rebalancing = True
         self._proved_s = float("-inf")
+        self._publisher = Publisher(settings)
 
     @property
     def partitions(self) -> int:
@@ -152,6 +154,9 @@ class KafkaLog:
         await producer.start()
         return KafkaOwnership(self, partition, producer)
 
+    def publish(self, records: Sequence[Out]) -> None:
+        self._publisher.publish(records)
+
     def lease_left_s(self) -> float:
         if self._rebalancing:
             return 0.0
@@ -159,6 +164,7 @@ class KafkaLog:
         return max(0.0, self._proved_s + lease_s - self._clock.monotonic_s())
 
     async def stop(self, *, leave: bool) -> None:
+        await self._publisher.close()
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return

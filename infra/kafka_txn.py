@@ -22,11 +22,19 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     ProducerFenced,
     RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
-from surefoot.state.errors import FencedError, OutcomeUnknown, RecordTooLarge, Unavailable
+from surefoot.state.errors import (
+    FencedError,
+    NoSuchTopic,
+    OutcomeUnknown,
+    RecordRefused,
+    RecordTooLarge,
+    Unavailable,
+)
 from surefoot.state.ports import Clock, Out
 
 #: bytes of records that go into one batch; a larger record makes a batch of its own
@@ -126,7 +134,7 @@ class TransactionalProducer:
             return task.result()
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise FencedError(f"{self.transactional_id}: {error!r}") from error
-        except (RecordTooLarge, OutcomeUnknown):
+        except (RecordRefused, OutcomeUnknown):
             raise
         except (KafkaError, AssertionError, asyncio.CancelledError) as error:
             # aiokafka guards its own transaction states with assertions
@@ -137,6 +145,8 @@ class TransactionalProducer:
     ) -> dict[TopicPartition, int]:
         producer = self._producer
         self._ends_sent = 0
+        for topic in {record.topic for record in records}:
+            await self._require(producer, topic)
         await producer.begin_transaction()
         try:
             sent = await self._send(producer, records)
@@ -165,6 +175,18 @@ class TransactionalProducer:
                 f"{self.transactional_id}: EndTxn was sent {self._ends_sent} times"
             )
         return ends
+
+    async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
+        """Nobody can write to a topic that is not there, however often it is tried."""
+        if producer.client.cluster.partitions_for_topic(topic):
+            return
+        try:
+            await producer.client._wait_on_metadata(topic)
+        except UnknownTopicOrPartitionError as error:
+            raise NoSuchTopic(
+                f"there is no topic {topic}: check the agent's name, or run "
+                "`surefoot topics apply` for that agent"
+            ) from error
 
     async def _send(self, producer: AIOKafkaProducer, records: Sequence[Out]) -> list[_Batch]:
         """Hand over the records in batches of our own making, which spares a future and a look-up a

@@ -12,7 +12,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from surefoot.infra.settings import Settings
+from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.machine import pool_agent_name
 from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec
 
 _PARTITIONS_FOREVER = (
@@ -35,6 +37,15 @@ def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
     for agent in dict.fromkeys((*agents, OUTBOX)):
         specs += agent_specs(settings.app, agent, settings.partitions, settings.record_max_bytes)
     return specs
+
+
+def names_of(agents: Sequence[Agent]) -> list[str]:
+    """The agents by name, and those of their pools."""
+    return [
+        name
+        for agent in agents
+        for name in (agent.name, *(pool_agent_name(agent.name, pool) for pool in agent.pools))
+    ]
 
 
 def problems(spec: TopicSpec, found: Found | None, replication: int) -> list[str]:

@@ -23,7 +23,7 @@ from surefoot.consumers.worker import Worker
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_log import KafkaLog
 from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.topics import Topics, names_of, specs_for
 from surefoot.state.agent import Agent
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
@@ -55,7 +55,7 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
     async with Topics(settings) as topics:
-        await topics.verify(specs_for([agent.name for agent in agents], settings))
+        await topics.verify(specs_for(names_of(agents), settings))
     executor = Executor(clock)
     executor.start()
     workers = [_worker(agent, settings, clock, executor, slot) for agent in agents]

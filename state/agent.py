@@ -1,4 +1,4 @@
-"""What an author declares: agents, their steps, and what a step may return.
+"""What an author declares: agents and their steps.
 
 Everything that can be wrong with a declaration is an error here, at import: an unknown target, a
 payload of the wrong type, a second start step, a name that could not be a topic.
@@ -10,17 +10,21 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
+from surefoot.schemas.payload import BadPayload, load
 from surefoot.state.errors import ConfigError
+from surefoot.state.machine import Rules, pool_agent_name
+from surefoot.state.model import Amount, Amounts
 from surefoot.state.retry import Retry
 
 _AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}")
+_POOL_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -53,23 +57,6 @@ def duration_s(value: str | float | None) -> float | None:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
-    """Go on with another step of the same agent."""
-
-    #: the step function (as decorated with @agent.step)
-    step: Callable[..., Any]
-    #: its input; of the type that the step declares
-    payload: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The run is finished; `result` is kept in its receipt."""
-
-    result: Any = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
     """One verified delivery, as a webhook mapping sees it."""
@@ -100,16 +87,80 @@ class Step:
     name: str
     fn: Callable[..., Any]
     payload_type: Any
+    #: type of the third argument, which comes from before a wait; None: the step takes two
+    carry_type: Any
     retry: Retry
     timeout_s: float | None
     is_async: bool
+    #: the pool whose workers run it; None: the owner of the run does
+    pool: str | None = None
+    #: how many of it one worker of the pool runs at a time
+    concurrency: int | None = None
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.payload_type)
 
+    @cached_property
+    def carry_adapter(self) -> TypeAdapter[Any] | None:
+        return None if self.carry_type is None else TypeAdapter(self.carry_type)
+
 
 RESULT: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one run may use; when it runs out, the run waits for somebody to grant as much again."""
+
+    #: as told by `ctx.call(..., cost=...)`
+    tokens: int | None = None
+    #: the same, in your currency
+    money: float | None = None
+    #: of step bodies, all attempts
+    seconds: float | None = None
+    #: committed steps
+    steps: int | None = None
+
+    def amounts(self) -> Amounts:
+        """In the units that are kept: money in millionths, time in milliseconds.
+
+        Raises: ConfigError for what is not above 0.
+        """
+        made = []
+        units = (
+            ("money", self.money, 1e6), ("ms", self.seconds, 1e3), ("steps", self.steps, 1),
+            ("tokens", self.tokens, 1),
+        )  # fmt: skip
+        for what, value, unit in units:
+            if value is None:
+                continue
+            if not value > 0:
+                raise ConfigError(f"Budget: {what} must be above 0; got {value!r}")
+            made.append(Amount(what, round(value * unit)))
+        return tuple(made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a compensation step is given: the step that did not happen, and why."""
+
+    step: str
+    payload: Any
+    code: str
+    message: str
+    #: `ctx.once` calls whose outcome nobody knows
+    in_doubt: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """What a verify hook is given: the run as it is about to go on."""
+
+    run_id: str
+    seq: int
+    step: str
+    payload: Any
 
 
 @dataclass
@@ -118,13 +169,21 @@ class Agent:
 
     `ordered` makes the runs of one affinity (see state.partitioner) take turns, in the order in
     which they were started; the built-in outbox uses it to keep the order of a run's effects.
+    `home` is set on the agent of a pool: the agent whose steps it runs.
     """
 
     name: str
     version: int = 1
     ordered: bool = False
+    budget: Budget | None = None
     steps: dict[str, Step] = field(default_factory=dict, init=False)
     webhooks: list[WebhookTrigger] = field(default_factory=list, init=False)
+    verifiers: list[Callable[[Resuming], Any]] = field(default_factory=list, init=False)
+    upcasters: dict[int, Callable[[str, Any], tuple[str, Any]]] = field(
+        default_factory=dict, init=False
+    )
+    compensations: dict[str, str] = field(default_factory=dict, init=False)
+    home: Agent | None = field(default=None, init=False)
     _start: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -140,7 +199,14 @@ class Agent:
     def step(self, fn: F, /) -> F: ...
     @overload
     def step(
-        self, /, *, start: bool = ..., retry: Retry = ..., timeout: str | float | None = ...
+        self,
+        /,
+        *,
+        start: bool = ...,
+        retry: Retry = ...,
+        timeout: str | float | None = ...,
+        pool: str | None = ...,
+        concurrency: int | None = ...,
     ) -> Callable[[F], F]: ...
     def step(
         self,
@@ -150,50 +216,113 @@ class Agent:
         start: bool = False,
         retry: Retry = _DEFAULT_RETRY,
         timeout: str | float | None = None,
+        pool: str | None = None,
+        concurrency: int | None = None,
     ) -> Any:
-        """Declare a step: `async def name(ctx: Context, payload: T) -> Next | Done`.
+        """Declare a step: `async def name(ctx: Context, payload: T) -> Next | Done | Wait | ...`.
 
         A plain `def` runs in a thread. `timeout` is per attempt ("2m" or seconds). The first step
-        declared is the start step unless another says start=True.
+        declared is the start step unless another says start=True. A step that goes on after a wait
+        may take a third argument: what the waiting step gave as `carry`. A step with `pool` is run
+        by the workers of that pool (`surefoot worker --pool`), `concurrency` at a time in each.
 
         Raises: ConfigError at import when the declaration cannot work.
         """
 
         def declare(fn: F) -> F:
-            self._declare(fn, start, retry, duration_s(timeout))
+            step = self._declare(fn, retry, duration_s(timeout), pool, concurrency)
+            if start and self._start is not None:
+                raise ConfigError(
+                    f"step {step.name!r} of agent {self.name!r}: the agent already starts with "
+                    f"{self._start!r}"
+                )
+            if start:
+                self._start = step.name
             return fn
 
         return declare if fn is None else declare(fn)
 
     def _declare(
-        self, fn: Callable[..., Any], start: bool, retry: Retry, timeout_s: float | None
-    ) -> None:
+        self,
+        fn: Callable[..., Any],
+        retry: Retry,
+        timeout_s: float | None,
+        pool: str | None = None,
+        concurrency: int | None = None,
+    ) -> Step:
         name = fn.__name__
         where = f"step {name!r} of agent {self.name!r}"
         if name in self.steps:
             raise ConfigError(f"{where} is declared twice; give one of them another name")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigError(f"{where} is a generator; return Next(...) or Done(...) instead")
+        if pool is not None and not _POOL_NAME.fullmatch(pool):
+            raise ConfigError(f"{where}: pool {pool!r}: use a-z 0-9 -, up to 31 characters")
+        if concurrency is not None and (pool is None or concurrency < 1):
+            raise ConfigError(f"{where}: concurrency is a number from 1, and needs pool=...")
+        payload_type, carry_type = _argument_types(fn, where)
         step = Step(
             name=name,
             fn=fn,
-            payload_type=_payload_type(fn, where),
+            payload_type=payload_type,
+            carry_type=carry_type,
             retry=retry,
             timeout_s=timeout_s,
             is_async=inspect.iscoroutinefunction(fn),
+            pool=pool,
+            concurrency=concurrency,
         )
         try:
-            _ = step.adapter
+            _ = step.adapter, step.carry_adapter
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             raise ConfigError(
                 f"{where}: its payload type {step.payload_type!r} cannot be stored; use a "
                 f"dataclass, a pydantic model, a TypedDict or plain JSON types ({error})"
             ) from error
-        if start and self._start is not None:
-            raise ConfigError(f"{where}: agent {self.name!r} already starts with {self._start!r}")
-        if start:
-            self._start = name
         self.steps[name] = step
+        return step
+
+    def on_cancel(self, fn: F) -> F:
+        """Declare the step that a cancelled run still does: `async def undo(ctx, ended: Ended)`.
+        The run is `cancelled` when it returns Done (or the last step that it leads to does)."""
+        return self._compensate("cancelled", fn)
+
+    def on_failure(self, fn: F) -> F:
+        """Declare the step that a run does before it is `failed`; see on_cancel."""
+        return self._compensate("failed", fn)
+
+    def _compensate(self, ending: str, fn: F) -> F:
+        if ending in self.compensations:
+            raise ConfigError(
+                f"agent {self.name!r}: {self.compensations[ending]!r} is already what a run does "
+                f"before it is {ending}"
+            )
+        step = self._declare(fn, _DEFAULT_RETRY, None)
+        if step.payload_type is not Ended or step.carry_type is not None:
+            raise ConfigError(f"step {step.name!r} of agent {self.name!r} must take (ctx, Ended)")
+        self.compensations[ending] = step.name
+        return fn
+
+    def verify(self, fn: F) -> F:
+        """Declare a check of a run that is about to go on after a wait or a takeover:
+        `async def check(run: Resuming) -> None`. What it raises parks the run for a person."""
+        self.verifiers.append(fn)
+        return fn
+
+    def upcast(self, *, from_version: int) -> Callable[[F], F]:
+        """Declare how state of an older version becomes that of the next one:
+        `def up(step: str, payload: Any) -> tuple[str, Any]`, on plain JSON values."""
+
+        def declare(fn: F) -> F:
+            if not 1 <= from_version < self.version or from_version in self.upcasters:
+                raise ConfigError(
+                    f"agent {self.name!r}: upcast(from_version={from_version}) must be below "
+                    f"version {self.version}, and declared once"
+                )
+            self.upcasters[from_version] = fn
+            return fn
+
+        return declare
 
     def webhook(self, source: str, *, event: str | None = None) -> Callable[[F], F]:
         """Start a run from a verified delivery: `def f(delivery: Webhook) -> payload | None`.
@@ -216,29 +345,77 @@ class Agent:
     @property
     def start_step(self) -> Step:
         """The step that a new run begins with; ConfigError when there is none."""
-        if not self.steps:
+        ordinary = [name for name in self.steps if name not in self.compensations.values()]
+        if not ordinary:
             raise ConfigError(f"agent {self.name!r} has no steps; declare one with @agent.step")
-        return self.steps[self._start or next(iter(self.steps))]
+        return self.steps[self._start or ordinary[0]]
 
     def step_of(self, fn: Callable[..., Any]) -> Step | None:
         """The step that was declared with this function, if it is one of this agent."""
         step = self.steps.get(getattr(fn, "__name__", ""))
         return step if step is not None and step.fn is fn else None
 
+    @cached_property
+    def rules(self) -> Rules:
+        """What the machine has to know of the agent. Declare everything first."""
+        return Rules(
+            agent=self.name,
+            steps=frozenset(self.steps),
+            pools={step.name: step.pool for step in self.steps.values() if step.pool},
+            on_cancel=self.compensations.get("cancelled"),
+            on_failure=self.compensations.get("failed"),
+            budget=self.budget.amounts() if self.budget is not None else (),
+            accepts=self._accepts,
+        )
 
-def _payload_type(fn: Callable[..., Any], where: str) -> Any:
+    def _accepts(self, step: str, payload: bytes) -> str | None:
+        """Why that step cannot take that input; None when it can."""
+        try:
+            load(self.steps[step].adapter, payload)
+        except BadPayload as error:
+            return str(error)
+        return None
+
+    @property
+    def pools(self) -> list[str]:
+        """The pools that its steps name."""
+        return sorted({step.pool for step in self.steps.values() if step.pool})
+
+    def pool(self, name: str) -> Agent:
+        """The agent that runs the steps of one pool: a pooled step is a child run of it, so that
+        it has a consumer group and topics of its own. ConfigError when there is no such pool."""
+        if name not in self.pools:
+            raise ConfigError(
+                f"agent {self.name!r} has no pool {name!r}; it has: {', '.join(self.pools) or '-'}"
+            )
+        made = Agent(self.name, version=self.version)
+        made.name = pool_agent_name(self.name, name)
+        made.home = self
+        made.steps = {
+            step.name: replace(step, pool=None) for step in self.steps.values() if step.pool == name
+        }
+        return made
+
+
+def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
+    """(type of the payload, type of the carry or None)."""
     parameters = list(inspect.signature(fn).parameters.values())
-    if len(parameters) != 2:  # noqa: PLR2004  (ctx and payload)
-        raise ConfigError(f"{where} must take two arguments: (ctx: Context, payload: YourType)")
+    if len(parameters) not in (2, 3):
+        raise ConfigError(
+            f"{where} must take two arguments, (ctx: Context, payload: YourType), or a third one: "
+            "what is carried over a wait"
+        )
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
     except NameError as error:
         raise ConfigError(
             f"{where}: {error}; declare the types of a step at module level, above it"
         ) from error
-    if parameters[1].name not in hints:
-        raise ConfigError(
-            f"{where}: annotate {parameters[1].name!r} with the type of the payload, so that it "
-            "can be checked and stored"
-        )
-    return hints[parameters[1].name]
+    for parameter in parameters[1:]:
+        if parameter.name not in hints:
+            raise ConfigError(
+                f"{where}: annotate {parameter.name!r} with the type of the payload, so that it "
+                "can be checked and stored"
+            )
+    types = [hints[parameter.name] for parameter in parameters[1:]]
+    return types[0], types[1] if len(types) > 1 else None

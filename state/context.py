@@ -1,11 +1,12 @@
 """What a step's body is given: who it is, and what it wants to happen when it commits.
 
-A Context only collects. Nothing that is asked for here exists before the step's commit.
+Effects, messages and the plan are only collected: nothing of them exists before the step's commit.
+Calls are recorded while the step runs (state.journal).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,11 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import dump, strict_json
-from surefoot.state.model import Effect
+from surefoot.state.journal import Cost, ErrorKinds, Journal
+from surefoot.state.model import NO_MEMORY, Amounts, Effect, Entry, Memory, Work
+from surefoot.state.ports import Engine
+from surefoot.state.stream import Stream
+from surefoot.state.thread import Plan, Thread
 from surefoot.state.topics import OUTBOX
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -33,9 +38,11 @@ class HttpEffect:
 HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
 
 
-def idempotency_key(agent: str, run_id: str, seq: int, index: int) -> str:
-    """Key of effect `index` of step `seq`: the same on every attempt, redrive and replay."""
-    return f"{agent}:{run_id}:{seq}:{index}"
+def idempotency_key(agent: str, run_id: str, seq: int, index: int, *, emit: int = 0) -> str:
+    """Key of effect `index` of step `seq`: the same on every attempt, redrive and replay, unless
+    somebody asked for a replay whose effects are sent anew (`emit`, the epoch of the run)."""
+    epoch = f"~e{emit}" if emit else ""
+    return f"{agent}:{run_id}{epoch}:{seq}:{index}"
 
 
 @dataclass(slots=True)
@@ -96,15 +103,86 @@ class Context:
     step: str
     #: attempts of this step that are over, from 0
     attempt: int
-    #: seconds for which this worker may still act as the owner of the run; see Log.lease_left_s
-    lease_left_s: Callable[[], float]
+    engine: Engine
+    #: see model.Run
+    epoch: int = 0
+    emit: int = 0
+    #: what earlier attempts of this step have recorded, by slot
+    journal: Mapping[str, Entry] = field(default_factory=dict)
+    #: the run's thread so far
+    messages: Sequence[bytes] = ()
+    memory: Memory = NO_MEMORY
     outbox: Outbox = field(init=False)
+    #: the run's conversation, to read and to append to
+    thread: Thread = field(init=False)
+    #: the run's to-do list
+    plan: Plan = field(init=False)
+    _work: Work = field(init=False)
+    _calls: Journal = field(init=False)
 
     def __post_init__(self) -> None:
+        self._work = Work(seq=self.seq, attempt=self.attempt, epoch=self.epoch)
         self.outbox = Outbox(
-            lambda index: idempotency_key(self.agent, self.run_id, self.seq, index)
+            lambda index: idempotency_key(self.agent, self.run_id, self.seq, index, emit=self.emit)
         )
+        self.thread = Thread(self.messages)
+        self.plan = Plan(self.memory.plan, self.seq)
+        self._calls = Journal(self.journal, self._work, self.memory, self.engine)
+
+    def lease_left_s(self) -> float:
+        """Seconds for which this worker may still act as the owner of the run."""
+        return self.engine.lease_left_s()
+
+    def call(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        permanent: ErrorKinds = (),
+        reserve: Cost | None = None,
+        cost: Callable[[Any], Cost] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Call `fn(*args)` and record its result: after a crash the step runs again and this gives
+        the recorded result without calling. Durable when it returns.
+
+        Args:    name: the same name again in one attempt is the next occurrence, counted in the
+                 order of the calls: name what runs side by side apart. fn: async, or sync (then in
+                 a thread). args: data; with other ones than recorded the run goes to `attention`.
+                 permanent: exceptions that are recorded too, like TerminalError. reserve: what it
+                 uses at most, set aside before; cost: of its result, what it used
+        Raises:  CallFailed for a recorded failure; what `fn` raises otherwise, unrecorded
+        Under cancellation nothing is recorded, and it is called again.
+        """
+        return self._calls.call(name, fn, *args, permanent=permanent, reserve=reserve, cost=cost)
+
+    def once(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        probe: Callable[..., Any] | None = None,
+        permanent: ErrorKinds = (),
+    ) -> Coroutine[Any, Any, Any]:
+        """Call `fn(*args)` at most once, whatever crashes: the intent is committed before, the
+        outcome after.
+
+        When only the intent is there, `probe(*args)` decides: None or False, it did not happen (and
+        is done now); True, it did; anything else, it did, and that is its result. Without a probe
+        the run goes to `attention`. An exception of `fn` leaves it in doubt too, unless it is
+        NotDone (certainly nothing happened; retried), TerminalError or one of `permanent`
+        (recorded, raised as CallFailed).
+        """
+        return self._calls.once(name, fn, *args, probe=probe, permanent=permanent)
+
+    def stream(self, name: str) -> Stream:
+        """Partial output under that name: `async with ctx.stream("draft") as draft`."""
+        return Stream(self.run_id, name, self._work, self.journal, self.engine)
 
     def effects(self) -> tuple[Effect, ...]:
         """What has been asked for so far."""
         return tuple(self.outbox._effects)
+
+    @property
+    def spent(self) -> Amounts:
+        """What this step's calls have used, in all its attempts."""
+        return self._calls.spent

@@ -4,7 +4,11 @@ SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
 ├── TerminalError    will never work                        -> the run fails, dead letter
-├── RecordTooLarge   over a topic's limit                   -> the run goes to attention
+│   └── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
+├── NotDone          `ctx.once` certainly did nothing       -> its intent is withdrawn, retried
+├── RecordRefused    can never be written as it is          -> the run goes to attention
+│   ├── RecordTooLarge  over a topic's limit
+│   └── NoSuchTopic     of an agent that there is not
 ├── FencedError      a newer owner exists                   -> drop the partition, write nothing
 ├── OutcomeUnknown   the commit may or may not have landed  -> new epoch, read back, decide
 ├── StateError       stored state cannot be trusted         -> that run goes to attention
@@ -40,7 +44,30 @@ class TerminalError(SurefootError):
     """Raise it from a step to say that no further attempt can help."""
 
 
-class RecordTooLarge(SurefootError):
+class CallFailed(TerminalError):
+    """A call inside a step failed for good, now or in an earlier attempt: the failure is journaled.
+
+    `kind` is the name of the exception's class.
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class NotDone(RetryableError):
+    """Raise it from the function of a `ctx.once` to say that it certainly did nothing."""
+
+
+class RecordRefused(SurefootError):
+    """A record can never be written as it is. Nothing was written."""
+
+
+class NoSuchTopic(RecordRefused):
+    """A record is for a topic that does not exist."""
+
+
+class RecordTooLarge(RecordRefused):
     """A record is over the limit of its topic; `size` and `limit` are in bytes."""
 
     def __init__(self, message: str, *, size: int, limit: int) -> None:
@@ -67,3 +94,19 @@ class ConfigError(SurefootError):
 
 class OwnershipLost(BaseException):
     """Raised inside a step whose worker can no longer prove that it owns the partition."""
+
+
+class BudgetSpent(BaseException):
+    """Raised inside a step that asks for more than its run's budget has left."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class Parked(BaseException):
+    """Raised inside a step that cannot go on without a person; `code` is that of the failure."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

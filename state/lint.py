@@ -1,9 +1,9 @@
 """Reads the source of an agent's steps for targets that cannot work.
 
-A step says where it goes in its body, `return Next(propose, Proposal(...))`, so a wrong target
-would come to light only in the run that takes that way. Here it is an error when the agent is
-loaded. What the source does not tell (a target from a variable, a payload from a call) is checked
-when the step returns, before its result counts.
+A step says where it goes in its body, `return Next(propose, Proposal(...))` or
+`Wait("go", then=publish)`, so a wrong target would come to light only in the run that takes that
+way. Here it is an error when the agent is loaded. What the source does not tell (a target from a
+variable, a payload from a call) is checked when the step returns, before its result counts.
 """
 
 from __future__ import annotations
@@ -13,43 +13,75 @@ import builtins
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
-from surefoot.state.agent import Agent, Next, Step
+from surefoot.state.agent import Agent, Step
 from surefoot.state.errors import ConfigError
+from surefoot.state.returns import Approve, Call, Fork, Next, Sleep, Wait
+
+#: what a step may return, and the parameters of it that name a step
+_TARGETS: dict[Any, set[str]] = {
+    Next: {"step"},
+    Sleep: {"then"},
+    Wait: {"then", "on_timeout"},
+    Approve: {"then", "on_timeout"},
+    Fork: {"join"},
+    Call: {"then"},
+}
+#: parameters whose step may take a third argument
+_AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Fork, "join"), (Call, "then")}
 
 
 def check(agent: Agent) -> None:
     """Raises ConfigError for the first step that names a target or payload that cannot be."""
     _ = agent.start_step
     for step in agent.steps.values():
-        for line, target, payload in _nexts(step):
-            _check_next(agent, step, line, target, payload)
+        for line, kind, given in _returns(step):
+            where = f"step {step.name!r} of agent {agent.name!r} (line {line})"
+            for parameter in sorted(_TARGETS[kind] & given.keys()):
+                _check_target(agent, step, where, kind, parameter, given)
 
 
-def _check_next(agent: Agent, step: Step, line: int, target: ast.expr, payload: ast.expr) -> None:
-    where = f"step {step.name!r} of agent {agent.name!r} (line {line})"
+def _check_target(
+    agent: Agent, step: Step, where: str, kind: Any, parameter: str, given: dict[str, ast.expr]
+) -> None:
+    target, name = given[parameter], kind.__name__
     fn = _resolve(target, step)
     if fn is None:
-        if isinstance(target, ast.Constant):
-            raise ConfigError(f"{where}: Next takes the step function itself, not its name")
+        if isinstance(target, ast.Constant) and target.value is not None:
+            raise ConfigError(f"{where}: {name} takes the step function itself, not its name")
         return
     if not callable(fn) or agent.step_of(fn) is None:
         raise ConfigError(
-            f"{where}: Next names {ast.unparse(target)!r}, which is not a step of this agent; "
+            f"{where}: {name} names {ast.unparse(target)!r}, which is not a step of this agent; "
             f"its steps are {', '.join(sorted(agent.steps))}"
         )
-    wanted = agent.steps[fn.__name__].payload_type
+    wanted = agent.steps[fn.__name__]
+    if wanted.carry_type is not None and (kind, parameter) not in _AFTER_A_WAIT:
+        raise ConfigError(
+            f"{where}: {name} names {fn.__name__!r}, whose third argument only a wait can give"
+        )
+    if wanted.carry_type is None and kind is Approve and parameter == "then":
+        raise ConfigError(
+            f"{where}: {fn.__name__!r} goes on after Approve: it takes (ctx, approval, what)"
+        )
+    if kind is Next:
+        _check_payload(where, step, wanted, given.get("payload"))
+
+
+def _check_payload(where: str, step: Step, target: Step, payload: ast.expr | None) -> None:
+    wanted = target.payload_type
     made = _resolve(payload.func, step) if isinstance(payload, ast.Call) else None
     if isinstance(made, type) and isinstance(wanted, type) and not issubclass(made, wanted):
         raise ConfigError(
-            f"{where}: Next({fn.__name__}, {made.__name__}(...)): step {fn.__name__!r} takes "
+            f"{where}: Next({target.name}, {made.__name__}(...)): step {target.name!r} takes "
             f"{wanted.__name__}"
         )
 
 
-def _nexts(step: Step) -> Iterator[tuple[int, ast.expr, ast.expr]]:
-    """Every `Next(target, payload)` in the source of a step."""
+def _returns(step: Step) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
+    """(line, class, arguments by parameter) of every `Next(...)` and the like in the source."""
     try:
         lines, first = inspect.getsourcelines(step.fn)
     except (OSError, TypeError):  # defined where there is no source, in a REPL for one
@@ -57,12 +89,13 @@ def _nexts(step: Step) -> Iterator[tuple[int, ast.expr, ast.expr]]:
     if lines[0][0].isspace():  # a step declared inside of something
         lines, first = ["if True:\n", *lines], first - 1
     for node in ast.walk(ast.parse("".join(lines))):
-        if not isinstance(node, ast.Call) or _resolve(node.func, step) is not Next:
+        kind = _resolve(node.func, step) if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(kind, type) or kind not in _TARGETS:
             continue
-        given = dict(zip(("step", "payload"), node.args, strict=False))
+        names = [each.name for each in fields(kind)]
+        given = dict(zip(names, node.args, strict=False))
         given |= {word.arg: word.value for word in node.keywords if word.arg}
-        if {"step", "payload"} <= given.keys():
-            yield first + node.lineno - 1, given["step"], given["payload"]
+        yield first + node.lineno - 1, kind, given
 
 
 def _resolve(node: ast.expr, step: Step) -> Any:

@@ -1,93 +1,356 @@
 """What a run does next: one pure function over one table.
 
-    decide(run, input, now_ms) -> Decision(run', records, refused)
+    decide(rules, state, input, now_ms) -> Decision(run', records, refused)
 
 No I/O, no clock, no randomness. An input that is not legal in the run's status moves nothing: the
-decision has the same run, no records and the reason. The checkpoint itself is not among the
-records; the committer writes the decision's run. Decisions compose: the owner may apply several
-inputs to one run (a start, then the result of its first step) and commit only the last run with
-the records of all of them, so that a run of one step costs one transaction.
+decision has the same run and the reason; if it was somebody's command, one event tells them. The
+checkpoint itself is not among the records; the committer writes the decision's run. Decisions
+compose: several inputs of one run may be applied one after the other, and only the last run be
+committed, with the records of all of them.
 
-A step in backoff stays `waiting` with `due_ms`; the owner dispatches it when that time has come,
-and the outcome of the attempt is applied to the waiting run directly.
+A run that waits for its time only (backoff, sleep) stays `waiting` with `due_ms`; the owner runs
+its step when that time has come, and the outcome is applied to the waiting run directly.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final, assert_never
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, assert_never, get_args
 
+from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.state import waits
 from surefoot.state.model import (
+    COMMANDS_KEPT,
+    DECIDED_KEPT,
+    NO_MEMORY,
+    TERMINAL,
+    Amount,
+    Amounts,
+    Answer,
+    Await,
+    Branch,
+    Cancel,
+    ChildDone,
+    CommandRecord,
     DeadRecord,
+    Decided,
     Decision,
+    End,
+    Entry,
     EventRecord,
     EventType,
+    Failure,
+    Forget,
     Forward,
+    Go,
+    HandOver,
     Input,
+    Journaled,
+    Memory,
+    Operation,
+    Overspent,
+    Pause,
     Quarantine,
     Queue,
     Raised,
     Record,
+    Refusal,
+    Resolve,
+    Resume,
+    RetryRun,
     Returned,
+    Rewind,
     Run,
+    Signal,
+    Spawn,
     Start,
+    State,
     Status,
     TaskRecord,
+    TimedOut,
+    Wait,
+    Work,
+    over,
+    total,
 )
+from surefoot.state.outcome import decode_outcome, encode_task
 
-#: status (None: no such run) x input -> the statuses that can follow. What is not here is refused.
-TABLE: Final[dict[tuple[Status | None, type[Input]], frozenset[Status]]] = {
-    (None, Start): frozenset({"running"}),
-    ("running", Queue): frozenset({"pending"}),
-    ("running", Forward): frozenset({"running"}),
-    ("pending", Returned): frozenset({"running", "completed"}),
-    ("running", Returned): frozenset({"running", "completed"}),
-    ("waiting", Returned): frozenset({"running", "completed"}),
-    ("pending", Raised): frozenset({"waiting", "failed"}),
-    ("running", Raised): frozenset({"waiting", "failed"}),
-    ("waiting", Raised): frozenset({"waiting", "failed"}),
-    ("pending", Quarantine): frozenset({"attention"}),
-    ("running", Quarantine): frozenset({"attention"}),
-    ("waiting", Quarantine): frozenset({"attention"}),
-}
+#: signals that one run keeps for later
+SIGNALS_KEPT = 1_000
+
+_OPERATIONS: Final = get_args(Operation)
+_ENDS: Final[frozenset[Status | None]] = frozenset(TERMINAL)
+_ON: Final[frozenset[Status | None]] = frozenset({"running", "waiting"})
+_PARKED: Final[frozenset[Status | None]] = frozenset({"paused"})
 
 
-def decide(run: Run | None, event: Input, now_ms: int) -> Decision:
-    """Apply one input to one run (None: no such run). Pure."""
+def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]]:
+    """status (None: no such run) x input -> the statuses that can follow."""
+    at_work: tuple[Status, ...] = ("pending", "running", "waiting", "paused")
+    alive: tuple[Status, ...] = (*at_work, "attention")
+    table: dict[tuple[Status | None, type[Input]], frozenset[Status | None]] = {
+        (None, Start): _ON,
+        (None, Signal): frozenset({None}),
+        ("running", Queue): frozenset({"pending"}),
+        ("running", Forward): frozenset({"running"}),
+        ("waiting", TimedOut): _ON | {"failed", "cancelled"},
+        ("waiting", Answer): _ON | {"failed", "cancelled"},
+        ("paused", Resume): _ON | _ENDS | {"attention"},
+        ("attention", Resolve): _ON | {"failed"},
+        ("cancelled", Cancel): frozenset({"cancelled"}),
+        ("waiting", ChildDone): _ON | _ENDS | {"attention"},
+    }
+    for status in at_work:
+        table[status, Returned] = _ON | _ENDS | (_PARKED if status == "paused" else frozenset())
+        table[status, Raised] = _ON | _ENDS | (_PARKED if status == "paused" else frozenset())
+        table[status, Overspent] = frozenset({"paused" if status == "paused" else "waiting"})
+        table[status, Journaled] = frozenset({status})
+        table[status, Quarantine] = frozenset({"attention"})
+    for status in alive:
+        table[status, Cancel] = _ON | {"cancelled"}
+        table[status, Signal] = frozenset({status}) | (_ON if status == "waiting" else frozenset())
+    table |= {
+        ("paused", ChildDone): _PARKED,
+        ("attention", ChildDone): frozenset({"attention"}),
+        ("running", Pause): _PARKED,
+        ("waiting", Pause): _PARKED,
+        ("paused", Pause): _PARKED,
+        ("running", Resume): frozenset({"running"}),
+        ("waiting", Resume): frozenset({"waiting"}),
+        ("attention", RetryRun): _ON,
+        ("failed", RetryRun): _ON,
+    }
+    for status in get_args(Status):
+        table[status, Rewind] = _ON
+    return table
+
+
+#: What is not here is refused.
+TABLE: Final = _table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the machine has to know of an agent. All of it is fixed when the agent is declared."""
+
+    agent: str
+    steps: frozenset[str] = frozenset()
+    #: pooled steps, and the pool of each
+    pools: Mapping[str, str] = field(default_factory=dict)
+    on_cancel: str | None = None
+    on_failure: str | None = None
+    budget: Amounts = ()
+    #: (step, payload) -> why the step cannot take that input; a pure function
+    accepts: waits.Accepts = waits.anything
+
+
+def pool_agent_name(agent: str, pool: str) -> str:
+    """Name of the agent that runs the steps of a pool. No declared agent has a dot in its name."""
+    return f"{agent}.{pool}"
+
+
+class _Refused(Exception):
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code, message)
+
+
+def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
+    """Apply one input to one run. Pure: `state` is not changed."""
+    run = state.run
+    turn = _Turn(rules, dict(state.entries), now_ms)
     status = run.status if run is not None else None
-    if (status, type(event)) not in TABLE:
-        name = type(event).__name__.lower()
-        return Decision(run, refused=f"{name} is not possible: the run is {status or 'unknown'}")
-    if isinstance(event, Start):
-        return _start(event, now_ms)
-    assert run is not None
-    match event:
-        case Queue():
-            queued = replace(run, status="pending", updated_ms=now_ms)
-            return Decision(queued, (_event(queued, "run.accepted", now_ms),))
-        case Forward():
-            return Decision(run, (_task(run),))
-        case Returned():
-            return _returned(run, event, now_ms)
-        case Raised():
-            return _raised(run, event, now_ms)
-        case Quarantine():
-            parked = replace(
-                run, status="attention", due_ms=None, failure=event.failure, updated_ms=now_ms
-            )
-            return Decision(parked, (_event(parked, "run.attention", now_ms, step=run.step),))
-    assert_never(event)
+    try:
+        if isinstance(event, _OPERATIONS) and _repeated(run, state, event):
+            turn.tell(run, "command.repeated", id=event.id, by=event.by)
+            return Decision(run, tuple(turn.records))
+        if (status, type(event)) not in TABLE:
+            raise _illegal(status, event)
+        after = _apply(turn, run, event)
+    except _Refused as error:
+        if not isinstance(event, _OPERATIONS):
+            return Decision(run, refused=error.refusal)
+        turn = _Turn(rules, {}, now_ms)
+        turn.refuse(run, event, error.refusal)
+        return Decision(run, tuple(turn.records), error.refusal)
+    if after is not None and isinstance(event, _OPERATIONS):
+        kept = (*after.commands, event.id)[-COMMANDS_KEPT:]
+        after = replace(after, commands=kept)
+    return Decision(after, tuple(turn.records))
 
 
 def ignored_start(start: Start, now_ms: int) -> EventRecord:
     """For the history: another start with a run_id in use was ignored, the first one holds."""
-    refused = _start(start, now_ms).run
-    assert refused is not None
-    return _event(refused, "start.ignored", now_ms)
+    turn = _Turn(Rules(agent=start.agent), {}, now_ms)
+    turn.tell(_new_run(turn, start), "start.ignored")
+    (told,) = turn.records
+    assert isinstance(told, EventRecord)
+    return told
 
 
-def _start(event: Start, now_ms: int) -> Decision:
-    run = Run(
+def _apply(turn: _Turn, run: Run | None, event: Input) -> Run | None:
+    if isinstance(event, Start):
+        return _start(turn, event)
+    if isinstance(event, Signal):
+        return _signal(turn, run, event)
+    assert run is not None
+    match event:
+        case Queue():
+            run = turn.moved(run, status="pending")
+            turn.tell(run, "run.accepted")
+        case Forward():
+            turn.task(run)
+        case Returned():
+            run = _returned(turn, _at_work(run, event.work), event)
+        case Raised():
+            run = _raised(turn, _at_work(run, event.work), event)
+        case Overspent():
+            run = _overspent(turn, _at_work(run, event.work), event.what, event.message)
+        case Journaled():
+            _journaled(turn, _at_work(run, event.work), event)
+        case Quarantine():
+            if event.work is not None:
+                run = _at_work(run, event.work)
+            run = turn.moved(run, status="attention", failure=event.failure)
+            turn.tell(run, "run.attention", step=run.step)
+        case TimedOut():
+            run = _timed_out(turn, run, event)
+        case ChildDone():
+            run = _child_done(turn, run, event)
+        case Answer():
+            run = _answer(turn, run, event)
+        case Pause():
+            run = turn.moved(run, status="paused")
+            turn.tell(run, "run.paused", id=event.id, by=event.by)
+        case Resume():
+            run = _resume(turn, run, event)
+        case Cancel():
+            run = _cancel(turn, run, event)
+        case RetryRun():
+            run = _retry(turn, run, event)
+        case Resolve():
+            run = _resolve(turn, run, event)
+        case Rewind():
+            run = _rewind(turn, run, event)
+        case _:
+            assert_never(event)
+    return run
+
+
+class _Turn:
+    """One decision while it is being made: what it writes, and the entries as they will be."""
+
+    def __init__(self, rules: Rules, entries: dict[str, Entry], now_ms: int) -> None:
+        self.rules = rules
+        self.entries = entries
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+
+    def moved(self, run: Run, **changes: Any) -> Run:
+        return replace(run, updated_ms=self.now_ms, **changes)
+
+    def put(self, entry: Entry) -> None:
+        self.entries[entry.slot] = entry
+        self.records.append(entry)
+
+    def forget(self, slot: str) -> None:
+        del self.entries[slot]
+        self.records.append(Forget(slot=slot))
+
+    def forget_all(self, *, keep: frozenset[str] = frozenset()) -> None:
+        """Of kinds other than those in `keep`."""
+        for entry in list(self.entries.values()):
+            if entry.kind not in keep:
+                self.forget(entry.slot)
+
+    def task(self, run: Run) -> None:
+        self.records.append(TaskRecord(run_id=run.run_id, seq=run.seq, step=run.step))
+
+    def tell(
+        self,
+        run: Run | None,
+        kind: EventType,
+        *,
+        of: Run | None = None,
+        version: bool = False,
+        run_id: str = "",
+        **told: Any,
+    ) -> None:
+        """One entry of the history. `of` is the run before the step ended: its seq and attempt are
+        what the event is about. With `version`, all that is needed to come back to this run."""
+        if run is None:
+            about: dict[str, Any] = {"version": 0, "status": "pending", "seq": 0}
+        else:
+            run_id = run.run_id
+            about = {
+                "version": run.version, "status": run.status, "seq": (of or run).seq,
+                "attempt": (of or run).attempt, "due_ms": run.due_ms, "failure": run.failure,
+                "epoch": run.epoch,
+            }  # fmt: skip
+            if version:
+                about |= {
+                    "next_step": run.step, "payload": run.payload, "carry": run.carry,
+                    "memory": run.memory, "wait": run.wait,
+                }  # fmt: skip
+        self.records.append(
+            EventRecord(
+                type=kind, run_id=run_id, agent=self.rules.agent, at_ms=self.now_ms, **about | told
+            )
+        )
+
+    def refuse(self, run: Run | None, event: Operation, refusal: Refusal) -> None:
+        """Tell whoever sent the command that it moved nothing."""
+        self.tell(
+            run, "command.refused", id=event.id, by=event.by, name=refusal.code,
+            failure=Failure(code=refusal.code, message=refusal.message),
+        )  # fmt: skip
+
+
+def _repeated(run: Run | None, state: State, event: Operation) -> bool:
+    """The command was taken before, or asks for what is already so."""
+    if run is None:
+        return isinstance(event, Signal) and f"s:{event.id}" in state.entries
+    if event.id in run.commands:
+        return True
+    match event:
+        case Pause():
+            return run.status == "paused"
+        case Resume():
+            return run.status in ("running", "waiting")
+        case Cancel():
+            return run.status == "cancelled" or run.ending == "cancelled"
+    return False
+
+
+def _illegal(status: Status | None, event: Input) -> _Refused:
+    name = type(event).__name__.lower()
+    if status is None:
+        return _Refused("unknown_run", f"{name} is not possible: there is no such run")
+    if status in TERMINAL:
+        return _Refused("too_late", f"{name} comes too late: the run is {status}")
+    return _Refused("not_possible", f"{name} is not possible: the run is {status}")
+
+
+def _at_work(run: Run, work: Work) -> Run:
+    """The run, if it still is where that attempt began."""
+    if (run.seq, run.attempt, run.epoch) != (work.seq, work.attempt, work.epoch):
+        raise _Refused("stale", "the run has moved on since that attempt began")
+    if run.wait is not None:
+        raise _Refused("stale", f"the run waits for {run.wait.kind} now")
+    return run
+
+
+# Starting and stepping -----------------------------------------------------------------------
+
+
+def _new_run(turn: _Turn, event: Start) -> Run:
+    memory = event.memory
+    if turn.rules.budget and (memory is None or not memory.granted):
+        memory = replace(memory or NO_MEMORY, granted=turn.rules.budget)
+    if event.messages:
+        memory = replace(memory or NO_MEMORY, thread=len(event.messages))
+    return Run(
         run_id=event.run_id,
         agent=event.agent,
         version=event.version,
@@ -96,87 +359,636 @@ def _start(event: Start, now_ms: int) -> Decision:
         step=event.step,
         attempt=0,
         payload=event.payload,
-        created_ms=now_ms,
-        updated_ms=now_ms,
+        created_ms=turn.now_ms,
+        updated_ms=turn.now_ms,
         input_digest=event.input_digest,
         traceparent=event.traceparent,
+        parent=event.parent,
+        carry=event.carry,
+        memory=memory,
     )
-    return Decision(run, (_event(run, "run.started", now_ms, next_step=run.step),))
 
 
-def _returned(run: Run, event: Returned, now_ms: int) -> Decision:
-    follow = replace(run, seq=run.seq + 1, attempt=0, due_ms=None, failure=None, updated_ms=now_ms)
-    keys = tuple(effect.run_id for effect in event.effects)
-    records: tuple[Record, ...]
-    if event.step is None:
-        follow = replace(follow, status="completed", payload=b"", result=event.payload)
-        told = _event(
-            follow, "run.completed", now_ms, of=run, step=run.step, effects=keys,
-            started_ms=event.started_ms, result=event.payload,
-        )  # fmt: skip
-        records = (told, *event.effects)
-    else:
-        follow = replace(follow, status="running", step=event.step, payload=event.payload)
-        told = _event(
-            follow, "step.completed", now_ms, of=run, step=run.step, next_step=event.step,
-            effects=keys, started_ms=event.started_ms,
-        )  # fmt: skip
-        records = (_task(follow), told, *event.effects)
-    return Decision(follow, records)
+def _start(turn: _Turn, event: Start) -> Run:
+    run = _new_run(turn, event)
+    _say(turn, run.run_id, 0, event.messages)
+    turn.tell(run, "run.started", version=True)
+    return _go_on(turn, run, task=False)
 
 
-def _raised(run: Run, event: Raised, now_ms: int) -> Decision:
-    over = replace(run, attempt=run.attempt + 1, failure=event.failure, updated_ms=now_ms)
-    if event.retry_in_ms is not None:
-        waiting = replace(over, status="waiting", due_ms=now_ms + event.retry_in_ms)
-        told = _event(
-            waiting, "step.retrying", now_ms, of=run, step=run.step, started_ms=event.started_ms
-        )
-        return Decision(waiting, (told,))
-    failed = replace(over, status="failed", due_ms=None, payload=b"")
-    told = _event(failed, "run.failed", now_ms, of=run, step=run.step, started_ms=event.started_ms)
-    dead = DeadRecord(
-        run_id=run.run_id,
+def _go_on(turn: _Turn, run: Run, *, task: bool = True) -> Run:
+    """The step that the run names is next: ask for it, here or in its pool."""
+    if run.status == "paused":
+        return run
+    pool = turn.rules.pools.get(run.step)
+    if pool is None:
+        run = turn.moved(run, status="running")
+        if task:
+            turn.task(run)
+        return run
+    branch = Branch(
+        agent=pool_agent_name(run.agent, pool),
         step=run.step,
-        payload=run.payload,
-        failure=event.failure,
-        attempts=over.attempt,
+        payload=encode_task(run, turn.entries),
     )
-    return Decision(failed, (told, dead))
+    return _spawn(turn, run, Wait(kind="pool", since_ms=turn.now_ms, branches=(branch,)))
 
 
-def _task(run: Run) -> TaskRecord:
-    return TaskRecord(run_id=run.run_id, seq=run.seq, step=run.step)
+def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
+    if run.terminal or run.status == "attention":
+        raise _illegal(run.status, event)
+    before = run
+    follow = turn.moved(
+        run,
+        status="paused" if run.status == "paused" else "running",
+        version=event.version or run.version,
+        seq=run.seq + 1,
+        attempt=0,
+        due_ms=None,
+        wait=None,
+        failure=run.failure if run.ending else None,
+        carry=event.carry,
+        memory=_remembered(turn, run, event),
+    )
+    _say(turn, run.run_id, run.memory.thread if run.memory else 0, event.messages)
+    told: dict[str, Any] = {
+        "of": before,
+        "step": before.step,
+        "effects": tuple(effect.run_id for effect in event.effects),
+        "started_ms": event.started_ms,
+    }
+    turn.records.extend(event.effects)
+    match event.then:
+        case End():
+            return _complete(turn, follow, event.then.result, told)
+        case HandOver():
+            return _hand_over(turn, follow, event.then, told)
+        case Go():
+            follow = _next_step(turn, follow, event.then)
+            turn.tell(follow, "step.completed", version=True, **told)
+            short = over(follow.memory.spent, follow.memory.granted) if follow.memory else None
+            if short is not None:
+                return _overspent(turn, follow, short, f"the run has used up its {short}")
+            return follow if follow.due_ms is not None else _go_on(turn, follow)
+        case Await():
+            follow = _begin_wait(turn, follow, event.then)
+            turn.tell(follow, "step.completed", version=True, **told)
+            return _look(turn, follow)
+        case Spawn():
+            wait = Wait(
+                kind="children", since_ms=turn.now_ms, then=event.then.join, mode=event.then.mode,
+                limit=event.then.limit, branches=event.then.branches,
+            )  # fmt: skip
+            follow = replace(follow, step=event.then.join, payload=b"null")
+            at = len(turn.records)
+            follow = _spawn(turn, follow, wait)
+            children = len(turn.records) - at
+            turn.tell(follow, "step.completed", version=True, children=children, **told)
+            return _look(turn, follow)
+    assert_never(event.then)
 
 
-def _event(
+def _remembered(turn: _Turn, run: Run, event: Returned) -> Memory | None:
+    """The run's memory once this step is committed; None while there is nothing in it."""
+    if run.memory is None and not event.messages and event.plan is None:
+        return None
+    was = run.memory or NO_MEMORY
+    spent = was.spent
+    if was.granted:
+        here = [e.cost for e in turn.entries.values() if (e.seq, e.epoch) == (run.seq, run.epoch)]
+        mine = (Amount("ms", event.took_ms), Amount("steps", 1))
+        spent = total(spent, *here, event.cost, mine)
+    return replace(
+        was,
+        plan=was.plan if event.plan is None else event.plan,
+        thread=was.thread + len(event.messages),
+        spent=spent,
+    )
+
+
+def _say(turn: _Turn, run_id: str, first: int, messages: tuple[bytes, ...]) -> None:
+    """Append to the run's thread."""
+    for number, message in enumerate(messages, first):
+        turn.put(
+            Entry(
+                run_id=run_id, slot=f"m:{number}", kind="message", value=message,
+                at_ms=turn.now_ms,
+            )
+        )  # fmt: skip
+
+
+def _next_step(turn: _Turn, run: Run, go: Go) -> Run:
+    due_ms = go.at_ms
+    if go.after_ms is not None:
+        due_ms = turn.now_ms + go.after_ms
+    run = replace(run, step=go.step, payload=go.payload, due_ms=due_ms)
+    if due_ms is None or run.status == "paused":
+        return run
+    return replace(run, status="waiting")
+
+
+def _raised(turn: _Turn, run: Run, event: Raised) -> Run:
+    if run.terminal or run.status == "attention":
+        raise _illegal(run.status, event)
+    memory = run.memory
+    if memory is not None and memory.granted:
+        memory = replace(memory, spent=total(memory.spent, (Amount("ms", event.took_ms),)))
+    failed = turn.moved(run, attempt=run.attempt + 1, failure=event.failure, memory=memory)
+    if event.retry_in_ms is None:
+        return _fail(turn, failed, event.failure, of=run, started_ms=event.started_ms)
+    status: Status = "paused" if run.status == "paused" else "waiting"
+    failed = replace(failed, status=status, due_ms=turn.now_ms + event.retry_in_ms)
+    for slot, entry in list(turn.entries.items()):  # what was journaled holds for the next attempt
+        if entry.kind == "reserved":
+            turn.forget(slot)
+    turn.tell(failed, "step.retrying", of=run, step=run.step, started_ms=event.started_ms)
+    return failed
+
+
+def _journaled(turn: _Turn, run: Run, event: Journaled) -> None:
+    if event.value is None and event.failure is None and not event.cost:
+        if event.slot in turn.entries:
+            turn.forget(event.slot)
+        return
+    turn.put(
+        Entry(
+            run_id=run.run_id, slot=event.slot, kind=event.kind, seq=run.seq, epoch=run.epoch,
+            digest=event.digest, value=event.value, failure=event.failure, cost=event.cost,
+            at_ms=turn.now_ms,
+        )
+    )  # fmt: skip
+
+
+def _overspent(turn: _Turn, run: Run, what: str, message: str) -> Run:
+    spent = run.memory.spent if run.memory else ()
+    about = b"budget:" + what.encode() + b":%d" % sum(a.amount for a in spent)
+    wait = Wait(
+        kind="budget", since_ms=turn.now_ms, names=(what,), question=waits.question(run, about)
+    )
+    run = turn.moved(
+        run,
+        status="paused" if run.status == "paused" else "waiting",
+        wait=wait,
+        failure=Failure(code="budget_spent", message=message, step=run.step),
+    )
+    turn.tell(run, "budget.spent", name=what, wait=wait)
+    return run
+
+
+# Ending --------------------------------------------------------------------------------------
+
+
+def _complete(turn: _Turn, run: Run, result: bytes, told: dict[str, Any]) -> Run:
+    if run.ending == "failed":
+        failure = run.failure
+        assert failure is not None
+        return _end(turn, replace(run, payload=b""), "failed", told, failure=failure)
+    if run.ending == "cancelled":
+        return _end(turn, run, "cancelled", told)
+    return _end(turn, run, "completed", told, result=result)
+
+
+def _hand_over(turn: _Turn, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
+    heir = waits.child_id(run.run_id, run.forks + 1, 0)
+    turn.records.append(
+        CommandRecord(
+            agent=then.to.agent, run_id=heir, kind="start", step=then.to.step,
+            payload=then.to.payload, parent=run.parent, traceparent=run.traceparent,
+        )
+    )  # fmt: skip
+    result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
+    run = replace(run, forks=run.forks + 1, parent=None)
+    return _end(turn, run, "completed", told | {"children": 1}, result=result)
+
+
+def _end(
+    turn: _Turn,
     run: Run,
-    kind: EventType,
-    now_ms: int,
+    status: Status,
+    told: dict[str, Any],
     *,
-    of: Run | None = None,
-    step: str | None = None,
-    next_step: str | None = None,
-    effects: tuple[str, ...] = (),
-    started_ms: int | None = None,
     result: bytes | None = None,
-) -> EventRecord:
-    """`of` is the run before the step ended: its seq and attempt are what the event is about."""
-    about = of or run
-    return EventRecord(
-        type=kind,
-        run_id=run.run_id,
-        agent=run.agent,
-        version=run.version,
-        status=run.status,
-        seq=about.seq,
-        at_ms=now_ms,
-        step=step,
-        next_step=next_step,
-        attempt=about.attempt,
-        started_ms=started_ms,
-        due_ms=run.due_ms,
-        effects=effects,
+    failure: Failure | None = None,
+) -> Run:
+    """The run is over. A failed one is kept whole, so that it can be tried again."""
+    parked = status == "failed"
+    ended = turn.moved(
+        run,
+        status=status,
+        due_ms=run.due_ms if parked else None,
+        wait=run.wait if parked else None,
+        carry=run.carry if parked else None,
+        payload=run.payload if parked else b"",
         result=result,
-        failure=run.failure,
+        failure=failure,
+        ending=run.ending if parked else None,
     )
+    kind: Mapping[Status, EventType] = {
+        "completed": "run.completed", "failed": "run.failed", "cancelled": "run.cancelled"
+    }  # fmt: skip
+    turn.tell(ended, kind[status], **{"result": result, **told})
+    if not parked:
+        for signal in waits.signals(turn.entries):
+            turn.tell(
+                ended, "signal.unread", id=signal.id, name=signal.name, by=signal.by,
+                payload=signal.value,
+            )  # fmt: skip
+        turn.forget_all(keep=frozenset({"message"}))
+    if run.parent is not None:
+        reason = failure
+        if status == "cancelled":
+            reason = Failure(code="cancelled", message=f"run {run.run_id} was cancelled")
+        turn.records.append(
+            CommandRecord(
+                agent=run.parent.agent, run_id=run.parent.run_id, kind="child", id=run.run_id,
+                payload=result or b"null", parent=run.parent, failure=reason,
+            )
+        )  # fmt: skip
+    return ended
+
+
+def _fail(
+    turn: _Turn, run: Run, failure: Failure, *, of: Run, started_ms: int | None = None
+) -> Run:
+    """No way on: compensate if the agent can, else the run is failed."""
+    told = {"of": of, "step": of.step, "started_ms": started_ms}
+    if run.ending is None:
+        turn.records.append(
+            DeadRecord(
+                run_id=run.run_id, step=run.step, payload=run.payload, failure=failure,
+                attempts=run.attempt,
+            )
+        )  # fmt: skip
+    turn.records.extend(waits.cancel_children(run, turn.entries))
+    if turn.rules.on_failure is not None and run.ending is None:
+        return _compensate(turn, run, turn.rules.on_failure, "failed", failure, told)
+    return _end(turn, run, "failed", told, failure=failure)
+
+
+def _compensate(
+    turn: _Turn, run: Run, step: str, ending: Status, why: Failure, told: dict[str, Any]
+) -> Run:
+    doubt = [
+        entry.slot.removeprefix("c:")
+        for entry in turn.entries.values()
+        if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch)
+    ]
+    ended = {
+        "step": run.step,
+        "payload": _readable(run.payload),
+        "code": why.code,
+        "message": why.message,
+        "in_doubt": doubt,
+    }
+    turn.forget_all(keep=frozenset({"message", "signal"}))
+    follow = turn.moved(
+        run,
+        status="running",
+        step=step,
+        payload=strict_json(ended),
+        carry=None,
+        attempt=0,
+        due_ms=None,
+        wait=None,
+        ending=ending,
+        failure=why,
+    )
+    kind: EventType = "run.cancelling" if ending == "cancelled" else "run.failing"
+    turn.tell(follow, kind, **{"next_step": step, **told})
+    return _go_on(turn, follow)
+
+
+def _readable(payload: bytes) -> Any:
+    """The payload as JSON; as text when it is the payload that was wrong."""
+    try:
+        return parse_json(payload) if payload else None
+    except BadPayload:
+        return payload.decode("utf-8", "backslashreplace")
+
+
+# Waiting -------------------------------------------------------------------------------------
+
+
+def _begin_wait(turn: _Turn, run: Run, then: Await) -> Run:
+    asked = None if then.about is None else waits.question(run, then.about)
+    wait = Wait(
+        kind="signal" if asked is None else "approval",
+        since_ms=turn.now_ms,
+        then=then.then,
+        on_timeout=then.on_timeout,
+        names=then.names,
+        mode=then.mode,
+        need=then.need,
+        question=asked,
+        by=then.by,
+    )
+    due_ms = None if then.timeout_ms is None else turn.now_ms + then.timeout_ms
+    status: Status = "paused" if run.status == "paused" else "waiting"
+    return replace(run, status=status, step=then.then, payload=b"null", wait=wait, due_ms=due_ms)
+
+
+def _look(turn: _Turn, run: Run) -> Run:
+    """Go on if what the run waits for is there."""
+    wait = run.wait
+    if run.status != "waiting" or wait is None:
+        return run
+    match wait.kind:
+        case "signal":
+            return _look_for_signals(turn, run, wait)
+        case "children" | "pool":
+            return _look_for_children(turn, run, wait)
+    return run
+
+
+def _look_for_signals(turn: _Turn, run: Run, wait: Wait) -> Run:
+    for entry in waits.signals(turn.entries):
+        reason = waits.refused_by(wait, entry.name, entry.value or b"null", turn.rules.accepts)
+        if reason is not None:
+            failure = Failure(code="bad_payload", message=reason)
+            turn.tell(
+                run, "signal.unread", id=entry.id, name=entry.name, by=entry.by,
+                payload=entry.value, failure=failure,
+            )  # fmt: skip
+            turn.forget(entry.slot)
+    found = waits.matched(wait, turn.entries)
+    if found is None:
+        return run
+    payload = waits.signals_payload(wait, found)
+    for entry in found:
+        turn.forget(entry.slot)
+    return _wait_over(turn, run, payload)
+
+
+def _look_for_children(turn: _Turn, run: Run, wait: Wait) -> Run:
+    failure = waits.failed_branch(wait, turn.entries)
+    if wait.kind == "pool":
+        entry = turn.entries.get(waits.slot_of(0))
+        if entry is None:
+            return run
+        turn.forget(entry.slot)
+        if entry.failure is not None:
+            failed = turn.moved(run, status="running", wait=None, attempt=run.attempt + 1)
+            return _fail(turn, failed, entry.failure, of=run)
+        here = turn.moved(run, status="running", wait=None)
+        work = Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
+        return _pool_outcome(turn, here, decode_outcome(entry.value or b"null", work))
+    if failure is not None:
+        return _fail(turn, run, failure, of=run)
+    if waits.unfinished(wait, turn.entries):
+        return run
+    payload = waits.results_payload(wait, turn.entries)
+    turn.forget_all(keep=frozenset({"message", "signal", "call"}))
+    return _wait_over(turn, run, payload)
+
+
+def _pool_outcome(turn: _Turn, run: Run, outcome: Returned | Overspent) -> Run:
+    after = _apply(turn, run, outcome)
+    assert after is not None
+    return after
+
+
+def _wait_over(turn: _Turn, run: Run, payload: bytes) -> Run:
+    run = turn.moved(run, status="running", payload=payload, wait=None, due_ms=None)
+    turn.tell(run, "wait.over", next_step=run.step, payload=payload)
+    return _go_on(turn, run)
+
+
+def _signal(turn: _Turn, run: Run | None, event: Signal) -> Run | None:
+    if run is not None and run.wait is not None and run.status == "waiting":
+        reason = waits.refused_by(run.wait, event.name, event.payload, turn.rules.accepts)
+        if reason is not None:
+            raise _Refused("bad_payload", f"signal {event.name!r} does not fit: {reason}")
+    if len(waits.signals(turn.entries)) >= SIGNALS_KEPT:
+        raise _Refused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
+    run_id = run.run_id if run is not None else event.run_id
+    turn.put(
+        Entry(
+            run_id=run_id, slot=f"s:{event.id}", kind="signal", value=event.payload, id=event.id,
+            name=event.name, by=event.by, at_ms=turn.now_ms,
+        )
+    )  # fmt: skip
+    turn.tell(
+        run, "signal.received", run_id=run_id, id=event.id, name=event.name, by=event.by,
+        payload=event.payload,
+    )  # fmt: skip
+    return None if run is None else _look(turn, run)
+
+
+def _answer(turn: _Turn, run: Run, event: Answer) -> Run:
+    wait, memory = run.wait, run.memory or NO_MEMORY
+    for earlier in memory.decided:
+        if earlier.question == event.question:
+            verdict = "approved" if earlier.approved else "refused"
+            raise _Refused(
+                "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
+            )
+    if wait is None or wait.question is None or wait.question != event.question:
+        asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
+        raise _Refused("unknown_question", f"the run does not ask {event.question!r}{asked}")
+    if wait.by and event.by not in wait.by:
+        raise _Refused("not_allowed", f"only {', '.join(wait.by)} may answer; not {event.by!r}")
+    if run.due_ms is not None and turn.now_ms >= run.due_ms:
+        raise _Refused("expired", "the time to answer is over")
+    decided = Decided(
+        question=event.question, approved=int(event.approved), by=event.by, at_ms=turn.now_ms
+    )
+    kept = (*memory.decided, decided)[-DECIDED_KEPT:]
+    run = turn.moved(run, memory=replace(memory, decided=kept))
+    told: dict[str, Any] = {"id": event.id, "by": event.by, "name": event.question}
+    if wait.kind == "budget":
+        return _budget_answer(turn, run, event, told)
+    payload = strict_json(
+        {
+            "approved": event.approved, "by": event.by, "note": event.note,
+            "at_ms": turn.now_ms, "question": event.question,
+        }
+    )  # fmt: skip
+    run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
+    turn.tell(run, "approval.decided", next_step=run.step, payload=payload, **told)
+    return _go_on(turn, run)
+
+
+def _budget_answer(turn: _Turn, run: Run, event: Answer, told: dict[str, Any]) -> Run:
+    assert run.memory is not None
+    follow = replace(run, status="running", wait=None, failure=None)
+    if not event.approved:
+        turn.tell(follow, "approval.decided", **told)
+        failure = Failure(code="budget_denied", message="no further budget was granted")
+        return _fail(turn, follow, failure, of=follow)
+    granted = total(run.memory.granted, turn.rules.budget)
+    follow = replace(follow, memory=replace(run.memory, granted=granted))
+    turn.tell(follow, "approval.decided", next_step=follow.step, **told)
+    return _go_on(turn, follow)
+
+
+def _timed_out(turn: _Turn, run: Run, event: TimedOut) -> Run:
+    if run.due_ms != event.due_ms or turn.now_ms < event.due_ms:
+        raise _Refused("stale", "the run does not wait for that time")
+    wait = run.wait
+    if wait is None:
+        return _go_on(turn, turn.moved(run, due_ms=None))
+    if wait.on_timeout is None:
+        what = wait.question or ", ".join(wait.names)
+        failure = Failure(code="wait_timeout", message=f"nothing came in time: {wait.kind} {what}")
+        return _fail(turn, turn.moved(run), failure, of=run)
+    follow = turn.moved(
+        run, status="running", step=wait.on_timeout, payload=run.carry or b"null", carry=None,
+        wait=None, due_ms=None,
+    )  # fmt: skip
+    turn.tell(follow, "wait.timed_out", next_step=follow.step, payload=follow.payload)
+    return _go_on(turn, follow)
+
+
+# Children ------------------------------------------------------------------------------------
+
+
+def _spawn(turn: _Turn, run: Run, wait: Wait) -> Run:
+    """Start the branches that have no result yet."""
+    wait = replace(wait, fork=run.forks + 1)
+    status: Status = "paused" if run.status == "paused" else "waiting"
+    run = turn.moved(run, status=status, forks=wait.fork, wait=wait)
+    for index in waits.started(wait, turn.entries):
+        turn.records.append(waits.start_child(run, wait, index))
+    return run
+
+
+def _child_done(turn: _Turn, run: Run, event: ChildDone) -> Run:
+    wait = run.wait
+    slot = waits.slot_of(event.branch)
+    if wait is None or wait.fork != event.fork or not 0 <= event.branch < len(wait.branches):
+        raise _Refused("stale", "the run does not wait for that child")
+    if slot in turn.entries:
+        raise _Refused("stale", "that child has been told of before")
+    was_started = set(waits.started(wait, turn.entries)) if wait.limit else set()
+    turn.put(
+        Entry(
+            run_id=run.run_id, slot=slot, kind="branch", seq=run.seq, epoch=run.epoch,
+            value=event.result, failure=event.failure, at_ms=turn.now_ms,
+        )
+    )  # fmt: skip
+    turn.tell(run, "child.finished", name=event.child, failure=event.failure)
+    if event.failure is None or wait.mode == "collect":
+        for index in waits.started(wait, turn.entries) if wait.limit else ():
+            if index not in was_started:
+                turn.records.append(waits.start_child(run, wait, index))
+    return _look(turn, run)
+
+
+# Operators -----------------------------------------------------------------------------------
+
+
+def _resume(turn: _Turn, run: Run, event: Resume) -> Run:
+    status: Status = "running" if run.wait is None and run.due_ms is None else "waiting"
+    run = turn.moved(run, status=status)
+    turn.tell(run, "run.resumed", id=event.id, by=event.by)
+    if status == "waiting":
+        return _look(turn, run)
+    return _go_on(turn, run)
+
+
+def _cancel(turn: _Turn, run: Run, event: Cancel) -> Run:
+    if run.ending is not None:
+        raise _Refused("not_possible", f"{run.step!r} is already doing what a failed run does")
+    turn.records.extend(waits.cancel_children(run, turn.entries))
+    told = {"of": run, "step": run.step, "id": event.id, "by": event.by}
+    if turn.rules.on_cancel is not None:
+        why = Failure(code="cancelled", message=f"cancelled by {event.by or 'somebody'}")
+        return _compensate(turn, run, turn.rules.on_cancel, "cancelled", why, told)
+    return _end(turn, run, "cancelled", told)
+
+
+def _retry(turn: _Turn, run: Run, event: RetryRun) -> Run:
+    if run.status == "failed" and run.ending is not None and not run.payload:
+        raise _Refused(
+            "compensated", "its compensation has run; rewind it to an earlier version instead"
+        )
+    run = turn.moved(run, status="running", attempt=0, failure=None, result=None)
+    turn.tell(run, "run.retried", next_step=run.step, id=event.id, by=event.by)
+    wait = run.wait
+    if wait is None:
+        return _go_on(turn, replace(run, due_ms=None))
+    if wait.branches:
+        for slot, entry in list(turn.entries.items()):
+            if entry.kind == "branch" and entry.failure is not None:
+                turn.forget(slot)
+        return _look(turn, _spawn(turn, run, wait))
+    due_ms = None if run.due_ms is None else turn.now_ms + run.due_ms - wait.since_ms
+    wait = replace(wait, since_ms=turn.now_ms)
+    return _look(turn, replace(run, status="waiting", wait=wait, due_ms=due_ms))
+
+
+def _resolve(turn: _Turn, run: Run, event: Resolve) -> Run:
+    doubt = next(
+        (
+            entry
+            for entry in turn.entries.values()
+            if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch)
+        ),
+        None,
+    )
+    if doubt is None:
+        raise _Refused("nothing_in_doubt", "no call of this run is in doubt; use retry")
+    run = turn.moved(run, status="running")
+    told: dict[str, Any] = {
+        "id": event.id, "by": event.by, "name": event.choice, "payload": event.result
+    }  # fmt: skip
+    if event.choice == "give_up":
+        turn.tell(run, "run.resolved", **told)
+        failure = Failure(code="given_up", message=f"{doubt.slot.removeprefix('c:')} was given up")
+        return _fail(turn, run, failure, of=run)
+    if event.choice == "happened":
+        turn.put(replace(doubt, kind="call", value=event.result, at_ms=turn.now_ms))
+    elif event.choice == "did_not":
+        turn.forget(doubt.slot)
+    else:
+        raise _Refused(
+            "bad_choice", f"choose happened, did_not or give_up; got {event.choice[:40]!r}"
+        )
+    run = replace(run, attempt=0, failure=None, due_ms=None)
+    turn.tell(run, "run.resolved", next_step=run.step, **told)
+    return _go_on(turn, run)
+
+
+def _rewind(turn: _Turn, run: Run, event: Rewind) -> Run:
+    if event.epoch != run.epoch:
+        raise _Refused("stale_epoch", f"the run is in epoch {run.epoch} by now; look again")
+    if event.step not in turn.rules.steps:
+        raise _Refused("unknown_step", f"the agent has no step {event.step!r} any more")
+    if not 0 <= event.seq <= run.seq:
+        raise _Refused("no_such_version", f"the run has versions 0 to {run.seq}")
+    if event.wait is not None and event.wait.kind not in ("signal", "approval"):
+        raise _Refused(
+            "no_such_version",
+            f"version {event.seq} waits for {event.wait.kind}; go back to an earlier one, or to "
+            "the one after it",
+        )
+    turn.records.extend(waits.cancel_children(run, turn.entries))
+    turn.forget_all(keep=frozenset({"signal"}))
+    epoch = run.epoch + 1
+    memory = event.memory
+    if event.messages or memory is not None:
+        memory = replace(memory or NO_MEMORY, thread=len(event.messages))
+    back = turn.moved(
+        run,
+        status="running",
+        seq=event.seq,
+        step=event.step,
+        attempt=0,
+        payload=event.payload,
+        carry=event.carry,
+        memory=memory,
+        wait=event.wait,
+        due_ms=event.due_ms,
+        result=None,
+        failure=None,
+        ending=None,
+        epoch=epoch,
+        emit=epoch if event.emit else run.emit,
+        created_ms=event.created_ms or run.created_ms,
+        input_digest=event.input_digest or run.input_digest,
+    )
+    _say(turn, run.run_id, 0, event.messages)
+    if back.wait is not None or back.due_ms is not None:
+        back = replace(back, status="waiting")
+    turn.tell(back, "run.rewound", version=True, id=event.id, by=event.by)
+    return _look(turn, back) if back.status == "waiting" else _go_on(turn, back)

@@ -5,7 +5,8 @@ Times are epoch milliseconds, UTC. Payloads and results are strict JSON bytes (s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Final, Literal
 
 Status = Literal[
@@ -16,16 +17,37 @@ TERMINAL: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelle
 EventType = Literal[
     "run.accepted",
     "run.started",
-    "step.completed",
-    "step.retrying",
+    "run.paused",
+    "run.resumed",
+    "run.retried",
+    "run.resolved",
+    "run.rewound",
+    "run.cancelling",
+    "run.failing",
     "run.completed",
     "run.failed",
+    "run.cancelled",
     "run.attention",
+    "step.completed",
+    "step.retrying",
+    "budget.spent",
+    "signal.received",
+    "signal.unread",
+    "approval.decided",
+    "wait.over",
+    "wait.timed_out",
+    "child.finished",
+    "command.repeated",
+    "command.refused",
     "start.ignored",
 ]
 
 #: longest failure message that is stored, in characters
 MESSAGE_MAX = 4096
+#: ids of so many latest commands are kept to recognise a repeated one
+COMMANDS_KEPT = 32
+#: so many latest answers are kept to tell which one is in force
+DECIDED_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +65,118 @@ class Failure:
         if len(clean) > MESSAGE_MAX:
             clean = clean[: MESSAGE_MAX - 1] + "…"
         object.__setattr__(self, "message", clean)
+
+
+# What a run is ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much of one thing: tokens, money (millionths), ms (of step bodies), steps."""
+
+    what: str
+    amount: int
+
+
+Amounts = tuple[Amount, ...]
+
+
+def total(*parts: Amounts) -> Amounts:
+    """The sum, thing by thing, in the order of their names."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        for each in part:
+            sums[each.what] = sums.get(each.what, 0) + each.amount
+    return tuple(Amount(what, sums[what]) for what in sorted(sums))
+
+
+def over(spent: Amounts, granted: Amounts) -> str | None:
+    """The first thing of which more is spent than granted; what is not granted is not limited."""
+    limits = {each.what: each.amount for each in granted}
+    for each in spent:
+        if each.amount > limits.get(each.what, each.amount):
+            return each.what
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A child run that is, or will be, started."""
+
+    agent: str
+    #: None: the agent's start step
+    step: str | None
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """Whom a child run tells when it is over."""
+
+    agent: str
+    run_id: str
+    fork: int
+    branch: int
+
+
+WaitKind = Literal["signal", "approval", "budget", "children", "pool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a waiting run waits for, besides its time."""
+
+    kind: WaitKind
+    since_ms: int
+    #: the step that goes on with what has come; None: the run's own next step
+    then: str | None = None
+    #: the step that goes on when `due_ms` comes first; None: the run fails
+    on_timeout: str | None = None
+    names: tuple[str, ...] = ()
+    #: signal: one (its payload is the input), any, all, count (a list of signals is);
+    #: children: join, collect, one
+    mode: str = ""
+    need: int = 0
+    question: str | None = None
+    by: tuple[str, ...] = ()
+    fork: int = 0
+    limit: int = 0
+    branches: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanItem:
+    """One item of a run's to-do list."""
+
+    id: str
+    text: str
+    state: str = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """How a question was answered."""
+
+    question: str
+    #: 1 or 0
+    approved: int
+    by: str | None
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a run carries from step to step beside its payload."""
+
+    plan: tuple[PlanItem, ...] = ()
+    #: messages in its thread
+    thread: int = 0
+    spent: Amounts = ()
+    granted: Amounts = ()
+    decided: tuple[Decided, ...] = ()
+
+
+NO_MEMORY: Final = Memory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +203,65 @@ class Run:
     result: bytes | None = None
     failure: Failure | None = None
     traceparent: str | None = None
+    #: how often it was sent back to an earlier version
+    epoch: int = 0
+    #: epoch that is part of the keys of its effects; 0: none
+    emit: int = 0
+    #: forks so far; part of the run_id of each child
+    forks: int = 0
+    wait: Wait | None = None
+    #: what the waiting step handed on: third argument of the step to run next
+    carry: bytes | None = None
+    parent: Parent | None = None
+    memory: Memory | None = None
+    #: what the run will be when its compensation is over
+    ending: Status | None = None
+    #: ids of the latest commands
+    commands: tuple[str, ...] = ()
 
     @property
     def terminal(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def timed(self) -> bool:
+        """It waits for its time and for nothing else: then its step is run."""
+        return self.status == "waiting" and self.wait is None
+
+
+EntryKind = Literal["call", "reserved", "intent", "partial", "signal", "branch", "message"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One increment of a run, under a slot of its own in the state topic, so that it costs what
+    is new and not the whole run."""
+
+    run_id: str
+    slot: str
+    kind: EntryKind
+    seq: int = 0
+    epoch: int = 0
+    digest: bytes | None = None
+    value: bytes | None = None
+    failure: Failure | None = None
+    id: str | None = None
+    name: str | None = None
+    by: str | None = None
+    cost: Amounts = ()
+    at_ms: int = 0
+
+
+Entries = Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that is known of one run: its checkpoint (None: there is none) and its entries by slot,
+    in the order in which they were written."""
+
+    run: Run | None
+    entries: Entries = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +271,61 @@ class Effect:
     agent: str
     run_id: str
     payload: bytes
+
+
+# What becomes of a run when a step's body has returned --------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """Another step is next, `after_ms` from now or at `at_ms` at the earliest."""
+
+    step: str
+    payload: bytes
+    after_ms: int | None = None
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The run is over."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Await:
+    """Wait for signals, or for the answer to a question (`about`: what is to be approved)."""
+
+    then: str
+    names: tuple[str, ...] = ()
+    mode: str = ""
+    need: int = 0
+    about: bytes | None = None
+    by: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    on_timeout: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """Start child runs, and go on with `join` when they are over."""
+
+    branches: tuple[Branch, ...]
+    join: str
+    #: join: all results, the first failure fails the run; collect: all outcomes; one: the result
+    mode: str
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Another run goes on in this one's place: it answers to this one's parent."""
+
+    to: Branch
+
+
+Outlook = Go | End | Await | Spawn | HandOver
 
 
 # What happens to a run ----------------------------------------------------------------------
@@ -98,6 +342,10 @@ class Start:
     payload: bytes
     input_digest: bytes
     traceparent: str | None = None
+    parent: Parent | None = None
+    carry: bytes | None = None
+    memory: Memory | None = None
+    messages: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,33 +359,186 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
-    """The step's body returned: `step` names the next one, None ends the run."""
+class Work:
+    """Which attempt something comes from: of a run that has moved on, it counts no more."""
 
-    step: str | None
-    #: input of the next step, or the result of the run
-    payload: bytes
+    seq: int
+    attempt: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """The step's body returned."""
+
+    work: Work
+    then: Outlook
+    #: handed on to the step after the wait
+    carry: bytes | None = None
     effects: tuple[Effect, ...] = ()
+    messages: tuple[bytes, ...] = ()
+    #: None: as it was
+    plan: tuple[PlanItem, ...] | None = None
+    #: of calls that are journaled elsewhere, in a pool
+    cost: Amounts = ()
     started_ms: int | None = None
+    took_ms: int = 0
+    #: version of the agent that ran it
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
     """The step's body failed. `retry_in_ms` None: no further attempt can help or is left."""
 
+    work: Work
     failure: Failure
     retry_in_ms: int | None
     started_ms: int | None = None
+    took_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overspent:
+    """The attempt asks for more of something than the run's budget has left."""
+
+    work: Work
+    what: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journaled:
+    """Something of the attempt in work is to be kept: a call's result, an intent, partial text."""
+
+    work: Work
+    slot: str
+    kind: EntryKind
+    digest: bytes | None = None
+    #: None with no failure and no cost: forget the slot
+    value: bytes | None = None
+    failure: Failure | None = None
+    cost: Amounts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A person has to look: nothing is guessed, nothing is run."""
+    """A person has to look: nothing is guessed, nothing is run. `work` None: whatever is next."""
 
     failure: Failure
+    work: Work | None = None
 
 
-Input = Start | Queue | Forward | Returned | Raised | Quarantine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """The time of a wait is over."""
+
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildDone:
+    """A branch is over: with a result, or with why there is none."""
+
+    fork: int
+    branch: int
+    child: str
+    result: bytes | None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    id: str
+    #: a signal may come before its run
+    run_id: str
+    name: str
+    payload: bytes
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """To the question of an approval or of a spent budget."""
+
+    id: str
+    question: str
+    approved: bool
+    note: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    id: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    id: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    id: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRun:
+    """Try again what failed or needed attention; attempts are counted anew."""
+
+    id: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolve:
+    """Tell what became of a call that is in doubt: happened (with `result`), did_not, give_up."""
+
+    id: str
+    choice: str
+    result: bytes
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """Become an earlier version again, if the run is still in `epoch`."""
+
+    id: str
+    epoch: int
+    emit: bool
+    seq: int
+    step: str
+    payload: bytes
+    carry: bytes | None
+    memory: Memory | None
+    messages: tuple[bytes, ...]
+    wait: Wait | None
+    due_ms: int | None
+    #: of a run that is over, of which only a receipt is left
+    created_ms: int | None = None
+    input_digest: bytes | None = None
+    by: str | None = None
+
+
+Operation = Signal | Answer | Pause | Resume | Cancel | RetryRun | Resolve | Rewind
+Input = (
+    Start
+    | Queue
+    | Forward
+    | Returned
+    | Raised
+    | Overspent
+    | Journaled
+    | Quarantine
+    | TimedOut
+    | ChildDone
+    | Operation
+)
 
 
 # What a run writes, besides its checkpoint ---------------------------------------------------
@@ -169,6 +570,37 @@ class EventRecord:
     effects: tuple[str, ...] = ()
     result: bytes | None = None
     failure: Failure | None = None
+    epoch: int = 0
+    id: str | None = None
+    name: str | None = None
+    by: str | None = None
+    payload: bytes | None = None
+    carry: bytes | None = None
+    memory: Memory | None = None
+    wait: Wait | None = None
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord:
+    """A command to another run: start a child, tell a parent, cancel."""
+
+    agent: str
+    run_id: str
+    kind: str
+    id: str | None = None
+    step: str | None = None
+    payload: bytes = b"null"
+    parent: Parent | None = None
+    failure: Failure | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Tombstone of one entry."""
+
+    slot: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,26 +614,35 @@ class DeadRecord:
     attempts: int
 
 
-Record = TaskRecord | EventRecord | Effect | DeadRecord
+Record = TaskRecord | EventRecord | Effect | CommandRecord | Entry | Forget | DeadRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an input moved nothing: a stable word, and a sentence for people."""
+
+    code: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one input does to one run. One that is not legal has `refused` and moves nothing."""
+    """What one input does to one run. One that is not legal has `refused` and moves nothing; if it
+    was a command, its records tell whoever sent it."""
 
     run: Run | None
     records: tuple[Record, ...] = ()
-    refused: str | None = None
+    refused: Refusal | None = None
 
 
-def jsonable(value: object) -> dict[str, Any]:
+def jsonable(value: Any) -> dict[str, Any]:
     """The fields of one of these values, as the codec takes them."""
-    fields: dict[str, Any] = {}
-    for name in value.__slots__:  # type: ignore[attr-defined]
-        item = getattr(value, name)
-        if isinstance(item, Failure):
-            item = jsonable(item)
-        elif isinstance(item, tuple):
-            item = list(item)
-        fields[name] = item
-    return fields
+    return {name: _plain(getattr(value, name)) for name in value.__slots__}
+
+
+def _plain(item: Any) -> Any:
+    if item is None or isinstance(item, str | int | bytes):
+        return item
+    if isinstance(item, tuple):
+        return [_plain(each) for each in item]
+    return jsonable(item) if is_dataclass(item) else item

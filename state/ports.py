@@ -6,11 +6,19 @@ producers need; `Clock` and `Deliver` keep time and HTTP out of everything but i
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
-from surefoot.state.model import Status
+from surefoot.state.model import Journaled, Memory, Parent, Status, Wait
 
 #: the two input topics of an agent
 InputKind = Literal["commands", "tasks"]
@@ -100,6 +108,10 @@ class Log(Protocol):
         Raises: Unavailable — nothing has changed hands for certain; call again.
         """
 
+    def publish(self, records: Sequence[Out]) -> None:
+        """Write records outside of any transaction, soon and at best effort: partial output. Does
+        not wait; what cannot be written is dropped and logged."""
+
     def lease_left_s(self) -> float:
         """Seconds for which this worker may still believe that its partitions are its own.
 
@@ -131,12 +143,42 @@ class Ownership(Protocol):
         not stop the transaction: the outcome is then unknown.
 
         Raises: FencedError — a newer owner exists, nothing was written;
-        RecordTooLarge — nothing was written, this ownership can go on;
+        RecordRefused — nothing was written, this ownership can go on;
         OutcomeUnknown — anything else: retire this ownership, take a new one, read back.
         """
 
     async def close(self) -> None:
         """Give it up; an open transaction is left to be fenced. Safe to call twice."""
+
+
+class Piece(NamedTuple):
+    """A piece of partial output of an attempt."""
+
+    run_id: str
+    name: str
+    seq: int
+    attempt: int
+    #: begin, text, end
+    kind: str
+    #: characters of this output before this piece
+    offset: int
+    text: str
+
+
+class Engine(Protocol):
+    """What an attempt of a step needs of the engine that runs it. Used on the loop of the steps."""
+
+    async def record(self, note: Journaled) -> None:
+        """Return once the note is committed. Never returns when the attempt no longer counts."""
+
+    async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Call a function of the author's: awaited when it is async, in a thread otherwise."""
+
+    def publish(self, piece: Piece) -> None:
+        """Write a piece of partial output to the stream topic, soon and at best effort."""
+
+    def lease_left_s(self) -> float:
+        """See Log.lease_left_s."""
 
 
 class Clock(Protocol):
@@ -192,6 +234,27 @@ class RunView:
     payload: bytes
     result: bytes | None
     failure: Mapping[str, Any] | None
+    epoch: int = 0
+    wait: Wait | None = None
+    carry: bytes | None = None
+    memory: Memory | None = None
+    parent: Parent | None = None
+    #: what it will be when its compensation is over
+    ending: Status | None = None
+    #: tells a repeated start from another one
+    input_digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What a run's partition holds that no worker has finished."""
+
+    partition: int
+    #: records after the committed offset; one in work counts
+    commands: int
+    tasks: int
+    #: members of the agent's consumer group
+    workers: int
 
 
 class Commands(Protocol):
@@ -210,6 +273,12 @@ class Commands(Protocol):
         run_id makes one run.
         """
 
+    async def send(
+        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+    ) -> Position:
+        """Ask something of a run. `fields`: those of schemas/avro/Command.avsc; `id` makes it safe
+        to ask again. Returns and raises like `start`."""
+
 
 class RunReader(Protocol):
     """Reads committed state and history only."""
@@ -226,6 +295,24 @@ class RunReader(Protocol):
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """(offset, event) of one run from the offset after `after`, then live; ends after the
         event that ends the run."""
+
+    def answers(
+        self, agent: str, run_id: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+        """Events of one run from now on: whatever is committed once this has been entered is
+        among them. A watcher that is too slow is let go.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+
+    async def latest(self, agent: str, run_id: str) -> RunView | None:
+        """The run as of everything that has been committed by now. Raises Unavailable."""
+
+    async def counts(self, agent: str) -> Mapping[tuple[int, Status], int]:
+        """How many runs there are of each (version of the agent, status)."""
+
+    async def backlog(self, agent: str, run_id: str) -> Backlog:
+        """How much stands before a run in its partition. Raises Unavailable."""
 
 
 class Readiness(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 
 #: the longest that another side's Retry-After is obeyed, in seconds
 RETRY_AFTER_MAX_S = 24 * 3600.0
@@ -25,6 +25,11 @@ class Retry:
     multiplier: float = 2.0
     #: share of a wait that is left to chance: 0 waits to the millisecond, 1 from nothing to all
     jitter: float = 0.5
+    #: only these exceptions are worth another attempt, and what says so itself (RetryableError, a
+    #: timeout); None: all that does not say otherwise
+    on: tuple[type[BaseException], ...] | None = None
+    #: these never are
+    give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
@@ -46,8 +51,24 @@ class Retry:
             raise ConfigError(
                 f"Retry: multiplier must be 1 or more (1 = equal waits); got {self.multiplier}"
             )
+        for name in ("on", "give_up_on"):
+            kinds = getattr(self, name)
+            if kinds is not None and not (
+                isinstance(kinds, tuple)
+                and all(
+                    isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+                )
+            ):
+                raise ConfigError(f"Retry: {name} is a tuple of exception classes; got {kinds!r}")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"Retry: jitter must be from 0 to 1; got {self.jitter}")
+
+
+def worth_retrying(policy: Retry, error: BaseException) -> bool:
+    """Whether another attempt can help after that exception. Pure."""
+    if isinstance(error, (TerminalError, *policy.give_up_on)):
+        return False
+    return policy.on is None or isinstance(error, (RetryableError, *policy.on))
 
 
 def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | None = None) -> int:

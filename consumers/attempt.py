@@ -1,0 +1,269 @@
+"""One attempt of one step: what it is given, and what has come of it.
+
+Decoding a step's input and encoding what it returns happen on the loop of the steps, where the
+author's code is: a value that cannot be stored is refused before the result counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from surefoot.consumers.interpret import Unusable, interpret
+from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
+from surefoot.state.agent import Agent, Resuming, Step
+from surefoot.state.context import Context
+from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked, RetryableError
+from surefoot.state.model import (
+    NO_MEMORY,
+    End,
+    Entry,
+    Failure,
+    Journaled,
+    Overspent,
+    Returned,
+    Run,
+    Work,
+)
+from surefoot.state.outcome import decode_task, encode_outcome
+from surefoot.state.ports import Engine, Piece
+from surefoot.state.retry import Retry, worth_retrying
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The attempt failed; `retryable` False: another attempt cannot help; `park`: nor should the
+    run fail, for a person can."""
+
+    failure: Failure
+    retryable: bool
+    park: bool = False
+    retry_after_s: float | None = None
+    started_ms: int | None = None
+    took_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The attempt was given up by the engine. It does not count, whatever came of it."""
+
+
+Outcome = Returned | Overspent | Failed | Lost
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One attempt of one step. The callbacks are called on the engine's loop."""
+
+    agent: Agent
+    run: Run
+    #: what earlier attempts of the step have recorded, by slot
+    journal: Mapping[str, Entry] = field(default_factory=dict)
+    messages: Sequence[bytes] = ()
+    #: the run goes on after a wait or a takeover: the author's checks come first
+    resumed: bool = False
+    lease_left_s: Callable[[], float]
+    #: once
+    on_done: Callable[[Outcome], None]
+    #: something is to be committed while the step runs; `Executor.recorded` tells that it is
+    on_note: Callable[[Note], None]
+    #: a piece of partial output
+    on_output: Callable[[Piece], None]
+    _task: asyncio.Task[Outcome] | None = field(default=None, init=False)
+    _given_up: bool = field(default=False, init=False)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Two calls with the same key are the same work: never in progress at once."""
+        return (self.run.agent, self.run.run_id, self.run.seq)
+
+    @property
+    def work(self) -> Work:
+        return Work(seq=self.run.seq, attempt=self.run.attempt, epoch=self.run.epoch)
+
+    def describe(self) -> str:
+        return f"{self.run.agent}.{self.run.step} of run {self.run.run_id}"
+
+
+@dataclass(slots=True, eq=False)
+class Note:
+    """Something that an attempt wants committed, and waits for."""
+
+    call: Call
+    journaled: Journaled
+    committed: asyncio.Future[None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Body:
+    """A step with its arguments, ready to be called."""
+
+    call: Call
+    step: Step
+    context: Context
+    payload: Any
+    args: tuple[Any, ...]
+    #: the agent whose step it is
+    agent: Agent
+
+    def outcome(self, value: Any, started_ms: int, took_ms: int) -> Returned:
+        """What the return value means for the run; raises what interpret raises."""
+        then, carry = interpret(self.agent, self.step, value)
+        returned = Returned(
+            work=self.call.work,
+            then=then,
+            carry=carry,
+            effects=self.context.effects(),
+            messages=self.context.thread.appended(),
+            plan=self.context.plan.changed(),
+            started_ms=started_ms,
+            took_ms=took_ms,
+            version=self.agent.version,
+        )
+        if self.call.agent.home is None:
+            return returned
+        return self.told(replace(returned, cost=self.context.spent))
+
+    def told(self, outcome: Returned | Overspent) -> Returned:
+        """In a pool: the result of the pool's run is what came of the other run's step."""
+        return Returned(work=self.call.work, then=End(result=encode_outcome(outcome)))
+
+
+def prepare(call: Call, engine: Engine) -> Body:
+    """Find the step, bring its state to this version of the agent, and decode it.
+
+    Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
+    """
+    run, agent = call.run, call.agent.home or call.agent
+    version, payload, carry, memory = run.version, run.payload, run.carry, run.memory
+    run_id, seq, epoch, emit, messages = run.run_id, run.seq, run.epoch, run.emit, call.messages
+    if call.agent.home is not None:
+        try:
+            task = decode_task(run.payload)
+        except ValueError as error:
+            raise BadPayload("$", f"not the input of a pool's run: {error}") from error
+        version, payload, carry, memory = task.version, task.payload, task.carry, task.memory
+        run_id, seq, epoch, emit, messages = (
+            task.run_id, task.seq, task.epoch, task.emit, task.messages
+        )  # fmt: skip
+    name, payload = _upcast(agent, version, run.step, payload)
+    step = agent.steps.get(name)
+    if step is None:
+        failure = unknown_step(agent, name, version)
+        raise Parked(failure.code, failure.message)
+    context = Context(
+        agent=agent.name,
+        run_id=run_id,
+        seq=seq,
+        step=name,
+        attempt=run.attempt,
+        engine=engine,
+        epoch=epoch,
+        emit=emit,
+        journal=call.journal,
+        messages=messages,
+        memory=memory or NO_MEMORY,
+    )
+    value = load(step.adapter, payload)
+    args: tuple[Any, ...] = (context, value)
+    if step.carry_adapter is not None:
+        args = (*args, load(step.carry_adapter, carry or b"null"))
+    return Body(call=call, step=step, context=context, payload=value, args=args, agent=agent)
+
+
+def unknown_step(agent: Agent, name: str, version: int) -> Failure:
+    """For a step that this version of the agent does not have."""
+    return Failure(
+        code="unknown_step",
+        message=f"agent {agent.name!r} version {agent.version} has no step {name!r}, where the run "
+        f"(version {version}) stands; it has {', '.join(sorted(agent.steps))}. Declare "
+        f"@agent.upcast(from_version={version}) to map the step, or deploy a version that has it, "
+        "and then `surefoot runs retry`; or `surefoot runs rewind` it to a step that is left, or "
+        "cancel it",
+        step=name,
+    )
+
+
+def _upcast(agent: Agent, version: int, step: str, payload: bytes) -> tuple[str, bytes]:
+    """(step, payload) as this version of the agent has them."""
+    for number in range(version, agent.version):
+        up = agent.upcasters.get(number)
+        if up is None:
+            continue
+        try:
+            step, value = up(step, parse_json(payload))
+            payload = strict_json(value)
+        except Exception as error:  # the author's code
+            raise Parked(
+                "upcast_failed",
+                f"from version {number} to {number + 1}, step {step!r}: "
+                f"{type(error).__name__}: {error}",
+            ) from error
+    return step, payload
+
+
+async def verify(body: Body, engine: Engine) -> None:
+    """The author's own checks. Raises Parked with what the first one that fails says."""
+    run = body.call.run
+    resuming = Resuming(run_id=run.run_id, seq=run.seq, step=body.step.name, payload=body.payload)
+    for check in body.agent.verifiers:
+        try:
+            await engine.invoke(check, (resuming,))
+        except Exception as error:
+            name = getattr(check, "__name__", "verify")
+            raise Parked("verify_failed", f"{name}: {_text(error)}") from error
+
+
+class StepTimeout(RetryableError):
+    """An attempt took longer than its step allows."""
+
+
+def classify(
+    error: BaseException, call: Call, body: Body | None, started_ms: int, took_ms: int
+) -> Outcome:
+    """The outcome of an attempt that raised."""
+    if call._given_up or isinstance(error, OwnershipLost):
+        return Lost()
+    retry = body.step.retry if body is not None else Retry()
+    code, park, message = "step_raised", False, _text(error)
+    match error:
+        case BudgetSpent():
+            spent = Overspent(work=call.work, what=error.what, message=message)
+            if body is not None and call.agent.home is not None:
+                return body.told(spent)
+            return spent
+        case Parked():
+            code, park = error.code, True
+        case Unusable():
+            code = error.code
+        case StepTimeout():
+            code = "timeout"
+        case Unserialisable():
+            code = "unserialisable"
+        case BadPayload():
+            code, park = "bad_payload", call.run.seq > 0 and body is None
+    final = park or isinstance(error, Unserialisable | BadPayload)
+    return Failed(
+        failure=Failure(
+            code=code,
+            message=message,
+            kind="" if isinstance(error, Parked | Unusable) else type(error).__name__,
+            step=call.run.step,
+            attempt=call.run.attempt,
+        ),
+        retryable=not final and worth_retrying(retry, error),
+        park=park,
+        retry_after_s=error.retry_after_s if isinstance(error, RetryableError) else None,
+        started_ms=started_ms,
+        took_ms=took_ms,
+    )
+
+
+def _text(error: BaseException) -> str:
+    """What an exception of the author's says; its class, if nothing or if asking raises."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  (user code)
+        return type(error).__name__

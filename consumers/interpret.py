@@ -1,0 +1,201 @@
+"""What a step's return value means. Refused when it cannot be stored or cannot be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from surefoot.schemas.payload import BadPayload, dump, load, strict_json
+from surefoot.state.agent import RESULT, Agent, Step, duration_s
+from surefoot.state.errors import ConfigError, TerminalError
+from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+from surefoot.state.returns import (
+    Approve,
+    Call,
+    Done,
+    Fork,
+    Handoff,
+    Next,
+    Signals,
+    Sleep,
+    Wait,
+)
+
+RETURNS = "Next, Sleep, Done, Wait, Approve, Fork, Call or Handoff"
+
+
+class Unusable(TerminalError):
+    """A return value that means nothing; `code` is that of the failure."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def interpret(agent: Agent, step: Step, value: Any) -> tuple[Outlook, bytes | None]:
+    """(what becomes of the run, what is carried over the wait as strict JSON).
+
+    Raises: Unusable, and Unserialisable with the path of what cannot be stored.
+    """
+    reading = _Reading(agent, step)
+    try:
+        match value:
+            case Next():
+                return reading.next(value), None
+            case Sleep():
+                return reading.sleep(value), None
+            case Done():
+                return End(result=dump(RESULT, value.result)), None
+            case Wait():
+                return reading.wait(value)
+            case Approve():
+                return reading.approve(value)
+            case Fork():
+                return reading.fork(value)
+            case Call():
+                return reading.call(value)
+            case Handoff():
+                return HandOver(to=reading.branch(value.agent, value.payload)), None
+    except ConfigError as error:
+        raise Unusable("bad_return", str(error)) from error
+    raise Unusable(
+        "bad_return",
+        f"a step returns {RETURNS}; {step.name!r} returned {type(value).__name__}",
+    )
+
+
+class _Reading:
+    def __init__(self, agent: Agent, step: Step) -> None:
+        self._agent = agent
+        self._step = step
+
+    def next(self, value: Next) -> Go:
+        target = self._plain(value.step, "Next")
+        return Go(
+            step=target.name, payload=dump(target.adapter, value.payload),
+            after_ms=_ms(value.after),
+        )  # fmt: skip
+
+    def sleep(self, value: Sleep) -> Go:
+        target = self._plain(value.then, "Sleep")
+        payload = dump(target.adapter, value.payload)
+        if not isinstance(value.until, datetime):
+            return Go(step=target.name, payload=payload, after_ms=_ms(value.until))
+        if value.until.tzinfo is None:
+            raise Unusable("bad_return", f"Sleep needs a time zone; got {value.until!r}")
+        at_ms = round(value.until.timestamp() * 1000)
+        return Go(step=target.name, payload=payload, at_ms=at_ms)
+
+    def wait(self, value: Wait) -> tuple[Await, bytes | None]:
+        then = self._target(value.then, "Wait")
+        carry = self._carry(then, value.carry, "Wait", value.on_timeout)
+        if isinstance(value.signal, Signals):
+            names, mode, need = value.signal.names, value.signal.mode, value.signal.need
+        elif value.signal:
+            names, mode, need = (value.signal,), "one", 1
+        else:
+            raise Unusable("bad_return", "Wait takes the name of a signal; it is empty")
+        return Await(
+            then=then.name, names=names, mode=mode, need=need, timeout_ms=_ms(value.timeout),
+            on_timeout=self._on_timeout(value.on_timeout, carry, "Wait"),
+        ), carry  # fmt: skip
+
+    def approve(self, value: Approve) -> tuple[Await, bytes | None]:
+        then = self._target(value.then, "Approve")
+        if then.carry_adapter is None:
+            raise Unusable(
+                "bad_return",
+                f"step {then.name!r} goes on after Approve: it takes (ctx, approval, what)",
+            )
+        about = dump(then.carry_adapter, value.what)
+        return Await(
+            then=then.name, about=about, by=tuple(value.by), timeout_ms=_ms(value.expires),
+            on_timeout=self._on_timeout(value.on_timeout, about, "Approve"),
+        ), about  # fmt: skip
+
+    def fork(self, value: Fork) -> tuple[Spawn, bytes | None]:
+        join = self._target(value.join, "Fork")
+        if value.on_error not in ("fail", "collect"):
+            raise Unusable("bad_return", f'on_error is "fail" or "collect"; got {value.on_error!r}')
+        if value.limit is not None and value.limit < 1:
+            raise Unusable("bad_return", f"Fork: limit is a number from 1; got {value.limit!r}")
+        branches = tuple(self.branch(target, payload) for target, payload in value.branches)
+        mode = "join" if value.on_error == "fail" else "collect"
+        carry = self._carry(join, value.carry, "Fork", None)
+        return Spawn(
+            branches=branches, join=join.name, mode=mode, limit=value.limit or 0
+        ), carry  # fmt: skip
+
+    def call(self, value: Call) -> tuple[Spawn, bytes | None]:
+        then = self._target(value.then, "Call")
+        branch = self.branch(value.agent, value.payload)
+        carry = self._carry(then, value.carry, "Call", None)
+        return Spawn(branches=(branch,), join=then.name, mode="one"), carry
+
+    def branch(self, target: Callable[..., Any] | Agent | str, payload: Any) -> Branch:
+        if isinstance(target, Agent):
+            data = dump(target.start_step.adapter, payload)
+            return Branch(agent=target.name, step=None, payload=data)
+        if isinstance(target, str):
+            return Branch(agent=target, step=None, payload=strict_json(payload))
+        step = self._plain(target, "a branch")
+        return Branch(
+            agent=self._agent.name, step=step.name, payload=dump(step.adapter, payload)
+        )  # fmt: skip
+
+    def _target(self, fn: Callable[..., Any], what: str) -> Step:
+        target = self._agent.step_of(fn)
+        if target is None:
+            name = getattr(fn, "__name__", repr(fn))
+            raise Unusable(
+                "unknown_step",
+                f"{what} names {name!r}, which is not a step of agent {self._agent.name!r}",
+            )
+        return target
+
+    def _plain(self, fn: Callable[..., Any], what: str) -> Step:
+        target = self._target(fn, what)
+        if target.carry_type is not None:
+            raise Unusable(
+                "bad_return",
+                f"{what} names {target.name!r}, whose third argument only a wait can give",
+            )
+        return target
+
+    def _carry(
+        self, then: Step, carry: Any, what: str, on_timeout: Callable[..., Any] | None
+    ) -> bytes | None:
+        adapter: TypeAdapter[Any] | None = then.carry_adapter
+        if adapter is None and on_timeout is not None:
+            adapter = self._target(on_timeout, what).adapter
+        if adapter is not None:
+            return dump(adapter, carry)
+        if carry is not None:
+            raise Unusable(
+                "bad_return", f"{what} carries something, and {then.name!r} has no third argument"
+            )
+        return None
+
+    def _on_timeout(
+        self, fn: Callable[..., Any] | None, carry: bytes | None, what: str
+    ) -> str | None:
+        if fn is None:
+            return None
+        step = self._plain(fn, what)
+        try:
+            load(step.adapter, carry or b"null")
+        except BadPayload as error:
+            raise Unusable(
+                "bad_return",
+                f"{what}: on_timeout={step.name} is given what is carried, and cannot take it: "
+                f"{error}",
+            ) from error
+        return step.name
+
+
+def _ms(duration: str | float | None) -> int | None:
+    seconds = duration_s(duration)
+    return None if seconds is None else max(1, round(seconds * 1000))

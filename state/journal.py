@@ -1,0 +1,274 @@
+"""Calls inside a step whose results outlive the attempt that made them.
+
+`call` repeats nothing that has been recorded; what was in the air when the worker died is done
+again. `once` never is: its intent is committed before, its outcome after, and what lies between is
+in doubt: a probe decides, or a person does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import typing
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
+from surefoot.state.errors import (
+    BudgetSpent,
+    CallFailed,
+    ConfigError,
+    NotDone,
+    OwnershipLost,
+    Parked,
+    TerminalError,
+)
+from surefoot.state.model import (
+    Amount,
+    Amounts,
+    Entry,
+    Failure,
+    Journaled,
+    Memory,
+    Work,
+    over,
+    total,
+)
+from surefoot.state.ports import Engine
+
+_NAME_MAX = 128
+
+ErrorKinds = tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a call uses, or may use at most."""
+
+    tokens: int = 0
+    money: float = 0.0
+
+    def amounts(self) -> Amounts:
+        """In the units that are kept: money in millionths."""
+        made = (Amount("money", round(self.money * 1e6)), Amount("tokens", self.tokens))
+        return tuple(each for each in made if each.amount)
+
+
+class Journal:
+    """What one attempt has recorded, and what it records."""
+
+    def __init__(
+        self, entries: Mapping[str, Entry], work: Work, memory: Memory, engine: Engine
+    ) -> None:
+        self._entries = entries
+        self._work = work
+        self._engine = engine
+        self._seen: Counter[str] = Counter()
+        self._granted = memory.granted
+        self._before = memory.spent
+        self._costs: dict[str, Amounts] = {slot: entry.cost for slot, entry in entries.items()}
+
+    @property
+    def spent(self) -> Amounts:
+        """By this step's calls, in all its attempts."""
+        return total(*self._costs.values())
+
+    def call(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        permanent: ErrorKinds = (),
+        reserve: Cost | None = None,
+        cost: Callable[[Any], Cost] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """See Context.call. The occurrence is counted here, in the order of the calls."""
+        return self._call(self._slot(name), fn, args, permanent, reserve, cost)
+
+    def once(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        probe: Callable[..., Any] | None = None,
+        permanent: ErrorKinds = (),
+    ) -> Coroutine[Any, Any, Any]:
+        """See Context.once."""
+        return self._once(self._slot(name), fn, args, probe, permanent)
+
+    def _slot(self, name: str) -> str:
+        if not 0 < len(name) <= _NAME_MAX:
+            raise ConfigError(f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}")
+        number = self._seen[name]
+        self._seen[name] += 1
+        return f"c:{name}#{number}"
+
+    async def _call(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        permanent: ErrorKinds,
+        reserve: Cost | None,
+        cost: Callable[[Any], Cost] | None,
+    ) -> Any:
+        adapter, mark = result_adapter(fn), digest_of(args)
+        entry = self._entries.get(slot)
+        if entry is not None and entry.kind != "reserved":
+            return self._recorded(entry, slot, mark, adapter)
+        reserved = reserve.amounts() if reserve is not None else ()
+        self._afford(slot, reserved)
+        if reserved:
+            await self._record(slot, kind="reserved", digest=mark, cost=reserved)
+        try:
+            value = await self._engine.invoke(fn, args)
+        except Exception as error:
+            if not isinstance(error, (TerminalError, *permanent)):
+                raise
+            raise await self._failed(slot, mark, error) from error
+        told = cost(value).amounts() if cost is not None else reserved
+        await self._record(slot, kind="call", digest=mark, value=dump(adapter, value), cost=told)
+        return value
+
+    async def _once(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        probe: Callable[..., Any] | None,
+        permanent: ErrorKinds,
+    ) -> Any:
+        adapter, mark = result_adapter(fn), digest_of(args)
+        entry = self._entries.get(slot)
+        if entry is not None and entry.kind == "call":
+            return self._recorded(entry, slot, mark, adapter)
+        if entry is not None:
+            self._same(entry, slot, mark)
+            if probe is None:
+                raise in_doubt(slot)
+            told = await self._engine.invoke(probe, args)
+            if told is not None and told is not False:
+                value = None if told is True else told
+                data = dump(adapter, value)
+                await self._record(slot, kind="call", digest=mark, value=data)
+                return value
+        else:
+            await self._record(slot, kind="intent", digest=mark, value=b"null")
+        if self._engine.lease_left_s() <= 0:
+            raise OwnershipLost
+        try:
+            value = await self._engine.invoke(fn, args)
+        except NotDone:
+            await self._record(slot, kind="intent")
+            raise
+        except Exception as error:
+            if isinstance(error, (TerminalError, *permanent)):
+                raise await self._failed(slot, mark, error) from error
+            if probe is None:
+                raise in_doubt(slot) from error
+            raise
+        await self._record(slot, kind="call", digest=mark, value=dump(adapter, value))
+        return value
+
+    def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> Any:
+        self._same(entry, slot, mark)
+        if entry.kind != "call":
+            raise _mismatch(slot, "it was recorded by ctx.once")
+        if entry.failure is not None:
+            raise CallFailed(entry.failure.message, kind=entry.failure.kind)
+        try:
+            return load(adapter, entry.value or b"null")
+        except BadPayload as error:
+            raise _mismatch(slot, f"its recorded result does not fit: {error}") from error
+
+    def _same(self, entry: Entry, slot: str, mark: bytes) -> None:
+        if entry.digest != mark:
+            raise _mismatch(slot, "it was recorded with other arguments")
+
+    async def _failed(self, slot: str, mark: bytes, error: Exception) -> CallFailed:
+        failure = Failure(
+            code="call_failed", message=str(error) or type(error).__name__,
+            kind=type(error).__name__,
+        )  # fmt: skip
+        await self._record(slot, kind="call", digest=mark, failure=failure)
+        return CallFailed(failure.message, kind=failure.kind)
+
+    def _afford(self, slot: str, reserve: Amounts) -> None:
+        others = [cost for place, cost in self._costs.items() if place != slot]
+        short = over(total(self._before, *others, reserve), self._granted)
+        if short is not None:
+            raise BudgetSpent(short, f"{slot.removeprefix('c:')} would use more {short} than left")
+        self._costs[slot] = reserve
+
+    async def _record(self, slot: str, **told: Any) -> None:
+        self._costs[slot] = told.get("cost", ())
+        await self._engine.record(Journaled(work=self._work, slot=slot, **told))
+
+
+def in_doubt(slot: str) -> Parked:
+    """Nobody knows whether it happened."""
+    return Parked(
+        "once_in_doubt",
+        f"{slot.removeprefix('c:')} was begun, and nobody knows whether it happened: find out, "
+        "then `surefoot runs resolve` with --happened RESULT, --did-not (it is done) or --give-up",
+    )
+
+
+def _mismatch(slot: str, why: str) -> Parked:
+    return Parked(
+        "journal_mismatch",
+        f"call {slot.removeprefix('c:')}: {why}; the step's code or its inputs have changed since. "
+        "Bring the old code back and `surefoot runs retry`, or `surefoot runs rewind` to this very "
+        "version, which makes the calls anew",
+    )
+
+
+@lru_cache(maxsize=1024)
+def result_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
+    """Of what the function says that it returns; of plain JSON when it does not say."""
+    try:
+        hints = typing.get_type_hints(fn if inspect.isroutine(fn) else type(fn).__call__)
+    except (AttributeError, NameError, TypeError):
+        hints = {}
+    return TypeAdapter(hints.get("return", Any))
+
+
+def digest_of(args: Sequence[Any]) -> bytes:
+    """Of a call's arguments: equal in every process for equal arguments.
+
+    Raises: Unserialisable for what has no such form.
+    """
+    for number, arg in enumerate(args):
+        try:
+            json.dumps(_canonical(arg))
+        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+            raise Unserialisable(
+                f"$.args[{number}]",
+                type(arg).__name__,
+                f"a journaled call is recognised by its arguments, so they must be data ({error}); "
+                "bind clients and the like in the function",
+            ) from error
+    text = json.dumps([_canonical(arg) for arg in args], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(key): _canonical(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_canonical(item) for item in value]
+        case set() | frozenset():
+            return sorted(json.dumps(_canonical(item), sort_keys=True) for item in value)
+        case bytes():
+            return value.hex()
+        case None | bool() | int() | float() | str():
+            return value
+    return _canonical(to_jsonable_python(value))

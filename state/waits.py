@@ -1,0 +1,158 @@
+"""What ends a wait, and with what: signals, answers, child runs. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from surefoot.schemas.payload import parse_json, strict_json
+from surefoot.state.model import Branch, CommandRecord, Entries, Entry, Failure, Parent, Run, Wait
+
+#: longest run_id; longer ones of children are cut to a digest
+_RUN_ID_MAX = 256
+
+#: (step, payload) -> why the step cannot take it
+Accepts = Callable[[str, bytes], str | None]
+
+
+def anything(step: str, payload: bytes) -> None:
+    """Accepts whatever comes."""
+    del step, payload
+
+
+def signals(entries: Entries) -> list[Entry]:
+    """The signals that nothing has consumed yet, in the order in which they came."""
+    return [entry for entry in entries.values() if entry.kind == "signal"]
+
+
+def refused_by(wait: Wait, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
+    """Why a signal cannot end that wait although it has the right name."""
+    if wait.mode != "one" or name not in wait.names or wait.then is None:
+        return None
+    return accepts(wait.then, payload)
+
+
+def matched(wait: Wait, entries: Entries) -> list[Entry] | None:
+    """The signals that end the wait; None: not yet."""
+    found: list[Entry] = []
+    for entry in signals(entries):
+        if entry.name not in wait.names:
+            continue
+        if wait.mode == "all" and any(entry.name == other.name for other in found):
+            continue
+        found.append(entry)
+        if len(found) == wait.need:
+            return found
+    return None
+
+
+def signals_payload(wait: Wait, found: list[Entry]) -> bytes:
+    """Input of the step that goes on: the one signal's payload, or a list of Signal."""
+    if wait.mode == "one":
+        return found[0].value or b"null"
+    return strict_json(
+        [
+            {
+                "id": entry.id,
+                "name": entry.name,
+                "payload": parse_json(entry.value or b"null"),
+                "by": entry.by,
+                "at_ms": entry.at_ms,
+            }
+            for entry in found
+        ]
+    )
+
+
+def question(run: Run, about: bytes) -> str:
+    """Id of the question whether `about` may be done: another step, another epoch or another thing
+    is another question."""
+    parts = (run.agent.encode(), run.run_id.encode(), b"%d" % run.epoch, b"%d" % run.seq, about)
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+# Children -----------------------------------------------------------------------------------
+
+
+def child_id(run_id: str, fork: int, branch: int) -> str:
+    """run_id of a child: a function of its parent, the fork and the branch."""
+    made = f"{run_id}~{fork}~{branch}"
+    if len(made) <= _RUN_ID_MAX:
+        return made
+    return f"{hashlib.sha256(made.encode()).hexdigest()[:40]}~{fork}~{branch}"
+
+
+def slot_of(branch: int) -> str:
+    return f"b:{branch}"
+
+
+def unfinished(wait: Wait, entries: Entries) -> list[int]:
+    """Branches whose end has not been told, in their order."""
+    return [index for index in range(len(wait.branches)) if slot_of(index) not in entries]
+
+
+def started(wait: Wait, entries: Entries) -> list[int]:
+    """Branches that are under way: as many of the unfinished ones as may run at a time."""
+    left = unfinished(wait, entries)
+    return left[: wait.limit] if wait.limit else left
+
+
+def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
+    branch: Branch = wait.branches[index]
+    return CommandRecord(
+        agent=branch.agent,
+        run_id=child_id(run.run_id, wait.fork, index),
+        kind="start",
+        step=branch.step,
+        payload=branch.payload,
+        parent=Parent(agent=run.agent, run_id=run.run_id, fork=wait.fork, branch=index),
+        traceparent=run.traceparent,
+    )
+
+
+def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
+    """Cancel the children that are under way."""
+    if run.wait is None or not run.wait.branches:
+        return
+    for index in started(run.wait, entries):
+        child = child_id(run.run_id, run.wait.fork, index)
+        agent = run.wait.branches[index].agent
+        yield CommandRecord(agent=agent, run_id=child, kind="cancel", id=f"parent:{child}")
+
+
+def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
+    """The failure that ends the wait, if one does."""
+    if wait.mode == "collect":
+        return None
+    for index in range(len(wait.branches)):
+        entry = entries.get(slot_of(index))
+        if entry is not None and entry.failure is not None:
+            branch = wait.branches[index]
+            return Failure(
+                code="branch_failed",
+                message=f"branch {index} ({branch.agent}{'.' + branch.step if branch.step else ''})"
+                f": {entry.failure.code}: {entry.failure.message}",
+                kind=entry.failure.kind,
+                step=branch.step,
+            )
+    return None
+
+
+def results_payload(wait: Wait, entries: Entries) -> bytes:
+    """Input of the step that goes on, in the order of the branches."""
+    told = [entries[slot_of(index)] for index in range(len(wait.branches))]
+    if wait.mode == "one":
+        return told[0].value or b"null"
+    if wait.mode == "join":
+        return b"[%s]" % b",".join(entry.value or b"null" for entry in told)
+    return strict_json([_outcome(entry) for entry in told])
+
+
+def _outcome(entry: Entry) -> dict[str, Any]:
+    failure = entry.failure
+    return {
+        "ok": failure is None,
+        "result": None if failure else parse_json(entry.value or b"null"),
+        "failure": {"code": failure.code, "message": failure.message} if failure else None,
+    }
