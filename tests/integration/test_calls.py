@@ -1,0 +1,324 @@
+"""Journaled calls, one-shot actions, partial output and memory, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from surefoot import Agent, CallFailed, Context, Done, Next, Partial, Retry
+from surefoot.schemas.codec import decode
+from tests.harness import Cluster, Running, cluster, names
+from tests.waiting import until
+
+
+class Gate:
+    """Counts what is called, and holds what it is told to hold."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.open = asyncio.Event()
+
+    async def ask(self, question: str) -> str:
+        self.calls[question] += 1
+        return f"answer to {question}"
+
+    async def hold(self) -> None:
+        """What a step waits for before it ends; the worker is killed meanwhile."""
+        self.calls["held"] += 1
+        while not self.open.is_set():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@asynccontextmanager
+async def killed_once(
+    kafka: Cluster, agent: Agent, gate: Gate, run_id: str = "r"
+) -> AsyncIterator[Running]:
+    """A worker is gone while the run's step is held; another one has taken over inside of this."""
+    first = await kafka.work(agent)
+    await kafka.start(agent, run_id)
+    await until(lambda: gate.calls["held"] == 1, what="the step to be held")
+    await first.vanish()
+    gate.open.set()
+    yield await kafka.work(agent)
+
+
+async def test_a_call_that_was_recorded_is_not_made_again_by_whoever_takes_over(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def think(ctx: Context, payload: int) -> Done:
+        first, second = await asyncio.gather(
+            ctx.call("ask", gate.ask, "one"), ctx.call("ask", gate.ask, "two")
+        )
+        third = await ctx.call("ask", gate.ask, "three")
+        await gate.hold()
+        return Done([first, second, third, await ctx.call("ask", gate.ask, "four")])
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        asked = ("one", "two", "three", "four")
+        assert (
+            checkpoint["result"]
+            == ("[" + ",".join(f'"answer to {each}"' for each in asked) + "]").encode()
+        )
+        assert {each: gate.calls[each] for each in asked} == dict.fromkeys(asked, 1)
+        assert gate.calls["held"] == 2
+        await kafka.check_history(agent)
+
+
+async def test_a_permanent_error_of_a_call_is_recorded_too(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+
+    async def refuse() -> None:
+        gate.calls["refuse"] += 1
+        raise LookupError("no such model")
+
+    @agent.step(retry=Retry(attempts=1))
+    async def think(ctx: Context, payload: int) -> Done:
+        try:
+            await ctx.call("model", refuse, permanent=(LookupError,))
+        except CallFailed as error:
+            await gate.hold()
+            return Done(f"{error.kind}: {error}")
+        raise AssertionError
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert checkpoint["result"] == b'"LookupError: no such model"'
+        assert gate.calls["refuse"] == 1
+
+
+async def test_a_call_whose_arguments_have_changed_since_parks_the_run(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+    versions = iter(["old prompt", "new prompt", "old prompt"])
+
+    @agent.step
+    async def think(ctx: Context, payload: int) -> Done:
+        answer = await ctx.call("ask", gate.ask, next(versions))
+        await gate.hold()
+        return Done(answer)
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "attention")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert checkpoint["failure"]["code"] == "journal_mismatch"
+        assert "runs retry" in checkpoint["failure"]["message"]
+        assert gate.calls["new prompt"] == 0
+        await kafka.tell(agent, "r", "retry")  # the old code is back
+        await kafka.until_status(agent, "r", "completed")
+        assert gate.calls["old prompt"] == 1
+
+
+@pytest.mark.parametrize("told", ["it happened", "it did not"])
+async def test_a_probe_decides_what_became_of_an_action_that_was_cut_off(
+    bootstrap: str, app: str, agent_name: str, gate: Gate, told: str
+) -> None:
+    agent = Agent(agent_name)
+
+    async def charge(amount: int) -> str:
+        gate.calls["charge"] += 1
+        await gate.hold()
+        return "charged now"
+
+    async def probe(amount: int) -> str | None:
+        gate.calls["probe"] += 1
+        return "charged before" if told == "it happened" else None
+
+    @agent.step
+    async def pay(ctx: Context, payload: int) -> Done:
+        return Done(await ctx.once("charge", charge, 5, probe=probe))
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        expected = {"it happened": (b'"charged before"', 1), "it did not": (b'"charged now"', 2)}
+        assert (checkpoint["result"], gate.calls["charge"]) == expected[told]
+        assert gate.calls["probe"] == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "status", "charges"),
+    [("happened", "completed", 1), ("did_not", "completed", 2), ("give_up", "failed", 1)],
+)
+async def test_without_a_probe_a_person_decides(
+    bootstrap: str, app: str, agent_name: str, gate: Gate, choice: str, status: str, charges: int
+) -> None:
+    agent = Agent(agent_name)
+
+    async def charge(amount: int) -> str:
+        gate.calls["charge"] += 1
+        await gate.hold()
+        return "charged now"
+
+    @agent.step
+    async def pay(ctx: Context, payload: int) -> Done:
+        return Done(await ctx.once("charge", charge, 5))
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "attention")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert checkpoint["failure"]["code"] == "once_in_doubt"
+        assert gate.calls["charge"] == 1
+        await kafka.tell(agent, "r", "resolve", name=choice, payload=b'"told by a person"')
+        await kafka.until_status(agent, "r", status)
+        assert gate.calls["charge"] == charges
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        if choice == "happened":
+            assert checkpoint["result"] == b'"told by a person"'
+        if choice == "give_up":
+            assert checkpoint["failure"]["code"] == "given_up"
+        await kafka.check_history(agent)
+
+
+async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
+    bootstrap: str, app: str, agent_name: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surefoot.state.stream.KEEP_EVERY_S", 0.0)
+    agent = Agent(agent_name)
+    given: list[Partial | None] = []
+
+    @agent.step
+    async def write(ctx: Context, payload: int) -> Done:
+        async with ctx.stream("draft") as draft:
+            given.append(draft.partial)
+            await draft.go_on()
+            if draft.text:
+                await draft.write(" and went on")
+                return Done(draft.text)
+            await draft.write("it began")
+            await gate.hold()
+        return Done(draft.text)
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert checkpoint["result"] == b'"it began and went on"'
+        assert given == [None, Partial("it began")]
+
+        async def pieces() -> list[dict[str, Any]]:
+            read = [decode(r.value, "Stream")[1] for r in await kafka.read(topics.stream)]
+            return read if read and read[-1]["kind"] == "end" else []
+
+        topics = kafka.topics(agent)
+        told = await until(pieces, what="the end of the stream")
+        assert [(piece["kind"], piece["offset"], piece["text"]) for piece in told] == [
+            ("begin", 0, ""),
+            ("text", 0, "it began"),
+            ("begin", 0, ""),
+            ("text", 0, "it began"),
+            ("text", 8, " and went on"),
+            ("end", 20, ""),
+        ]
+
+
+async def test_a_thread_costs_what_is_new_and_not_what_is_there(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    turns, message = 500, "m" * 2_000
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def turn(ctx: Context, payload: int) -> Next | Done:
+        assert len(ctx.thread) == len(ctx.thread.messages) == payload
+        ctx.thread.append({"role": "user", "content": message, "n": payload})
+        return Next(turn, payload + 1) if payload + 1 < turns else Done(len(ctx.thread))
+
+    async with cluster(bootstrap, app, agent) as kafka:
+        await kafka.work(agent)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "completed", timeout_s=60.0)
+        topics = kafka.topics(agent)
+        records = [
+            record
+            for topic in (topics.state, topics.tasks, topics.events)
+            for record in await kafka.read(topic)
+        ]
+        written = sum(
+            len(r.key or b"") + len(r.value or b"") + sum(len(k) + len(v) for k, v in r.headers)
+            for r in records
+        )
+        said = [r.value for r in records if r.key is not None and b"|m:" in r.key and r.value]
+        assert len(said) == turns
+        assert written < 3 * sum(map(len, said))
+
+
+async def test_the_plan_and_the_thread_survive_and_are_put_into_the_next_steps_hands(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def begin(ctx: Context, payload: int) -> Next:
+        ctx.thread.append("hello", {"role": "assistant"})
+        ctx.plan.drop(ctx.plan.add("call a lawyer"))
+        ctx.plan.add("write it down")
+        return Next(end, 0)
+
+    @agent.step
+    async def end(ctx: Context, payload: int) -> Done:
+        await gate.hold()
+        (item,) = ctx.plan.open
+        ctx.plan.tick(item.id)
+        return Done([ctx.thread.messages, [[i.text, i.state] for i in ctx.plan.items]])
+
+    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert checkpoint["result"] == (
+            b'[["hello",{"role":"assistant"}],[["call a lawyer","dropped"],["write it down","done"]]]'
+        )
+        told = [event["memory"] for event in await kafka.events(agent, "r")]
+        assert [item["state"] for item in told[1]["plan"]] == ["dropped", "open"]
+
+
+async def test_a_failed_run_that_is_tried_again_does_not_pay_twice(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+
+    @agent.step(retry=Retry(attempts=2, initial_s=0.01))
+    async def think(ctx: Context, payload: int) -> Done:
+        answer = await ctx.call("ask", gate.ask, "dear")
+        if not gate.open.is_set():
+            raise ValueError("not yet")
+        return Done(answer)
+
+    async with cluster(bootstrap, app, agent) as kafka:
+        await kafka.work(agent)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "failed")
+        gate.open.set()
+        await kafka.tell(agent, "r", "retry")
+        await kafka.until_status(agent, "r", "completed")
+        assert gate.calls["dear"] == 1
+        assert names(await kafka.events(agent, "r")) == [
+            "run.started", "step.retrying", "run.failed", "run.retried", "run.completed",
+        ]  # fmt: skip
+        (dead,) = await kafka.dead()
+        assert dict(dead.headers)["sf-dead-code"] == b"step_raised"
