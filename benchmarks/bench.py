@@ -1,6 +1,6 @@
 """Measures the engine against a bare aiokafka loop that writes the same records.
 
-    python -m benchmarks.bench [--quick] [--rows throughput,latency,recovery,executor]
+    python -m benchmarks.bench [--quick] [--rows throughput,latency,...]
 
 One broker, started for it and ended with its data, serves every row. Tables go to stdout, all
 numbers to benchmarks/results/latest.json. `--quick` checks that it works; its numbers say nothing.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import latency, recovery, throughput
+from benchmarks import control, latency, recovery, throughput
 from benchmarks.records import STATE_BYTES
 from benchmarks.report import machine, ratios, show
 from benchmarks.site import Kind
@@ -28,7 +28,7 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.supervisor import HEALTHY_S
 
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
-ROWS = ("throughput", "latency", "recovery", "executor")
+ROWS = ("throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers")
 IN_FLIGHT = (64, 256)
 
 
@@ -45,6 +45,10 @@ class Scale:
     idle_runs: int
     kills: int
     settle_s: float
+    signals: int
+    branches: int
+    sleepers: int
+    asleep_s: float
 
 
 FULL = Scale(
@@ -55,6 +59,10 @@ FULL = Scale(
     idle_runs=500,
     kills=5,
     settle_s=HEALTHY_S + 1.0,
+    signals=300,
+    branches=1_000,
+    sleepers=100_000,
+    asleep_s=20.0,
 )
 QUICK = Scale(
     seconds=1.0,
@@ -64,6 +72,10 @@ QUICK = Scale(
     idle_runs=20,
     kills=1,
     settle_s=1.0,
+    signals=20,
+    branches=50,
+    sleepers=300,
+    asleep_s=1.0,
 )
 
 
@@ -80,7 +92,8 @@ class Bench:
 
     async def run(self, rows: Sequence[str]) -> dict[str, Any]:
         """The results by row."""
-        for kind in ("bare", "engine") if {"throughput", "executor"} & {*rows} else ():
+        warm = {"throughput", "executor", "call"} & {*rows}
+        for kind in ("bare", "engine") if warm else ():
             await self._throughput(kind, IN_FLIGHT[0], self.scale.warm_up_runs)
         results: dict[str, Any] = {}
         for row in rows:
@@ -99,6 +112,35 @@ class Bench:
         kinds: tuple[Kind, ...] = ("engine", "one_loop")
         runs = self._runs("engine")
         return [await self._throughput(kind, IN_FLIGHT[0], runs) for kind in kinds]
+
+    async def call(self) -> list[dict[str, Any]]:
+        kinds: tuple[Kind, ...] = ("engine", "calling")
+        runs = self._runs("engine")
+        return [await self._throughput(kind, IN_FLIGHT[0], runs) for kind in kinds]
+
+    async def signal(self) -> dict[str, Any]:
+        return await control.signals(
+            self._settings("signal", IN_FLIGHT[0]),
+            warm_up=self.scale.idle_warm_up,
+            count=self.scale.signals,
+        )
+
+    async def fork(self) -> list[dict[str, Any]]:
+        return [
+            await control.fork(
+                self._settings(f"fork-{processes}", IN_FLIGHT[0]),
+                branches=self.scale.branches,
+                processes=processes,
+            )
+            for processes in (1, 4)
+        ]
+
+    async def sleepers(self) -> dict[str, Any]:
+        return await control.sleepers(
+            self._settings("sleepers", IN_FLIGHT[0]),
+            runs=self.scale.sleepers,
+            idle_s=self.scale.asleep_s,
+        )
 
     async def latency(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("bare", "engine")

@@ -18,7 +18,12 @@ from surefoot.infra.broker import Broker
 Row = Mapping[str, Any]
 
 #: "one loop": with the author's code on the loop of the Kafka clients
-NAMES = {"bare": "bare loop", "engine": "engine", "one_loop": "engine, one loop"}
+NAMES = {
+    "bare": "bare loop",
+    "engine": "engine",
+    "one_loop": "engine, one loop",
+    "calling": "engine, a call a step",
+}
 
 
 def machine(broker: Broker) -> dict[str, Any]:
@@ -61,6 +66,12 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float]:
         found["own_thread_steps_per_s"] = (
             executor["engine"]["steps_per_s"] / executor["one_loop"]["steps_per_s"]
         )
+    call = {row["kind"]: row for row in results.get("call", ())}
+    if call:
+        found["call_steps_per_s"] = call["calling"]["steps_per_s"] / call["engine"]["steps_per_s"]
+    forks = {row["processes"]: row for row in results.get("fork", ())}
+    if forks:
+        found["fork_4_over_1"] = forks[4]["branches_per_s"] / forks[1]["branches_per_s"]
     return found
 
 
@@ -72,13 +83,17 @@ def show(report: Mapping[str, Any]) -> None:
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python "
         f"{where['python']}, Kafka {where['broker']}; load {where['load_1m']} at the start"
     )
-    for name in ("throughput", "executor"):
+    for name in ("throughput", "executor", "call"):
         if name in results:
             console.print(_throughput(name, results[name]))
     if "latency" in results:
         console.print(_latency(results["latency"]))
     if "recovery" in results:
         console.print(_recovery(results["recovery"]))
+    for name in ("signal", "fork", "sleepers"):
+        if name in results:
+            rows = results[name] if isinstance(results[name], list) else [results[name]]
+            console.print(_plain(name, rows))
     for name, value in report["ratios"].items():
         console.print(f"{name}: {value:.2f}")
 
@@ -109,6 +124,16 @@ def _throughput(name: str, rows: Sequence[Row]) -> Table:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _plain(name: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=name, title_justify="left")
+    for heading in rows[0]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values())
+        table.add_row(*cells)
+    return table
 
 
 def _latency(rows: Sequence[Row]) -> Table:

@@ -29,8 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: how long a process may take to end when it is asked to, in seconds
 STOP_S = 40.0
 
-#: who does the work: by hand, the engine, or the engine with steps on the clients' loop
-Kind = Literal["bare", "engine", "one_loop"]
+#: who does the work: by hand, the engine, the engine with steps on the clients' loop, or the engine
+#: with a recorded call in each step
+Kind = Literal["bare", "engine", "one_loop", "calling"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,8 @@ def arguments(kind: Kind, steps: int) -> list[str]:
             return ["benchmarks.bare", str(steps)]
         case "engine":
             return ["surefoot", "worker", "benchmarks/agents.py", "--slot", "0"]
+        case "calling":
+            return ["surefoot", "worker", "benchmarks/calling_agent.py", "--slot", "0"]
         case "one_loop":
             return ["benchmarks.one_loop"]
 
