@@ -80,6 +80,29 @@ async def test_a_call_that_was_recorded_is_not_made_again_by_whoever_takes_over(
         await kafka.check_history(agent)
 
 
+async def test_a_call_costs_one_record_and_no_tombstone(
+    bootstrap: str, app: str, agent_name: str, gate: Gate
+) -> None:
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def think(ctx: Context, payload: int) -> Next | Done:
+        await ctx.call("ask", gate.ask, f"{ctx.run_id} {payload}")
+        return Next(think, payload + 1) if payload < 4 else Done()
+
+    async with cluster(bootstrap, app, agent) as kafka:
+        await kafka.work(agent)
+        runs = [f"r{number}" for number in range(20)]
+        for run_id in runs:
+            await kafka.start(agent, run_id)
+        await kafka.until_status(agent, runs, "completed")
+        records = await kafka.read(kafka.topics(agent).state)
+        entries = [record.value for record in records if b"|c:" in (record.key or b"")]
+        assert sum(value is not None for value in entries) == 100
+        assert sum(value is None for value in entries) == 20  # when the runs end
+        assert set(gate.calls.values()) == {1}
+
+
 async def test_a_permanent_error_of_a_call_is_recorded_too(
     bootstrap: str, app: str, agent_name: str, gate: Gate
 ) -> None:

@@ -164,3 +164,37 @@ async def test_a_run_that_newer_code_has_touched_is_left_alone_by_older_code(
         await back.drain()
         await kafka.work(new)
         await kafka.until_status(new, "r", "completed")
+
+
+async def test_state_that_new_code_cannot_decode_parks_that_run_and_no_other(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    old = version_1(agent_name)
+    new = Agent(agent_name, version=2)
+
+    @new.step
+    async def ask(ctx: Context, payload: dict[str, Any]) -> Wait:
+        return Wait("go", then=end)
+
+    @new.step
+    async def end(ctx: Context, payload: dict[str, int]) -> Done:
+        return Done(payload)
+
+    async with cluster(bootstrap, app, old, partitions=1) as kafka:
+        worker = await kafka.work(old)
+        await kafka.start(old, "old", b'{"after":"1s"}')  # stands at `end` with a number
+        await kafka.until_status(old, "old", "waiting")
+        await worker.drain()
+        later = await kafka.work(new)
+        await kafka.start(new, "new", b"{}")
+        await kafka.tell(new, "new", "signal", name="go", payload=b'{"speed":1}')
+        await kafka.until_status(new, "new", "completed")
+        await kafka.until_status(new, "old", "attention")
+        checkpoint = await kafka.checkpoint(new, "old")
+        assert checkpoint is not None
+        assert checkpoint["failure"]["code"] == "bad_payload"
+        assert checkpoint["payload"] == b"1"
+        await later.drain()
+        await kafka.work(old)  # rolled back
+        await kafka.tell(old, "old", "retry")
+        await kafka.until_status(old, "old", "completed")

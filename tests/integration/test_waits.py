@@ -183,6 +183,46 @@ async def test_an_answer_lands_on_its_own_question_and_the_first_one_holds(
         assert await result(kafka, agent, "r") == b'[[0,true,"ann"],[1,false,"bob"]]'
 
 
+async def test_what_was_done_before_an_approval_is_not_done_again_after_it(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = Agent(agent_name)
+    bodies: list[str] = []
+
+    @agent.step
+    async def announce(ctx: Context, payload: int) -> Next:
+        bodies.append("announce")
+        ctx.outbox.http("POST", "http://127.0.0.1:9/announce")
+        return Next(ask, payload)
+
+    @agent.step
+    async def ask(ctx: Context, payload: int) -> Approve:
+        bodies.append("ask")
+        return Approve(payload, then=act)
+
+    @agent.step
+    async def act(ctx: Context, approval: Approval, payload: int) -> Done:
+        bodies.append("act")
+        ctx.outbox.http("POST", "http://127.0.0.1:9/act")
+        return Done()
+
+    async with cluster(bootstrap, app, agent) as kafka:
+        first = await kafka.work(agent)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "waiting")
+        await first.vanish()
+        await kafka.work(agent)
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        await kafka.tell(
+            agent, "r", "approve", name=checkpoint["wait"]["question"],
+            payload=b'{"approved":true}',
+        )  # fmt: skip
+        await kafka.until_status(agent, "r", "completed")
+        assert bodies == ["announce", "ask", "act"]
+        assert set(await kafka.effects()) == {f"{agent_name}:r:0:0", f"{agent_name}:r:2:0"}
+
+
 async def test_a_sleeping_run_goes_on_where_it_is_taken_over(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
