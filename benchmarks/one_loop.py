@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -38,15 +37,11 @@ class OneLoopExecutor(Executor):
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._calls = self._direct(self._begin)
-        self._cancels = self._direct(self._cancel)
-        self._outcomes = self._direct(self._report)
+        for name in ("_calls", "_cancels", "_outcomes", "_notes", "_outputs", "_recorded"):
+            setattr(self, name, Direct(self._loop, self._loop, getattr(self, name)._receive))
 
     def stop(self) -> None:
         """Nothing of its own to stop."""
-
-    def _direct(self, receive: Callable[[T], None]) -> Direct[T]:
-        return Direct(self._loop, self._loop, receive)
 
 
 if __name__ == "__main__":

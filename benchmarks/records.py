@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 
 from surefoot.schemas.payload import digest
-from surefoot.state.machine import decide
-from surefoot.state.model import Record, Returned, Start
+from surefoot.state.machine import Rules, decide
+from surefoot.state.model import End, Go, Record, Returned, Start, State, Work
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 
@@ -49,20 +49,21 @@ def chain(app: str, partitions: int, steps: int) -> list[list[Template]]:
         payload=payload(steps),
         input_digest=digest(payload(steps)),
     )
-    decision = decide(None, start, _NOW_MS)
+    rules = Rules(agent=AGENT, steps=frozenset({STEP}))
+    decision = decide(rules, State(None), start, _NOW_MS)
     run = decision.run
     pending: tuple[Record, ...] = decision.records
     templates: list[list[Template]] = []
     for left in range(steps - 1, -1, -1):
-        returned = Returned(
-            step=STEP if left else None,
-            payload=payload(left) if left else b"null",
-            started_ms=_NOW_MS,
-        )
-        decision = decide(run, returned, _NOW_MS)
+        then = Go(step=STEP, payload=payload(left)) if left else End(result=b"null")
+        work = Work(seq=steps - 1 - left, attempt=0)
+        returned = Returned(work=work, then=then, started_ms=_NOW_MS, version=1)
+        decision = decide(rules, State(run), returned, _NOW_MS)
         run = decision.run
         assert run is not None
-        outs = wire.outs(run, (*pending, *decision.records), (), 0, _NOW_MS)
+        records = (*pending, *decision.records)
+        outs = [wire.checkpoint(run, len(records) + 1, (), 0)]
+        outs += [wire.out(record, run.run_id, 0, (), _NOW_MS) for record in records]
         templates.append([Template(out.topic, out.value or b"") for out in outs])
         pending = ()
     return templates

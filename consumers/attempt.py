@@ -15,7 +15,13 @@ from surefoot.consumers.interpret import Unusable, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
 from surefoot.state.agent import Agent, Resuming, Step
 from surefoot.state.context import Context
-from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked, RetryableError
+from surefoot.state.errors import (
+    BudgetSpent,
+    OwnershipLost,
+    Parked,
+    RetryableError,
+    TerminalError,
+)
 from surefoot.state.model import (
     NO_MEMORY,
     End,
@@ -27,7 +33,7 @@ from surefoot.state.model import (
     Run,
     Work,
 )
-from surefoot.state.outcome import decode_task, encode_outcome
+from surefoot.state.outcome import decode_input, encode_outcome, step_input
 from surefoot.state.ports import Engine, Piece
 from surefoot.state.retry import Retry, worth_retrying
 
@@ -39,6 +45,8 @@ class Failed:
 
     failure: Failure
     retryable: bool
+    #: the policy of the step, which may have had another name when the run came to it
+    retry: Retry
     park: bool = False
     retry_after_s: float | None = None
     started_ms: int | None = None
@@ -62,6 +70,8 @@ class Call:
     #: what earlier attempts of the step have recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     messages: Sequence[bytes] = ()
+    #: what nobody has taken out of the run's inbox
+    signals: Sequence[Entry] = ()
     #: the run goes on after a wait or a takeover: the author's checks come first
     resumed: bool = False
     lease_left_s: Callable[[], float]
@@ -117,6 +127,7 @@ class Body:
             carry=carry,
             effects=self.context.effects(),
             messages=self.context.thread.appended(),
+            read=self.context.taken(),
             plan=self.context.plan.changed(),
             started_ms=started_ms,
             took_ms=took_ms,
@@ -137,39 +148,36 @@ def prepare(call: Call, engine: Engine) -> Body:
     Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
     """
     run, agent = call.run, call.agent.home or call.agent
-    version, payload, carry, memory = run.version, run.payload, run.carry, run.memory
-    run_id, seq, epoch, emit, messages = run.run_id, run.seq, run.epoch, run.emit, call.messages
+    given = step_input(run, call.messages, call.signals)
     if call.agent.home is not None:
         try:
-            task = decode_task(run.payload)
+            given = decode_input(run.payload)
         except ValueError as error:
             raise BadPayload("$", f"not the input of a pool's run: {error}") from error
-        version, payload, carry, memory = task.version, task.payload, task.carry, task.memory
-        run_id, seq, epoch, emit, messages = (
-            task.run_id, task.seq, task.epoch, task.emit, task.messages
-        )  # fmt: skip
-    name, payload = _upcast(agent, version, run.step, payload)
+    name, payload = _upcast(agent, given.version, run.step, given.payload)
     step = agent.steps.get(name)
     if step is None:
-        failure = unknown_step(agent, name, version)
+        failure = unknown_step(agent, name, given.version)
         raise Parked(failure.code, failure.message)
     context = Context(
         agent=agent.name,
-        run_id=run_id,
-        seq=seq,
+        run_id=given.run_id,
+        seq=given.seq,
         step=name,
         attempt=run.attempt,
         engine=engine,
-        epoch=epoch,
-        emit=emit,
+        epoch=given.epoch,
+        emit=given.emit,
+        compensation=given.compensation,
         journal=call.journal,
-        messages=messages,
-        memory=memory or NO_MEMORY,
+        messages=given.messages,
+        signals=given.signals,
+        memory=given.memory or NO_MEMORY,
     )
     value = load(step.adapter, payload)
     args: tuple[Any, ...] = (context, value)
     if step.carry_adapter is not None:
-        args = (*args, load(step.carry_adapter, carry or b"null"))
+        args = (*args, load(step.carry_adapter, given.carry or b"null"))
     return Body(call=call, step=step, context=context, payload=value, args=args, agent=agent)
 
 
@@ -224,15 +232,20 @@ def classify(
     error: BaseException, call: Call, body: Body | None, started_ms: int, took_ms: int
 ) -> Outcome:
     """The outcome of an attempt that raised."""
+    retry = body.step.retry if body is not None else Retry()
+    meant = (OwnershipLost, Parked, BudgetSpent, TerminalError, *retry.give_up_on)
+    for kind in (*meant, RetryableError, *(retry.on or ())):  # also out of a TaskGroup's group
+        found = error.subgroup(kind) if isinstance(error, BaseExceptionGroup) else error
+        while isinstance(found, BaseExceptionGroup):
+            error = found = found.exceptions[0]
     if call._given_up or isinstance(error, OwnershipLost):
         return Lost()
-    retry = body.step.retry if body is not None else Retry()
     code, park, message = "step_raised", False, _text(error)
     match error:
         case BudgetSpent():
             spent = Overspent(work=call.work, what=error.what, message=message)
             if body is not None and call.agent.home is not None:
-                return body.told(spent)
+                return body.told(replace(spent, cost=body.context.spent))
             return spent
         case Parked():
             code, park = error.code, True
@@ -254,6 +267,7 @@ def classify(
             attempt=call.run.attempt,
         ),
         retryable=not final and worth_retrying(retry, error),
+        retry=retry,
         park=park,
         retry_after_s=error.retry_after_s if isinstance(error, RetryableError) else None,
         started_ms=started_ms,

@@ -263,17 +263,23 @@ class Committer:
         for item in items:
             headers = (*self._headers(item, txn), *mine)
             item.refused = None
-            for event in item.inputs:
-                decision = decide(self._rules, draft.after, event, now_ms)
-                item.refused = decision.refused
-                draft.after = State(
-                    decision.run, _entries_after(draft.after.entries, decision.records)
-                )
-                draft.records += decision.records
-                draft.outs += [
-                    self._wire.out(record, run_id, self._partition, headers, now_ms)
-                    for record in decision.records
-                ]
+            try:
+                for event in item.inputs:
+                    decision = decide(self._rules, draft.after, event, now_ms)
+                    item.refused = decision.refused
+                    draft.after = State(
+                        decision.run, _entries_after(draft.after.entries, decision.records)
+                    )
+                    draft.records += decision.records
+                    draft.outs += [
+                        self._wire.out(record, run_id, self._partition, headers, now_ms)
+                        for record in decision.records
+                    ]
+            except ValueError as error:  # a number or a text that no record can hold
+                if isinstance(item.inputs[-1], Quarantine):
+                    raise
+                self._park(item, before.run, "unserialisable", str(error))
+                return self._draft(run_id, items, txn)
         if draft.changed and draft.after.run is not None:
             count = len(draft.outs) + 1
             run = draft.after.run

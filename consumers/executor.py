@@ -84,7 +84,7 @@ class Executor:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._loop = asyncio.new_event_loop()
+        self._loop = self._new_loop()
         self._thread = threading.Thread(target=self._run, name="surefoot-steps", daemon=True)
         engine = asyncio.get_running_loop()
         self._calls = Mailbox(engine, self._loop, self._begin)
@@ -98,6 +98,10 @@ class Executor:
         self._twins: dict[tuple[str, str, int], Call] = {}
         self._active: dict[Call, float] = {}
         self._stopping = False
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that steps run on."""
+        return asyncio.new_event_loop()
 
     def start(self) -> None:
         """Begin to take calls."""
@@ -168,6 +172,11 @@ class Executor:
         if not call._given_up:
             call.on_output(piece)
 
+    async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run `fn` in a daemon thread. Cancelling gives it up: it runs to its end unheard, and
+        neither a pool nor the exit of the process waits for it."""
+        return await _in_thread(fn, *args)
+
     # On the loop of the steps ----------------------------------------------------------------
 
     def _run(self) -> None:
@@ -218,11 +227,18 @@ class Executor:
     async def _body(self, call: Call, body: Body) -> Any:
         step = body.step
         limit = asyncio.timeout(step.timeout_s)
+        value = await self._within(limit, call, body)
+        if limit.expired():  # the step has swallowed it
+            raise StepTimeout(f"no result within {step.timeout_s:g} s")
+        return value
+
+    async def _within(self, limit: asyncio.Timeout, call: Call, body: Body) -> Any:
+        step = body.step
         try:
             async with limit:
                 if step.is_async:
                     return await step.fn(*body.args)
-                thread = asyncio.ensure_future(_in_thread(step.fn, *body.args))
+                thread = asyncio.ensure_future(self.in_thread(step.fn, *body.args))
                 # Once nobody waits for it any more, asyncio would report how it ends as an error.
                 thread.add_done_callback(lambda over: over.cancelled() or over.exception())
                 try:
@@ -248,7 +264,7 @@ class _Attempt:
         self.over = False
 
     async def record(self, note: Journaled) -> None:
-        if self.over:
+        if self.over or self._call._given_up:
             raise OwnershipLost
         committed = asyncio.get_running_loop().create_future()
         mine = replace(note, work=self._call.work)
@@ -258,7 +274,7 @@ class _Attempt:
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         if inspect.iscoroutinefunction(inspect.unwrap(fn)):
             return await fn(*args)
-        value = await _in_thread(fn, *args)
+        value = await self._executor.in_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value
 
     def publish(self, piece: Piece) -> None:
@@ -268,6 +284,9 @@ class _Attempt:
     def lease_left_s(self) -> float:
         return self._call.lease_left_s()
 
+    def monotonic_s(self) -> float:
+        return self._executor._clock.monotonic_s()
+
 
 def _settle(note: Note) -> None:
     if not note.committed.done():
@@ -275,8 +294,6 @@ def _settle(note: Note) -> None:
 
 
 async def _in_thread(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run `fn` in a daemon thread. Cancelling gives it up: it runs to its end unheard, and neither
-    a pool nor the exit of the process waits for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 

@@ -24,6 +24,9 @@ from surefoot.state.returns import (
     Wait,
 )
 
+#: the longest that anything waits, in seconds: 1000 years
+FOREVER_S = 1000 * 365.25 * 86_400
+
 RETURNS = "Next, Sleep, Done, Wait, Approve, Fork, Call or Handoff"
 
 
@@ -111,8 +114,9 @@ class _Reading:
                 f"step {then.name!r} goes on after Approve: it takes (ctx, approval, what)",
             )
         about = dump(then.carry_adapter, value.what)
+        by = (value.by,) if isinstance(value.by, str) else tuple(value.by)
         return Await(
-            then=then.name, about=about, by=tuple(value.by), timeout_ms=_ms(value.expires),
+            then=then.name, about=about, by=by, timeout_ms=_ms(value.expires),
             on_timeout=self._on_timeout(value.on_timeout, about, "Approve"),
         ), about  # fmt: skip
 
@@ -198,4 +202,6 @@ class _Reading:
 
 def _ms(duration: str | float | None) -> int | None:
     seconds = duration_s(duration)
+    if seconds is not None and seconds > FOREVER_S:
+        raise ConfigError(f"a duration is at most 1000 years; got {duration!r}")
     return None if seconds is None else max(1, round(seconds * 1000))

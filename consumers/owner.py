@@ -165,8 +165,8 @@ class Owner:
         self._draining = False
         self._holding = False
         self._wake = asyncio.Event()
-        #: steps whose outcome has not come yet
-        self._running = 0
+        #: steps that may be about to end: their outcome has not come, and they wait for no commit
+        self._running: set[Call] = set()
         self._quiet = asyncio.Event()
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=agent.name, partition=partition
@@ -207,6 +207,9 @@ class Owner:
         starts = await self._committer.take()
         self._check_restored()
         self.ready = True
+        # Nobody asks for a run that was kept for later: its turn may have come in the meantime.
+        for name in list(self._lanes):
+            self._serve_lane(name)
         self._log.resume(self.partition, starts)
         self._logger.info(
             "partition_ready",
@@ -321,17 +324,24 @@ class Owner:
         return told.input_digest if told is not None else None
 
     def _repeated(self, source: Source, start: Start) -> None:
-        """The run exists: the first start holds. A different one is told in the history."""
+        """The run exists: the first start holds. A different one is told in the history; a parent
+        that asked for it would wait for ever, and is told that its branch has failed."""
         same = self._digest_of(start.run_id) == start.input_digest
+        run = self._store.live.get(start.run_id)
+        if same and start.parent is not None and run is not None:
+            same = run.parent == start.parent
         self._logger.info("start_repeated", run_id=start.run_id, same_input=same)
         if same:
             return self._asked_for(source, start.run_id, 0, None)
         now_ms = self._clock.now_ms()
-        told = ignored_start(start, now_ms)
+        records = ignored_start(start, now_ms)
         self._add(
             Item(
                 sources=(source,),
-                outs=lambda h: [self._wire.out(told, start.run_id, self.partition, h, now_ms)],
+                outs=lambda h: [
+                    self._wire.out(record, start.run_id, self.partition, h, now_ms)
+                    for record in records
+                ],
             )
         )
         return None
@@ -441,6 +451,7 @@ class Owner:
             run=run,
             journal=self._store.journal(run),
             messages=messages,
+            signals=self._store.signals(run.run_id),
             resumed=run.run_id in self._resumed,
             lease_left_s=self._log.lease_left_s,
             on_done=lambda outcome: self._ended(flight, outcome),
@@ -448,17 +459,21 @@ class Owner:
             on_output=self._output,
         )
         self._resumed.discard(run.run_id)
-        self._running += 1
+        self._running.add(flight.call)
         self._executor.submit(flight.call)
 
     def _note(self, note: Note) -> None:
-        """Commit what a running step wants kept."""
+        """Commit what a running step wants kept. It waits for that, so nothing waits for it."""
+        call = note.call
+        self._not_running(call)
 
         def committed(refused: Refusal | None) -> None:
-            if refused is None:
+            flight = self._flights.get(call.run.run_id)
+            if refused is None and flight is not None and flight.call is call:
+                self._running.add(call)
                 self._executor.recorded(note)
 
-        self._submit(note.call.run.run_id, note.journaled, on_done=committed)
+        self._submit(call.run.run_id, note.journaled, on_done=committed)
 
     def _output(self, piece: Piece) -> None:
         """Tell the stream topic; nobody waits for it."""
@@ -466,7 +481,8 @@ class Owner:
         self._log.publish([self._wire.piece(agent.name, piece, self._clock.now_ms())])
 
     def _ended(self, flight: Flight, outcome: Outcome) -> None:
-        self._not_running()
+        assert flight.call is not None
+        self._not_running(flight.call)
         match outcome:
             case Lost():
                 asyncio.get_running_loop().call_later(
@@ -480,8 +496,8 @@ class Owner:
         flight.call = None
         self._dispatch.release()
 
-    def _not_running(self) -> None:
-        self._running -= 1
+    def _not_running(self, call: Call) -> None:
+        self._running.discard(call)
         if not self._running:
             self._quiet.set()
 
@@ -501,11 +517,10 @@ class Owner:
         work = _work(run)
         if outcome.park:
             return Quarantine(failure=failure, work=work)
-        step = self.agent.steps.get(run.step)
         wait_ms: int | None = None
-        if outcome.retryable and step is not None and run.attempt + 1 < step.retry.attempts:
+        if outcome.retryable and run.attempt + 1 < outcome.retry.attempts:
             chance = self._clock.random()
-            wait_ms = delay_ms(step.retry, run.attempt, chance, outcome.retry_after_s)
+            wait_ms = delay_ms(outcome.retry, run.attempt, chance, outcome.retry_after_s)
         return Raised(
             work=work, failure=failure, retry_in_ms=wait_ms, started_ms=outcome.started_ms,
             took_ms=outcome.took_ms,
@@ -669,7 +684,7 @@ class Owner:
             self._committer.progress[kind].done(offset)
         if flight.call is not None:
             self._executor.give_up(flight.call)
-            self._not_running()
+            self._not_running(flight.call)
             self._dispatch.release()
 
     async def _tidy(self) -> None:

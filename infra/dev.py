@@ -31,7 +31,7 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.stack import children, create_topics, require_free, running_broker, until_ready
 from surefoot.infra.supervisor import Supervisor
 from surefoot.infra.terminal import plain_console, printable
-from surefoot.infra.topics import specs_for
+from surefoot.infra.topics import names_of, specs_for
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.state.agent import Agent
 from surefoot.state.ports import In
@@ -105,9 +105,16 @@ class _Dev:
             "SUREFOOT_BOOTSTRAP_SERVERS": self._broker.bootstrap,
             "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
         }
-        await create_topics(self._settings, specs_for(names, self._settings))
+        specs = specs_for(names_of(self._agents), self._settings)
+        await create_topics(self._settings, specs)
         supervisor = Supervisor(
-            children(self._agent_file, processes=processes, env=env, logs=None),
+            children(
+                self._agent_file,
+                processes=processes,
+                env=env,
+                logs=None,
+                pools=sorted({pool for agent in self._agents for pool in agent.pools}),
+            ),
             grace_s=self._settings.drain_timeout_s + GRACE_S,
         )
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The producers' side of Kafka: start commands, and the probe behind /ready.
+"""The producers' side of Kafka: commands, and the probe behind /ready.
 
 Idempotent batches never expire in aiokafka and its calls have no deadline of their own, so every
 wait here has one. A producer that failed in a way that may have left a hole in its sequence
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerFenced
@@ -21,7 +22,7 @@ from surefoot.infra.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Out, Position
 from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import start_out
+from surefoot.state.wire import command_out
 
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"
@@ -68,27 +69,39 @@ class KafkaCommands:
         traceparent: str | None = None,
         deadline_s: float,
     ) -> Position:
-        """Write the start command and wait until all in-sync replicas have it.
+        """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
+        return await self.send(
+            agent, run_id, "start", payload=payload, traceparent=traceparent, deadline_s=deadline_s
+        )
+
+    async def send(
+        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+    ) -> Position:
+        """Write the command and wait until all in-sync replicas have it.
 
         Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
-        written, or may still be when the broker is back: ask again with the same run_id.
+        written, or may still be when the broker is back: ask again with the same `id`.
         Under cancellation: like Unavailable.
         """
-        out = start_out(
+        out = command_out(
             self._settings.app,
             self._settings.partitions,
             agent,
-            run_id,
-            payload,
+            run_id=run_id,
+            kind=kind,
             sent_ms=self._now_ms(),
-            traceparent=traceparent,
+            **fields,
         )
+        return await self.append(out, f"the {kind} command of {run_id}", deadline_s=deadline_s)
+
+    async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
+        """Write one record as it is, like `send`; `what` it is goes into the error."""
         limit = self._settings.record_max_bytes
         headers = list(out.headers)
         size = DefaultRecordBatchBuilder.estimate_size_in_bytes(out.key, out.value, headers)
         if size > limit:
             raise RecordTooLarge(
-                f"the start command of {run_id} takes {size} bytes, {limit} are allowed",
+                f"{what} takes {size} bytes, {limit} are allowed",
                 size=size,
                 limit=limit,
             )
@@ -99,7 +112,7 @@ class KafkaCommands:
         except TimeoutError as error:
             raise Unavailable(f"no acknowledgement from Kafka in {deadline_s:g} s") from error
         except (KafkaError, OSError) as error:
-            raise Unavailable(f"Kafka did not take the start command: {error!r}") from error
+            raise Unavailable(f"Kafka did not take {what}: {error!r}") from error
         return Position(written.partition, written.offset)
 
     async def _write(self, producer: AIOKafkaProducer, out: Out) -> RecordMetadata:

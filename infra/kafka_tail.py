@@ -1,19 +1,20 @@
 """Reading topics without a consumer group, committed records only.
 
-`Tail` follows a whole topic, `Lookups` reads a piece of one partition, `Offsets` asks where things
-stand. A position steps over transaction markers, so "read up to there" is always a comparison of
-positions, never of the offsets of records.
+`Tail` follows a topic, `Lookups` reads a piece of one partition, `Offsets` and `Groups` ask where
+things stand. A position steps over transaction markers, so "read up to there" is always a
+comparison of positions, never of the offsets of records.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
@@ -50,17 +51,25 @@ def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIO
 class Tail:
     """Hands every committed record of a topic to `apply`, in the order of each partition.
 
-    It goes on by itself after any failure, from where it was; nothing is skipped or handed out
-    twice. One task; `apply` and the positions change without an await between them.
+    All of its partitions, or those given. It goes on by itself after any failure, from where it
+    was; nothing is skipped or handed out twice. One task; `apply` and the positions change without
+    an await between them.
     """
 
     def __init__(
-        self, settings: Settings, topic: str, apply: Callable[[In], None], *, from_end: bool
+        self,
+        settings: Settings,
+        topic: str,
+        apply: Callable[[In], None],
+        *,
+        from_end: bool,
+        partitions: Iterable[int] | None = None,
     ) -> None:
         self._settings = settings
         self._apply = apply
         self._from_end = from_end
-        self._tps = [TopicPartition(topic, p) for p in range(settings.partitions)]
+        chosen = range(settings.partitions) if partitions is None else partitions
+        self._tps = [TopicPartition(topic, p) for p in chosen]
         self._topic = topic
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -143,7 +152,7 @@ class Lookups:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings = settings
-        self._topic = topic
+        self.topic = topic
         self._idle: list[AIOKafkaConsumer] = []
         self._turn = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         self._background = Background()
@@ -154,13 +163,13 @@ class Lookups:
             return received(await client.getone())
 
     async def page(
-        self, partition: int, start: int, until: int, key: bytes
+        self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
     ) -> tuple[list[In], int]:
-        """Records with that key, of a piece of the partition that begins at `start` and ends at
-        `until` at the latest. Returns them and where the next page begins."""
+        """Records whose key is wanted, of a piece of the partition that begins at `start` and ends
+        at `until` at the latest. Returns them and where the next page begins."""
         found: list[In] = []
         size = scanned = 0
-        tp = TopicPartition(self._topic, partition)
+        tp = TopicPartition(self.topic, partition)
         async with self._at(partition, start) as client:
             while (position := await client.position(tp)) < until and scanned < _PAGE_SCANNED:
                 batches = await client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)
@@ -168,7 +177,7 @@ class Lookups:
                     if record.offset >= until:
                         return found, until
                     scanned += 1
-                    if record.key == key:
+                    if wanted(record.key):
                         found.append(received(record))
                         size += len(record.value or b"")
                     if len(found) >= _PAGE_RECORDS or size >= _PAGE_BYTES:
@@ -178,7 +187,7 @@ class Lookups:
 
     @asynccontextmanager
     async def _at(self, partition: int, offset: int) -> AsyncIterator[AIOKafkaConsumer]:
-        tp = TopicPartition(self._topic, partition)
+        tp = TopicPartition(self.topic, partition)
         async with self._turn:
             client = self._idle.pop() if self._idle else await self._background.open(self._consumer)
             try:
@@ -223,6 +232,17 @@ class Offsets:
             raise
         return {tp.partition: offset for tp, offset in ends.items()}
 
+    async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Offset by partition of the first record that retention has left."""
+        tps = [TopicPartition(topic, partition) for partition in partitions]
+        client = await self._client.get()
+        try:
+            begins = await client.beginning_offsets(tps)
+        except KafkaError:
+            self._client.retire(client)
+            raise
+        return {tp.partition: offset for tp, offset in begins.items()}
+
     async def at(self, topic: str, partition: int, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None when there is none."""
         tp = TopicPartition(topic, partition)
@@ -236,6 +256,35 @@ class Offsets:
 
     async def stop(self) -> None:
         await self._client.stop()
+
+
+class Groups:
+    """Asks the broker about consumer groups, over a connection for each question."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def look(
+        self, group: str, topics: Sequence[str], partition: int
+    ) -> tuple[int, dict[str, int | None]]:
+        """How many members the group has, and its committed offset (next to read; None: it has
+        none) in that partition of each topic."""
+        tps = [TopicPartition(topic, partition) for topic in topics]
+        admin = AIOKafkaAdminClient(
+            **self._settings.kafka(), request_timeout_ms=self._settings.producer_request_timeout_ms
+        )
+        try:
+            await admin.start()
+            coordinator = await admin.find_coordinator(group)
+            (answer,) = await admin.describe_consumer_groups([group], coordinator)
+            found = await admin.list_consumer_group_offsets(group, coordinator, tps)
+        finally:
+            await admin.close()
+        members = sum(len(described[5]) for described in answer.groups)
+        offsets = {tp.topic: found[tp].offset for tp in tps if tp in found}
+        return members, {
+            topic: offset if (offset := offsets.get(topic, -1)) >= 0 else None for topic in topics
+        }
 
 
 def received(record: Any) -> In:

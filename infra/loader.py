@@ -33,6 +33,20 @@ def load_agents(paths: Sequence[Path]) -> list[Agent]:
     return list(agents.values())
 
 
+def pool_agents(agents: Sequence[Agent], pool: str) -> list[Agent]:
+    """The agents that run the steps of that pool.
+
+    Raises: ConfigError — none of these agents has a step in it.
+    """
+    found = [agent.pool(pool) for agent in agents if pool in agent.pools]
+    if not found:
+        there = sorted({name for agent in agents for name in agent.pools})
+        raise ConfigError(
+            f"no step is in a pool named {pool!r}; there are: {', '.join(there) or 'none'}"
+        )
+    return found
+
+
 def _import(path: Path) -> object:
     if not path.is_file():
         raise ConfigError(f"no such file: {path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,12 +46,20 @@ def running_broker(settings: Settings) -> Iterator[Broker]:
 
 
 def children(
-    agent_file: Path, *, processes: int, env: Mapping[str, str], logs: Path | None
+    agent_file: Path,
+    *,
+    processes: int,
+    env: Mapping[str, str],
+    logs: Path | None,
+    pools: Iterable[str] = (),
 ) -> list[Child]:
-    """Gateway, workers and relay. `logs`: a folder for a log of each; None: they go to stderr."""
+    """Gateway, workers, a worker for each pool, and relay. `logs`: a folder for a log of each;
+    None: they go to stderr."""
     commands = {"gateway": ["gateway", str(agent_file)]}
     for slot in range(processes):
         commands[f"worker-{slot}"] = ["worker", str(agent_file), "--slot", str(slot)]
+    for pool in pools:
+        commands[f"worker-{pool}-0"] = ["worker", str(agent_file), "--pool", pool, "--slot", "0"]
     commands["relay-0"] = ["relay", "--slot", "0"]
     return [
         Child(name=name, args=args, env=env, log_path=logs / f"{name}.log" if logs else None)

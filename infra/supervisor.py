@@ -56,8 +56,7 @@ class Supervisor:
         the second signal on, which makes them hurry."""
         self._stop.set()
         for process in self.running.values():
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+            _signal(process, signal.SIGTERM)
 
     async def run(self) -> int:
         """Run until stopped, or until a child finds its configuration wrong. Returns the worst exit
@@ -74,7 +73,7 @@ class Supervisor:
             self.running[child.name] = process
             log.info("process_started", child=child.name, pid=process.pid)
             if self._stop.is_set():  # it came too late to be asked with the others
-                process.terminate()
+                _signal(process, signal.SIGTERM)
             code = await self._wait(process)
             log.info("process_exited", child=child.name, pid=process.pid, code=code)
             if code == EXIT_CONFIG:  # starting it again would not mend it
@@ -100,8 +99,16 @@ class Supervisor:
             await asyncio.wait({exited}, timeout=self._grace_s)
         if not exited.done():
             log.warning("process_killed", pid=process.pid, grace_s=self._grace_s)
-            process.kill()
+            _signal(process, signal.SIGKILL)
         return await exited
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Not `send_signal`, which first looks whether the process has ended: if it has just now, that
+    takes its exit status away from asyncio, and it is reported as 255."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 async def _spawn(child: Child) -> asyncio.subprocess.Process:

@@ -97,8 +97,16 @@ def _worker(
             record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
             dedup_window_ms=int(settings.dedup_window_s * 1000),
         ),
-        in_flight=settings.in_flight,
+        in_flight=min([settings.in_flight, *limits_of(agent)]),
     )
+
+
+def limits_of(agent: Agent) -> list[int]:
+    """How many steps at a time the agent's own declarations allow a worker: those of a pool share
+    its slots, so the smallest one holds for all."""
+    if agent.home is None:
+        return []
+    return [step.concurrency for step in agent.steps.values() if step.concurrency is not None]
 
 
 async def _follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:

@@ -135,8 +135,9 @@ class Budget:
         for what, value, unit in units:
             if value is None:
                 continue
-            if not value > 0:
-                raise ConfigError(f"Budget: {what} must be above 0; got {value!r}")
+            if not 0 < value * unit < 2**63:
+                name = "seconds" if what == "ms" else what
+                raise ConfigError(f"Budget: {name} must be above 0; got {value!r}")
             made.append(Amount(what, round(value * unit)))
         return tuple(made)
 

@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import dump, strict_json
+from surefoot.state.inbox import Inbox
 from surefoot.state.journal import Cost, ErrorKinds, Journal
 from surefoot.state.model import NO_MEMORY, Amounts, Effect, Entry, Memory, Work
 from surefoot.state.ports import Engine
+from surefoot.state.returns import Signal
 from surefoot.state.stream import Stream
 from surefoot.state.thread import Plan, Thread
 from surefoot.state.topics import OUTBOX
@@ -38,11 +40,14 @@ class HttpEffect:
 HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
 
 
-def idempotency_key(agent: str, run_id: str, seq: int, index: int, *, emit: int = 0) -> str:
+def idempotency_key(
+    agent: str, run_id: str, seq: int, index: int, *, emit: int = 0, compensation: bool = False
+) -> str:
     """Key of effect `index` of step `seq`: the same on every attempt, redrive and replay, unless
-    somebody asked for a replay whose effects are sent anew (`emit`, the epoch of the run)."""
-    epoch = f"~e{emit}" if emit else ""
-    return f"{agent}:{run_id}{epoch}:{seq}:{index}"
+    somebody asked for a replay whose effects are sent anew (`emit`, the epoch of the run). What
+    compensation sends has keys of its own: the run may be sent back and come to that seq again."""
+    marks = (f"~e{emit}" if emit else "") + ("~c" if compensation else "")
+    return f"{agent}:{run_id}{marks}:{seq}:{index}"
 
 
 @dataclass(slots=True)
@@ -107,26 +112,35 @@ class Context:
     #: see model.Run
     epoch: int = 0
     emit: int = 0
+    #: this step is what a cancelled or failed run still does
+    compensation: bool = False
     #: what earlier attempts of this step have recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     #: the run's thread so far
     messages: Sequence[bytes] = ()
+    #: signals that nobody has taken yet
+    signals: Sequence[Entry] = ()
     memory: Memory = NO_MEMORY
     outbox: Outbox = field(init=False)
     #: the run's conversation, to read and to append to
     thread: Thread = field(init=False)
     #: the run's to-do list
     plan: Plan = field(init=False)
+    _inbox: Inbox = field(init=False)
     _work: Work = field(init=False)
     _calls: Journal = field(init=False)
 
     def __post_init__(self) -> None:
         self._work = Work(seq=self.seq, attempt=self.attempt, epoch=self.epoch)
         self.outbox = Outbox(
-            lambda index: idempotency_key(self.agent, self.run_id, self.seq, index, emit=self.emit)
-        )
+            lambda index: idempotency_key(
+                self.agent, self.run_id, self.seq, index, emit=self.emit,
+                compensation=self.compensation,
+            )
+        )  # fmt: skip
         self.thread = Thread(self.messages)
         self.plan = Plan(self.memory.plan, self.seq)
+        self._inbox = Inbox(self.signals)
         self._calls = Journal(self.journal, self._work, self.memory, self.engine)
 
     def lease_left_s(self) -> float:
@@ -174,6 +188,11 @@ class Context:
         """
         return self._calls.once(name, fn, *args, probe=probe, permanent=permanent)
 
+    def inbox(self, name: str) -> list[Signal]:
+        """The signals of that name that had come when this attempt began and that nobody has
+        taken: a message in the middle of a run, for one. They are gone with this step's commit."""
+        return self._inbox.take(name)
+
     def stream(self, name: str) -> Stream:
         """Partial output under that name: `async with ctx.stream("draft") as draft`."""
         return Stream(self.run_id, name, self._work, self.journal, self.engine)
@@ -181,6 +200,10 @@ class Context:
     def effects(self) -> tuple[Effect, ...]:
         """What has been asked for so far."""
         return tuple(self.outbox._effects)
+
+    def taken(self) -> tuple[str, ...]:
+        """Ids of the signals that this attempt has taken out of the inbox."""
+        return self._inbox.taken()
 
     @property
     def spent(self) -> Amounts:

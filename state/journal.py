@@ -12,12 +12,12 @@ import inspect
 import json
 import typing
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache, partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
@@ -54,6 +54,11 @@ class Cost:
 
     tokens: int = 0
     money: float = 0.0
+
+    def __post_init__(self) -> None:
+        for each in self.amounts():
+            if type(each.amount) is not int or not 0 < each.amount < 2**63:
+                raise ValueError(f"Cost: {each.what} must be a number from 0, tokens whole: {self}")
 
     def amounts(self) -> Amounts:
         """In the units that are kept: money in millionths."""
@@ -230,11 +235,17 @@ def _mismatch(slot: str, why: str) -> Parked:
     )
 
 
-@lru_cache(maxsize=1024)
 def result_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
     """Of what the function says that it returns; of plain JSON when it does not say."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return _adapter_of(getattr(fn, "__func__", fn) if inspect.isroutine(fn) else type(fn).__call__)
+
+
+@lru_cache(maxsize=1024)
+def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any]:
     try:
-        hints = typing.get_type_hints(fn if inspect.isroutine(fn) else type(fn).__call__)
+        hints = typing.get_type_hints(fn)
     except (AttributeError, NameError, TypeError):
         hints = {}
     return TypeAdapter(hints.get("return", Any))
@@ -271,4 +282,10 @@ def _canonical(value: Any) -> Any:
             return value.hex()
         case None | bool() | int() | float() | str():
             return value
+        case Iterator():
+            raise TypeError("an iterator is used up by looking at it")
+        case BaseModel():  # as Python values: a set as JSON has no order to rely on
+            return _canonical(value.model_dump())
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _canonical(getattr(value, each.name)) for each in fields(value)}
     return _canonical(to_jsonable_python(value))

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never, get_args
 
-from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state import waits
 from surefoot.state.model import (
     COMMANDS_KEPT,
@@ -50,6 +50,7 @@ from surefoot.state.model import (
     Memory,
     Operation,
     Overspent,
+    Parent,
     Pause,
     Quarantine,
     Queue,
@@ -74,7 +75,7 @@ from surefoot.state.model import (
     over,
     total,
 )
-from surefoot.state.outcome import decode_outcome, encode_task
+from surefoot.state.outcome import decode_outcome, encode_input
 
 #: signals that one run keeps for later
 SIGNALS_KEPT = 1_000
@@ -87,46 +88,42 @@ _PARKED: Final[frozenset[Status | None]] = frozenset({"paused"})
 
 def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]]:
     """status (None: no such run) x input -> the statuses that can follow."""
-    at_work: tuple[Status, ...] = ("pending", "running", "waiting", "paused")
-    alive: tuple[Status, ...] = (*at_work, "attention")
+    can_work: tuple[Status, ...] = ("pending", "running", "waiting", "paused")
+    alive: tuple[Status, ...] = (*can_work, "attention")
     table: dict[tuple[Status | None, type[Input]], frozenset[Status | None]] = {
         (None, Start): _ON,
         (None, Signal): frozenset({None}),
         ("running", Queue): frozenset({"pending"}),
         ("running", Forward): frozenset({"running"}),
-        ("waiting", TimedOut): _ON | {"failed", "cancelled"},
-        ("waiting", Answer): _ON | {"failed", "cancelled"},
-        ("paused", Resume): _ON | _ENDS | {"attention"},
-        ("attention", Resolve): _ON | {"failed"},
-        ("cancelled", Cancel): frozenset({"cancelled"}),
+        ("waiting", TimedOut): _ON | {"failed"},
+        ("waiting", Answer): _ON | {"failed"},
         ("waiting", ChildDone): _ON | _ENDS | {"attention"},
+        ("paused", Resume): _ON | _ENDS | {"attention"},
+        ("attention", RetryRun): _ON | _ENDS | {"attention"},
+        ("failed", RetryRun): _ON,
+        ("attention", Resolve): _ON | {"failed"},
     }
-    for status in at_work:
-        table[status, Returned] = _ON | _ENDS | (_PARKED if status == "paused" else frozenset())
-        table[status, Raised] = _ON | _ENDS | (_PARKED if status == "paused" else frozenset())
-        table[status, Overspent] = frozenset({"paused" if status == "paused" else "waiting"})
+    for status in can_work:
+        on = _PARKED if status == "paused" else _ON
+        table[status, Returned] = on | _ENDS
+        table[status, Raised] = on | {"failed"}
+        table[status, Overspent] = on - {"running"}
         table[status, Journaled] = frozenset({status})
         table[status, Quarantine] = frozenset({"attention"})
     for status in alive:
-        table[status, Cancel] = _ON | {"cancelled"}
+        table[status, Cancel] = frozenset({"running", "cancelled"})
         table[status, Signal] = frozenset({status}) | (_ON if status == "waiting" else frozenset())
-    table |= {
-        ("paused", ChildDone): _PARKED,
-        ("attention", ChildDone): frozenset({"attention"}),
-        ("running", Pause): _PARKED,
-        ("waiting", Pause): _PARKED,
-        ("paused", Pause): _PARKED,
-        ("running", Resume): frozenset({"running"}),
-        ("waiting", Resume): frozenset({"waiting"}),
-        ("attention", RetryRun): _ON,
-        ("failed", RetryRun): _ON,
-    }
-    for status in get_args(Status):
+    for status in ("paused", "attention"):
+        table[status, ChildDone] = frozenset({status})
+    for status in ("running", "waiting"):
+        table[status, Pause] = _PARKED
+    for status in (*alive, *sorted(TERMINAL)):
         table[status, Rewind] = _ON
     return table
 
 
-#: What is not here is refused.
+#: What is not here is refused. A command that was taken before, or asks for what is already so, is
+#: answered as repeated, and moves nothing.
 TABLE: Final = _table()
 
 
@@ -165,6 +162,8 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
         if isinstance(event, _OPERATIONS) and _repeated(run, state, event):
             turn.tell(run, "command.repeated", id=event.id, by=event.by)
             return Decision(run, tuple(turn.records))
+        if isinstance(event, Answer) and run is not None:
+            _refuse_decided(run, event)
         if (status, type(event)) not in TABLE:
             raise _illegal(status, event)
         after = _apply(turn, run, event)
@@ -180,13 +179,16 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
     return Decision(after, tuple(turn.records))
 
 
-def ignored_start(start: Start, now_ms: int) -> EventRecord:
-    """For the history: another start with a run_id in use was ignored, the first one holds."""
+def ignored_start(start: Start, now_ms: int) -> tuple[Record, ...]:
+    """For the history: another start with a run_id in use was ignored, the first one holds. A
+    parent is told that this child will not come."""
     turn = _Turn(Rules(agent=start.agent), {}, now_ms)
-    turn.tell(_new_run(turn, start), "start.ignored")
-    (told,) = turn.records
-    assert isinstance(told, EventRecord)
-    return told
+    run = _new_run(turn, start)
+    turn.tell(run, "start.ignored")
+    if run.parent is not None:
+        message = f"there is another run {run.run_id} of agent {run.agent} already"
+        _tell_parent(turn, run, run.parent, None, Failure(code="run_exists", message=message))
+    return tuple(turn.records)
 
 
 def _apply(turn: _Turn, run: Run | None, event: Input) -> Run | None:
@@ -206,7 +208,8 @@ def _apply(turn: _Turn, run: Run | None, event: Input) -> Run | None:
         case Raised():
             run = _raised(turn, _at_work(run, event.work), event)
         case Overspent():
-            run = _overspent(turn, _at_work(run, event.work), event.what, event.message)
+            run = replace(_at_work(run, event.work), due_ms=None)
+            run = _overspent(turn, run, event.what, event.message, event.cost)
         case Journaled():
             _journaled(turn, _at_work(run, event.work), event)
         case Quarantine():
@@ -309,8 +312,10 @@ class _Turn:
 
 def _repeated(run: Run | None, state: State, event: Operation) -> bool:
     """The command was taken before, or asks for what is already so."""
+    if isinstance(event, Signal) and f"s:{event.id}" in state.entries:
+        return True
     if run is None:
-        return isinstance(event, Signal) and f"s:{event.id}" in state.entries
+        return False
     if event.id in run.commands:
         return True
     match event:
@@ -319,7 +324,8 @@ def _repeated(run: Run | None, state: State, event: Operation) -> bool:
         case Resume():
             return run.status in ("running", "waiting")
         case Cancel():
-            return run.status == "cancelled" or run.ending == "cancelled"
+            ending = None if run.terminal else run.ending
+            return "cancelled" in (run.status, ending)
     return False
 
 
@@ -348,8 +354,9 @@ def _new_run(turn: _Turn, event: Start) -> Run:
     memory = event.memory
     if turn.rules.budget and (memory is None or not memory.granted):
         memory = replace(memory or NO_MEMORY, granted=turn.rules.budget)
-    if event.messages:
+    if event.messages or memory is not None:
         memory = replace(memory or NO_MEMORY, thread=len(event.messages))
+    early = [signal.id for signal in waits.signals(turn.entries) if signal.id is not None]
     return Run(
         run_id=event.run_id,
         agent=event.agent,
@@ -366,6 +373,7 @@ def _new_run(turn: _Turn, event: Start) -> Run:
         parent=event.parent,
         carry=event.carry,
         memory=memory,
+        commands=tuple(early[-COMMANDS_KEPT:]),
     )
 
 
@@ -377,9 +385,15 @@ def _start(turn: _Turn, event: Start) -> Run:
 
 
 def _go_on(turn: _Turn, run: Run, *, task: bool = True) -> Run:
-    """The step that the run names is next: ask for it, here or in its pool."""
+    """The step that the run names is next: ask for it, here or in its pool, unless its time has
+    not come or the budget has no step left for it."""
     if run.status == "paused":
         return run
+    short = _used_up(run)
+    if short is not None:
+        return _overspent(turn, run, short, f"the run has used up its {short}")
+    if run.due_ms is not None:
+        return turn.moved(run, status="waiting")
     pool = turn.rules.pools.get(run.step)
     if pool is None:
         run = turn.moved(run, status="running")
@@ -389,14 +403,19 @@ def _go_on(turn: _Turn, run: Run, *, task: bool = True) -> Run:
     branch = Branch(
         agent=pool_agent_name(run.agent, pool),
         step=run.step,
-        payload=encode_task(run, turn.entries),
+        payload=encode_input(run, turn.entries),
     )
     return _spawn(turn, run, Wait(kind="pool", since_ms=turn.now_ms, branches=(branch,)))
 
 
+def _used_up(run: Run) -> str | None:
+    """What the run's budget has too little of for one more step. Compensation is not limited."""
+    if run.memory is None or not run.memory.granted or run.ending is not None:
+        return None
+    return over(total(run.memory.spent, (Amount("steps", 1),)), run.memory.granted)
+
+
 def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
-    if run.terminal or run.status == "attention":
-        raise _illegal(run.status, event)
     before = run
     follow = turn.moved(
         run,
@@ -406,7 +425,7 @@ def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
         attempt=0,
         due_ms=None,
         wait=None,
-        failure=run.failure if run.ending else None,
+        failure=None,
         carry=event.carry,
         memory=_remembered(turn, run, event),
     )
@@ -418,6 +437,9 @@ def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
         "started_ms": event.started_ms,
     }
     turn.records.extend(event.effects)
+    for identity in event.read:
+        if f"s:{identity}" in turn.entries:
+            turn.forget(f"s:{identity}")
     match event.then:
         case End():
             return _complete(turn, follow, event.then.result, told)
@@ -426,10 +448,7 @@ def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
         case Go():
             follow = _next_step(turn, follow, event.then)
             turn.tell(follow, "step.completed", version=True, **told)
-            short = over(follow.memory.spent, follow.memory.granted) if follow.memory else None
-            if short is not None:
-                return _overspent(turn, follow, short, f"the run has used up its {short}")
-            return follow if follow.due_ms is not None else _go_on(turn, follow)
+            return _go_on(turn, follow)
         case Await():
             follow = _begin_wait(turn, follow, event.then)
             turn.tell(follow, "step.completed", version=True, **told)
@@ -440,11 +459,8 @@ def _returned(turn: _Turn, run: Run, event: Returned) -> Run:
                 limit=event.then.limit, branches=event.then.branches,
             )  # fmt: skip
             follow = replace(follow, step=event.then.join, payload=b"null")
-            at = len(turn.records)
-            follow = _spawn(turn, follow, wait)
-            children = len(turn.records) - at
-            turn.tell(follow, "step.completed", version=True, children=children, **told)
-            return _look(turn, follow)
+            told["version"] = True
+            return _look(turn, _spawn_and_tell(turn, follow, wait, "step.completed", told))
     assert_never(event.then)
 
 
@@ -455,15 +471,20 @@ def _remembered(turn: _Turn, run: Run, event: Returned) -> Memory | None:
     was = run.memory or NO_MEMORY
     spent = was.spent
     if was.granted:
-        here = [e.cost for e in turn.entries.values() if (e.seq, e.epoch) == (run.seq, run.epoch)]
         mine = (Amount("ms", event.took_ms), Amount("steps", 1))
-        spent = total(spent, *here, event.cost, mine)
+        spent = total(spent, _journaled_cost(turn, run), event.cost, mine)
     return replace(
         was,
         plan=was.plan if event.plan is None else event.plan,
         thread=was.thread + len(event.messages),
         spent=spent,
     )
+
+
+def _journaled_cost(turn: _Turn, run: Run) -> Amounts:
+    """Of the calls of the step in work."""
+    mine = (run.seq, run.epoch)
+    return total(*(e.cost for e in turn.entries.values() if (e.seq, e.epoch) == mine))
 
 
 def _say(turn: _Turn, run_id: str, first: int, messages: tuple[bytes, ...]) -> None:
@@ -488,8 +509,6 @@ def _next_step(turn: _Turn, run: Run, go: Go) -> Run:
 
 
 def _raised(turn: _Turn, run: Run, event: Raised) -> Run:
-    if run.terminal or run.status == "attention":
-        raise _illegal(run.status, event)
     memory = run.memory
     if memory is not None and memory.granted:
         memory = replace(memory, spent=total(memory.spent, (Amount("ms", event.took_ms),)))
@@ -519,9 +538,12 @@ def _journaled(turn: _Turn, run: Run, event: Journaled) -> None:
     )  # fmt: skip
 
 
-def _overspent(turn: _Turn, run: Run, what: str, message: str) -> Run:
-    spent = run.memory.spent if run.memory else ()
-    about = b"budget:" + what.encode() + b":%d" % sum(a.amount for a in spent)
+def _overspent(turn: _Turn, run: Run, what: str, message: str, cost: Amounts = ()) -> Run:
+    """Ask for more, each time with a question of its own. `due_ms` stays: it is the time of the
+    step that is next."""
+    if cost and run.memory is not None:
+        run = replace(run, memory=replace(run.memory, spent=total(run.memory.spent, cost)))
+    about = b"budget:%s:%d" % (what.encode(), turn.now_ms)
     wait = Wait(
         kind="budget", since_ms=turn.now_ms, names=(what,), question=waits.question(run, about)
     )
@@ -540,25 +562,25 @@ def _overspent(turn: _Turn, run: Run, what: str, message: str) -> Run:
 
 def _complete(turn: _Turn, run: Run, result: bytes, told: dict[str, Any]) -> Run:
     if run.ending == "failed":
-        failure = run.failure
-        assert failure is not None
-        return _end(turn, replace(run, payload=b""), "failed", told, failure=failure)
+        return _end(turn, replace(run, payload=b""), "failed", told, failure=run.reason)
     if run.ending == "cancelled":
         return _end(turn, run, "cancelled", told)
     return _end(turn, run, "completed", told, result=result)
 
 
 def _hand_over(turn: _Turn, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
+    """The heir answers to this run's parent, unless this run itself has to tell how it ended."""
     heir = waits.child_id(run.run_id, run.forks + 1, 0)
+    theirs, ours = (run.parent, None) if run.ending is None else (None, run.parent)
     turn.records.append(
         CommandRecord(
             agent=then.to.agent, run_id=heir, kind="start", step=then.to.step,
-            payload=then.to.payload, parent=run.parent, traceparent=run.traceparent,
+            payload=then.to.payload, parent=theirs, traceparent=run.traceparent,
         )
     )  # fmt: skip
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
-    run = replace(run, forks=run.forks + 1, parent=None)
-    return _end(turn, run, "completed", told | {"children": 1}, result=result)
+    run = replace(run, forks=run.forks + 1, parent=ours)
+    return _complete(turn, run, result, told | {"children": 1})
 
 
 def _end(
@@ -582,29 +604,36 @@ def _end(
         result=result,
         failure=failure,
         ending=run.ending if parked else None,
+        reason=run.reason if parked else None,
     )
     kind: Mapping[Status, EventType] = {
         "completed": "run.completed", "failed": "run.failed", "cancelled": "run.cancelled"
     }  # fmt: skip
-    turn.tell(ended, kind[status], **{"result": result, **told})
     if not parked:
         for signal in waits.signals(turn.entries):
             turn.tell(
-                ended, "signal.unread", id=signal.id, name=signal.name, by=signal.by,
+                run, "signal.unread", id=signal.id, name=signal.name, by=signal.by,
                 payload=signal.value,
             )  # fmt: skip
         turn.forget_all(keep=frozenset({"message"}))
+    turn.tell(ended, kind[status], **{"result": result, **told})
     if run.parent is not None:
         reason = failure
         if status == "cancelled":
             reason = Failure(code="cancelled", message=f"run {run.run_id} was cancelled")
-        turn.records.append(
-            CommandRecord(
-                agent=run.parent.agent, run_id=run.parent.run_id, kind="child", id=run.run_id,
-                payload=result or b"null", parent=run.parent, failure=reason,
-            )
-        )  # fmt: skip
+        _tell_parent(turn, run, run.parent, result, reason)
     return ended
+
+
+def _tell_parent(
+    turn: _Turn, run: Run, parent: Parent, result: bytes | None, failure: Failure | None
+) -> None:
+    turn.records.append(
+        CommandRecord(
+            agent=parent.agent, run_id=parent.run_id, kind="child", id=run.run_id,
+            payload=result or b"null", parent=parent, failure=failure,
+        )
+    )  # fmt: skip
 
 
 def _fail(
@@ -628,42 +657,45 @@ def _fail(
 def _compensate(
     turn: _Turn, run: Run, step: str, ending: Status, why: Failure, told: dict[str, Any]
 ) -> Run:
+    """The compensation is a step of its own, with a seq of its own: what still comes from the
+    step that did not happen is not taken for its outcome."""
     doubt = [
         entry.slot.removeprefix("c:")
         for entry in turn.entries.values()
         if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch)
     ]
-    ended = {
-        "step": run.step,
-        "payload": _readable(run.payload),
-        "code": why.code,
-        "message": why.message,
-        "in_doubt": doubt,
-    }
+    payload = _ended(run.payload, step=run.step, code=why.code, message=why.message, in_doubt=doubt)
+    memory = run.memory
+    if memory is not None and memory.granted:
+        memory = replace(memory, spent=total(memory.spent, _journaled_cost(turn, run)))
     turn.forget_all(keep=frozenset({"message", "signal"}))
     follow = turn.moved(
         run,
-        status="running",
+        status="paused" if run.status == "paused" and ending == "failed" else "running",
+        seq=run.seq + 1,
         step=step,
-        payload=strict_json(ended),
+        payload=payload,
         carry=None,
         attempt=0,
         due_ms=None,
         wait=None,
+        memory=memory,
         ending=ending,
-        failure=why,
+        reason=why,
+        failure=None,
     )
     kind: EventType = "run.cancelling" if ending == "cancelled" else "run.failing"
-    turn.tell(follow, kind, **{"next_step": step, **told})
+    turn.tell(follow, kind, **{"next_step": step, "failure": why, **told})
     return _go_on(turn, follow)
 
 
-def _readable(payload: bytes) -> Any:
-    """The payload as JSON; as text when it is the payload that was wrong."""
+def _ended(payload: bytes, **ended: Any) -> bytes:
+    """Input of a compensation step. The payload of the step that did not happen is in it as JSON;
+    as text if it is none, or nested too deep to stand inside of anything."""
     try:
-        return parse_json(payload) if payload else None
-    except BadPayload:
-        return payload.decode("utf-8", "backslashreplace")
+        return strict_json(ended | {"payload": parse_json(payload) if payload else None})
+    except (BadPayload, Unserialisable):
+        return strict_json(ended | {"payload": payload.decode("utf-8", "backslashreplace")})
 
 
 # Waiting -------------------------------------------------------------------------------------
@@ -702,7 +734,7 @@ def _look(turn: _Turn, run: Run) -> Run:
 
 def _look_for_signals(turn: _Turn, run: Run, wait: Wait) -> Run:
     for entry in waits.signals(turn.entries):
-        reason = waits.refused_by(wait, entry.name, entry.value or b"null", turn.rules.accepts)
+        reason = _unfit(turn, wait, entry.name, entry.value or b"null")
         if reason is not None:
             failure = Failure(code="bad_payload", message=reason)
             turn.tell(
@@ -719,19 +751,16 @@ def _look_for_signals(turn: _Turn, run: Run, wait: Wait) -> Run:
     return _wait_over(turn, run, payload)
 
 
+def _unfit(turn: _Turn, wait: Wait, name: str | None, payload: bytes) -> str | None:
+    """Why that signal cannot end the wait although it has the right name."""
+    known = wait.then in turn.rules.steps  # of another, whoever is to run it will see
+    return waits.refused_by(wait, name, payload, turn.rules.accepts if known else waits.anything)
+
+
 def _look_for_children(turn: _Turn, run: Run, wait: Wait) -> Run:
-    failure = waits.failed_branch(wait, turn.entries)
     if wait.kind == "pool":
-        entry = turn.entries.get(waits.slot_of(0))
-        if entry is None:
-            return run
-        turn.forget(entry.slot)
-        if entry.failure is not None:
-            failed = turn.moved(run, status="running", wait=None, attempt=run.attempt + 1)
-            return _fail(turn, failed, entry.failure, of=run)
-        here = turn.moved(run, status="running", wait=None)
-        work = Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
-        return _pool_outcome(turn, here, decode_outcome(entry.value or b"null", work))
+        return _look_for_outcome(turn, run)
+    failure = waits.failed_branch(wait, turn.entries)
     if failure is not None:
         return _fail(turn, run, failure, of=run)
     if waits.unfinished(wait, turn.entries):
@@ -741,8 +770,23 @@ def _look_for_children(turn: _Turn, run: Run, wait: Wait) -> Run:
     return _wait_over(turn, run, payload)
 
 
-def _pool_outcome(turn: _Turn, run: Run, outcome: Returned | Overspent) -> Run:
-    after = _apply(turn, run, outcome)
+def _look_for_outcome(turn: _Turn, run: Run) -> Run:
+    """What came of the step in its pool is what came of the step."""
+    entry = turn.entries.get(waits.slot_of(0))
+    if entry is None:
+        return run
+    turn.forget(entry.slot)
+    here = turn.moved(run, status="running", wait=None)
+    if entry.failure is not None:
+        failed = replace(here, attempt=run.attempt + 1, failure=entry.failure)
+        return _fail(turn, failed, entry.failure, of=run)
+    work = Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
+    outcome: Input
+    try:
+        outcome = decode_outcome(entry.value or b"null", work)
+    except ValueError as error:
+        outcome = Quarantine(failure=Failure(code="bad_outcome", message=str(error), step=run.step))
+    after = _apply(turn, here, outcome)
     assert after is not None
     return after
 
@@ -755,7 +799,7 @@ def _wait_over(turn: _Turn, run: Run, payload: bytes) -> Run:
 
 def _signal(turn: _Turn, run: Run | None, event: Signal) -> Run | None:
     if run is not None and run.wait is not None and run.status == "waiting":
-        reason = waits.refused_by(run.wait, event.name, event.payload, turn.rules.accepts)
+        reason = _unfit(turn, run.wait, event.name, event.payload)
         if reason is not None:
             raise _Refused("bad_payload", f"signal {event.name!r} does not fit: {reason}")
     if len(waits.signals(turn.entries)) >= SIGNALS_KEPT:
@@ -774,20 +818,24 @@ def _signal(turn: _Turn, run: Run | None, event: Signal) -> Run | None:
     return None if run is None else _look(turn, run)
 
 
-def _answer(turn: _Turn, run: Run, event: Answer) -> Run:
-    wait, memory = run.wait, run.memory or NO_MEMORY
-    for earlier in memory.decided:
+def _refuse_decided(run: Run, event: Answer) -> None:
+    """The first decision holds, whatever the run does by now."""
+    for earlier in (run.memory or NO_MEMORY).decided:
         if earlier.question == event.question:
             verdict = "approved" if earlier.approved else "refused"
             raise _Refused(
                 "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
             )
+
+
+def _answer(turn: _Turn, run: Run, event: Answer) -> Run:
+    wait, memory = run.wait, run.memory or NO_MEMORY
     if wait is None or wait.question is None or wait.question != event.question:
         asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
         raise _Refused("unknown_question", f"the run does not ask {event.question!r}{asked}")
     if wait.by and event.by not in wait.by:
         raise _Refused("not_allowed", f"only {', '.join(wait.by)} may answer; not {event.by!r}")
-    if run.due_ms is not None and turn.now_ms >= run.due_ms:
+    if wait.kind == "approval" and run.due_ms is not None and turn.now_ms >= run.due_ms:
         raise _Refused("expired", "the time to answer is over")
     decided = Decided(
         question=event.question, approved=int(event.approved), by=event.by, at_ms=turn.now_ms
@@ -815,8 +863,10 @@ def _budget_answer(turn: _Turn, run: Run, event: Answer, told: dict[str, Any]) -
         turn.tell(follow, "approval.decided", **told)
         failure = Failure(code="budget_denied", message="no further budget was granted")
         return _fail(turn, follow, failure, of=follow)
+    limited = {each.what for each in turn.rules.budget}
     granted = total(run.memory.granted, turn.rules.budget)
-    follow = replace(follow, memory=replace(run.memory, granted=granted))
+    kept = tuple(each for each in granted if each.what in limited)
+    follow = replace(follow, memory=replace(run.memory, granted=kept))
     turn.tell(follow, "approval.decided", next_step=follow.step, **told)
     return _go_on(turn, follow)
 
@@ -827,6 +877,8 @@ def _timed_out(turn: _Turn, run: Run, event: TimedOut) -> Run:
     wait = run.wait
     if wait is None:
         return _go_on(turn, turn.moved(run, due_ms=None))
+    if wait.kind == "budget":  # it has slept as long as it had to; there is no time to answer
+        return turn.moved(run, due_ms=None)
     if wait.on_timeout is None:
         what = wait.question or ", ".join(wait.names)
         failure = Failure(code="wait_timeout", message=f"nothing came in time: {wait.kind} {what}")
@@ -843,10 +895,11 @@ def _timed_out(turn: _Turn, run: Run, event: TimedOut) -> Run:
 
 
 def _spawn(turn: _Turn, run: Run, wait: Wait) -> Run:
-    """Start the branches that have no result yet."""
+    """Start the branches that have no result yet; those of a paused run when it is resumed."""
+    if run.status == "paused":
+        return replace(run, wait=wait)
     wait = replace(wait, fork=run.forks + 1)
-    status: Status = "paused" if run.status == "paused" else "waiting"
-    run = turn.moved(run, status=status, forks=wait.fork, wait=wait)
+    run = turn.moved(run, status="waiting", forks=wait.fork, wait=wait)
     for index in waits.started(wait, turn.entries):
         turn.records.append(waits.start_child(run, wait, index))
     return run
@@ -859,7 +912,7 @@ def _child_done(turn: _Turn, run: Run, event: ChildDone) -> Run:
         raise _Refused("stale", "the run does not wait for that child")
     if slot in turn.entries:
         raise _Refused("stale", "that child has been told of before")
-    was_started = set(waits.started(wait, turn.entries)) if wait.limit else set()
+    was_started = waits.started(wait, turn.entries)
     turn.put(
         Entry(
             run_id=run.run_id, slot=slot, kind="branch", seq=run.seq, epoch=run.epoch,
@@ -867,10 +920,9 @@ def _child_done(turn: _Turn, run: Run, event: ChildDone) -> Run:
         )
     )  # fmt: skip
     turn.tell(run, "child.finished", name=event.child, failure=event.failure)
-    if event.failure is None or wait.mode == "collect":
-        for index in waits.started(wait, turn.entries) if wait.limit else ():
-            if index not in was_started:
-                turn.records.append(waits.start_child(run, wait, index))
+    for index in waits.started(wait, turn.entries):
+        if index not in was_started:
+            turn.records.append(waits.start_child(run, wait, index))
     return _look(turn, run)
 
 
@@ -878,12 +930,22 @@ def _child_done(turn: _Turn, run: Run, event: ChildDone) -> Run:
 
 
 def _resume(turn: _Turn, run: Run, event: Resume) -> Run:
-    status: Status = "running" if run.wait is None and run.due_ms is None else "waiting"
-    run = turn.moved(run, status=status)
-    turn.tell(run, "run.resumed", id=event.id, by=event.by)
-    if status == "waiting":
-        return _look(turn, run)
-    return _go_on(turn, run)
+    wait = run.wait
+    run = turn.moved(run, status="running" if wait is None and run.due_ms is None else "waiting")
+    told: dict[str, Any] = {"id": event.id, "by": event.by}
+    if wait is not None and wait.branches and not wait.fork:
+        return _look(turn, _spawn_and_tell(turn, run, wait, "run.resumed", told))
+    turn.tell(run, "run.resumed", **told)
+    return _go_on(turn, run) if wait is None else _look(turn, run)
+
+
+def _spawn_and_tell(
+    turn: _Turn, run: Run, wait: Wait, kind: EventType, told: dict[str, Any]
+) -> Run:
+    at = len(turn.records)
+    run = _spawn(turn, run, wait)
+    turn.tell(run, kind, **told | {"children": len(turn.records) - at})
+    return run
 
 
 def _cancel(turn: _Turn, run: Run, event: Cancel) -> Run:
@@ -902,19 +964,35 @@ def _retry(turn: _Turn, run: Run, event: RetryRun) -> Run:
         raise _Refused(
             "compensated", "its compensation has run; rewind it to an earlier version instead"
         )
-    run = turn.moved(run, status="running", attempt=0, failure=None, result=None)
-    turn.tell(run, "run.retried", next_step=run.step, id=event.id, by=event.by)
     wait = run.wait
+    told: dict[str, Any] = {"next_step": run.step, "id": event.id, "by": event.by}
+    gave_up = run.status == "failed"  # and has cancelled the children that were under way
+    due_ms = None if run.attempt else run.due_ms  # a backoff is cut short, a sleep is not
+    run = turn.moved(run, status="running", attempt=0, due_ms=due_ms, failure=None, result=None)
+    if gave_up:
+        _forget_failures(turn, run)
     if wait is None:
-        return _go_on(turn, replace(run, due_ms=None))
-    if wait.branches:
+        turn.tell(run, "run.retried", **told)
+        return _go_on(turn, run)
+    if wait.branches and (gave_up or not wait.fork):
         for slot, entry in list(turn.entries.items()):
             if entry.kind == "branch" and entry.failure is not None:
                 turn.forget(slot)
-        return _look(turn, _spawn(turn, run, wait))
-    due_ms = None if run.due_ms is None else turn.now_ms + run.due_ms - wait.since_ms
-    wait = replace(wait, since_ms=turn.now_ms)
-    return _look(turn, replace(run, status="waiting", wait=wait, due_ms=due_ms))
+        return _look(turn, _spawn_and_tell(turn, run, wait, "run.retried", told))
+    if wait.kind in ("signal", "approval"):
+        due_ms = None if due_ms is None else turn.now_ms + due_ms - wait.since_ms
+        wait = replace(wait, since_ms=turn.now_ms)
+    run = replace(run, status="waiting", wait=wait, due_ms=due_ms)
+    turn.tell(run, "run.retried", **told)
+    return _look(turn, run)
+
+
+def _forget_failures(turn: _Turn, run: Run) -> None:
+    """What was recorded as failed for good is tried again; what has a result keeps it."""
+    for entry in list(turn.entries.values()):
+        mine = (entry.seq, entry.epoch) == (run.seq, run.epoch)
+        if entry.kind == "call" and entry.failure is not None and mine:
+            turn.forget(entry.slot)
 
 
 def _resolve(turn: _Turn, run: Run, event: Resolve) -> Run:
@@ -944,7 +1022,7 @@ def _resolve(turn: _Turn, run: Run, event: Resolve) -> Run:
         raise _Refused(
             "bad_choice", f"choose happened, did_not or give_up; got {event.choice[:40]!r}"
         )
-    run = replace(run, attempt=0, failure=None, due_ms=None)
+    run = replace(run, attempt=0, failure=None, due_ms=None, wait=None)
     turn.tell(run, "run.resolved", next_step=run.step, **told)
     return _go_on(turn, run)
 
@@ -963,7 +1041,11 @@ def _rewind(turn: _Turn, run: Run, event: Rewind) -> Run:
             "the one after it",
         )
     turn.records.extend(waits.cancel_children(run, turn.entries))
-    turn.forget_all(keep=frozenset({"signal"}))
+    turn.forget_all(keep=frozenset({"signal", "message"}))
+    said = run.memory.thread if run.memory is not None else 0
+    for number in range(len(event.messages), said):  # of a run that is over only the log has them
+        turn.entries.pop(f"m:{number}", None)
+        turn.records.append(Forget(slot=f"m:{number}"))
     epoch = run.epoch + 1
     memory = event.memory
     if event.messages or memory is not None:
@@ -979,16 +1061,26 @@ def _rewind(turn: _Turn, run: Run, event: Rewind) -> Run:
         memory=memory,
         wait=event.wait,
         due_ms=event.due_ms,
+        parent=None if run.terminal else run.parent,
         result=None,
         failure=None,
         ending=None,
+        reason=None,
         epoch=epoch,
         emit=epoch if event.emit else run.emit,
         created_ms=event.created_ms or run.created_ms,
         input_digest=event.input_digest or run.input_digest,
     )
     _say(turn, run.run_id, 0, event.messages)
-    if back.wait is not None or back.due_ms is not None:
-        back = replace(back, status="waiting")
+    if back.wait is not None:
+        back = replace(back, status="waiting", wait=_asked_anew(back, back.wait))
     turn.tell(back, "run.rewound", version=True, id=event.id, by=event.by)
-    return _look(turn, back) if back.status == "waiting" else _go_on(turn, back)
+    return _go_on(turn, back) if back.wait is None else _look(turn, back)
+
+
+def _asked_anew(run: Run, wait: Wait) -> Wait:
+    """The same question in a later epoch is another one: an answer that is still on its way does
+    not count."""
+    if wait.question is None:
+        return wait
+    return replace(wait, question=waits.question(run, wait.question.encode()))

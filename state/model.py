@@ -214,8 +214,9 @@ class Run:
     carry: bytes | None = None
     parent: Parent | None = None
     memory: Memory | None = None
-    #: what the run will be when its compensation is over
+    #: what the run will be when its compensation is over, and why
     ending: Status | None = None
+    reason: Failure | None = None
     #: ids of the latest commands
     commands: tuple[str, ...] = ()
 
@@ -377,6 +378,8 @@ class Returned:
     carry: bytes | None = None
     effects: tuple[Effect, ...] = ()
     messages: tuple[bytes, ...] = ()
+    #: ids of the signals that the step has taken out of the run's inbox
+    read: tuple[str, ...] = ()
     #: None: as it was
     plan: tuple[PlanItem, ...] | None = None
     #: of calls that are journaled elsewhere, in a pool
@@ -405,6 +408,8 @@ class Overspent:
     work: Work
     what: str
     message: str
+    #: of calls that are journaled elsewhere, in a pool
+    cost: Amounts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

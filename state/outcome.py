@@ -6,53 +6,73 @@ the keys of effects are those of the run, wherever the step is run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from surefoot.state.model import Entries, Memory, Overspent, Returned, Run, Work
+from surefoot.state.model import Entries, Entry, Memory, Overspent, Returned, Run, Work
+from surefoot.state.waits import signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolTask:
-    """Input of a pool's run. Payloads are JSON in text."""
+class StepInput:
+    """What it takes to run the step that a run names, wherever that is."""
 
     run_id: str
     version: int
     seq: int
     epoch: int
     emit: int
+    #: whether the step is what a cancelled or failed run still does
+    compensation: bool
     payload: bytes
     carry: bytes | None
     memory: Memory | None
     messages: tuple[bytes, ...]
+    #: what nobody has taken out of the run's inbox
+    signals: tuple[Entry, ...]
 
 
-_TASK: TypeAdapter[PoolTask] = TypeAdapter(PoolTask)
-_OUTCOME: TypeAdapter[Returned | Overspent] = TypeAdapter(Returned | Overspent)
-
-
-def encode_task(run: Run, entries: Entries) -> bytes:
-    """What the pool's worker needs to run the step that the run names."""
-    count = run.memory.thread if run.memory is not None else 0
-    return _TASK.dump_json(
-        PoolTask(
-            run_id=run.run_id,
-            version=run.version,
-            seq=run.seq,
-            epoch=run.epoch,
-            emit=run.emit,
-            payload=run.payload,
-            carry=run.carry,
-            memory=run.memory,
-            messages=tuple(entries[f"m:{n}"].value or b"null" for n in range(count)),
-        )
+def step_input(run: Run, messages: Sequence[bytes], inbox: Sequence[Entry]) -> StepInput:
+    """Of the run's next step."""
+    return StepInput(
+        run_id=run.run_id,
+        version=run.version,
+        seq=run.seq,
+        epoch=run.epoch,
+        emit=run.emit,
+        compensation=run.ending is not None,
+        payload=run.payload,
+        carry=run.carry,
+        memory=run.memory,
+        messages=tuple(messages),
+        signals=tuple(inbox),
     )
 
 
-def decode_task(payload: bytes) -> PoolTask:
+_INPUT: TypeAdapter[StepInput] = TypeAdapter(StepInput)
+_OUTCOME: TypeAdapter[Returned | Overspent] = TypeAdapter(Returned | Overspent)
+
+
+def encode_input(run: Run, entries: Entries) -> bytes:
+    """The input of the pool's run that runs the next step of this one: JSON, payloads in text."""
+    count = run.memory.thread if run.memory is not None else 0
+    messages = [_text(entries[f"m:{n}"].value or b"null") for n in range(count)]
+    inbox = [replace(each, value=_text(each.value or b"null")) for each in signals(entries)]
+    given = step_input(run, messages, inbox)
+    carry = None if run.carry is None else _text(run.carry)
+    return _INPUT.dump_json(replace(given, payload=_text(run.payload), carry=carry))
+
+
+def _text(payload: bytes) -> bytes:
+    """The same; what is not even text stays what no step can take."""
+    return payload.decode("utf-8", "backslashreplace").encode()
+
+
+def decode_input(payload: bytes) -> StepInput:
     """Raises ValueError for what is no such input."""
-    return _TASK.validate_json(payload)
+    return _INPUT.validate_json(payload)
 
 
 def encode_outcome(outcome: Returned | Overspent) -> bytes:

@@ -12,7 +12,8 @@ import re
 import struct
 from functools import lru_cache
 
-_EFFECT_NUMBER = re.compile(r":[0-9]+:[0-9]+\Z")
+#: what state.context.idempotency_key puts behind the run's own name
+_EFFECT_NUMBER = re.compile(r"(?:~e[0-9]+)?(?:~c)?:([0-9]+):([0-9]+)\Z")
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -36,7 +37,7 @@ def affinity(run_id: str) -> str:
 def affinity_order(run_id: str) -> tuple[int, ...]:
     """Return the place of an effect among those of its run: (seq, index). Pure."""
     found = _EFFECT_NUMBER.search(run_id)
-    return tuple(map(int, found[0][1:].split(":"))) if found else ()
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def murmur2(data: bytes) -> int:

@@ -180,6 +180,9 @@ class Engine(Protocol):
     def lease_left_s(self) -> float:
         """See Log.lease_left_s."""
 
+    def monotonic_s(self) -> float:
+        """See Clock.monotonic_s."""
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from surefoot.schemas.codec import UndecodableError
-from surefoot.state.model import Entry, Forget, Record, Run, State, Status
+from surefoot.state.model import (
+    NO_MEMORY,
+    Decided,
+    Entry,
+    Forget,
+    Memory,
+    Record,
+    Run,
+    State,
+    Status,
+)
 from surefoot.state.ports import In
 from surefoot.state.topics import APPLIED_KEY
 from surefoot.state.wire import (
@@ -36,18 +46,23 @@ class Receipt:
     version: int
     seq: int
     epoch: int
+    emit: int
     forks: int
     input_digest: bytes
     updated_ms: int
+    commands: tuple[str, ...]
+    decided: tuple[Decided, ...]
     #: messages of its thread that are still in the state topic
     thread: int
 
     def as_run(self, run_id: str, agent: str) -> Run:
         """As much of the run as is left."""
+        memory = Memory(thread=self.thread, decided=self.decided)
         return Run(
             run_id=run_id, agent=agent, version=self.version, status=self.status, seq=self.seq,
             step="", attempt=0, payload=b"", created_ms=0, updated_ms=self.updated_ms,
-            input_digest=self.input_digest, epoch=self.epoch, forks=self.forks,
+            input_digest=self.input_digest, epoch=self.epoch, emit=self.emit, forks=self.forks,
+            commands=self.commands, memory=None if memory == NO_MEMORY else memory,
         )  # fmt: skip
 
 
@@ -120,9 +135,10 @@ class RunStore:
         self.live.pop(run_id, None)
         self.receipts.pop(run_id, None)
         if run.terminal:
+            memory = run.memory or NO_MEMORY
             self.receipts[run_id] = Receipt(
-                run.status, run.version, run.seq, run.epoch, run.forks, run.input_digest,
-                run.updated_ms, run.memory.thread if run.memory is not None else 0,
+                run.status, run.version, run.seq, run.epoch, run.emit, run.forks,
+                run.input_digest, run.updated_ms, run.commands, memory.decided, memory.thread,
             )  # fmt: skip
         if not run.terminal or run.status == "failed":
             self.live[run_id] = run
@@ -160,6 +176,11 @@ class RunStore:
             if entry.kind in _OF_A_STEP and (entry.seq, entry.epoch) == (run.seq, run.epoch)
         }
 
+    def signals(self, run_id: str) -> tuple[Entry, ...]:
+        """What nobody has taken out of the run's inbox yet, in the order in which it came."""
+        slots = self.entries.get(run_id, {})
+        return tuple(entry for entry in slots.values() if entry.kind == "signal")
+
     def messages(self, run: Run) -> tuple[bytes, ...]:
         """The run's thread."""
         if run.memory is None or not run.memory.thread:
@@ -168,11 +189,11 @@ class RunStore:
         return tuple(slots[f"m:{n}"].value or b"null" for n in range(run.memory.thread))
 
     def forget(self, run_id: str) -> None:
-        """The run has been tombstoned."""
+        """The run has been tombstoned, and with it whatever `keys` named."""
         self.live.pop(run_id, None)
+        self.entries.pop(run_id, None)
         self.receipts.pop(run_id, None)
         self.broken.pop(run_id, None)
-        self.entries.pop(run_id, None)
         self._with_bad_entries.discard(run_id)
 
     def keys(self, run_id: str) -> Iterator[bytes]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from surefoot.schemas.payload import parse_json, strict_json
+from pydantic import TypeAdapter
+
+from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.state.model import Entry, Journaled, Work
 from surefoot.state.ports import Engine, Piece
 
 #: at most so much output, in seconds, is lost by a crash
 KEEP_EVERY_S = 1.0
+
+_TEXT: TypeAdapter[str] = TypeAdapter(str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Stream:
     def __init__(
         self, run_id: str, name: str, work: Work, entries: Mapping[str, Entry], engine: Engine
     ) -> None:
+        dump(_TEXT, name)
         self._run_id = run_id
         self._name = name
         self._work = work
@@ -49,7 +53,7 @@ class Stream:
         return "".join(self._pieces)
 
     async def __aenter__(self) -> Self:
-        self._kept_s = asyncio.get_running_loop().time()
+        self._kept_s = self._engine.monotonic_s()
         self._tell("begin")
         return self
 
@@ -71,13 +75,17 @@ class Stream:
         return text
 
     async def write(self, text: str) -> None:
-        """Append. Watchers have it at once; after a crash the next attempt is given it."""
+        """Append. Watchers have it at once; after a crash the next attempt is given it.
+
+        Raises: Unserialisable for what is no text, half of a surrogate pair for one.
+        """
+        dump(_TEXT, text)
         if not text:
             return
         self._tell("text", text)
         self._pieces.append(text)
         self._length += len(text)
-        if asyncio.get_running_loop().time() - self._kept_s >= KEEP_EVERY_S:
+        if self._engine.monotonic_s() - self._kept_s >= KEEP_EVERY_S:
             await self._keep()
 
     def _tell(self, kind: str, text: str = "") -> None:
@@ -87,7 +95,7 @@ class Stream:
         )
 
     async def _keep(self) -> None:
-        self._kept_s = asyncio.get_running_loop().time()
+        self._kept_s = self._engine.monotonic_s()
         self._kept = self._length
         note = Journaled(
             work=self._work, slot=self._slot, kind="partial", value=strict_json(self.text)

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from surefoot.schemas.payload import parse_json, strict_json
+from pydantic import TypeAdapter
+
+from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.state.model import PlanItem
+
+_TEXT: TypeAdapter[str] = TypeAdapter(str)
 
 
 class Thread:
@@ -61,7 +65,11 @@ class Plan:
         return [item for item in self._items.values() if item.state == "open"]
 
     def add(self, text: str) -> str:
-        """Add an item; returns its id, which is the same on every attempt of this step."""
+        """Add an item; returns its id, which is the same on every attempt of this step.
+
+        Raises: Unserialisable for what is no text.
+        """
+        dump(_TEXT, text)
         made = f"{self._seq}.{self._added}"
         self._added += 1
         self._items[made] = PlanItem(id=made, text=text)

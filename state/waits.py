@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from surefoot.schemas.payload import parse_json, strict_json
+from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state.model import Branch, CommandRecord, Entries, Entry, Failure, Parent, Run, Wait
 
 #: longest run_id; longer ones of children are cut to a digest
@@ -28,9 +27,15 @@ def signals(entries: Entries) -> list[Entry]:
 
 def refused_by(wait: Wait, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
     """Why a signal cannot end that wait although it has the right name."""
-    if wait.mode != "one" or name not in wait.names or wait.then is None:
+    if name not in wait.names or wait.then is None:
         return None
-    return accepts(wait.then, payload)
+    if wait.mode == "one":
+        return accepts(wait.then, payload)
+    try:
+        strict_json([{"payload": parse_json(payload)}])
+    except (BadPayload, Unserialisable) as error:
+        return str(error)
+    return None
 
 
 def matched(wait: Wait, entries: Entries) -> list[Entry] | None:
@@ -93,9 +98,15 @@ def unfinished(wait: Wait, entries: Entries) -> list[int]:
 
 
 def started(wait: Wait, entries: Entries) -> list[int]:
-    """Branches that are under way: as many of the unfinished ones as may run at a time."""
+    """Branches that are under way: as many of the unfinished ones as may run at a time. One that
+    has failed the wait makes no room for another."""
     left = unfinished(wait, entries)
-    return left[: wait.limit] if wait.limit else left
+    if not wait.limit:
+        return left
+    room = wait.limit
+    if wait.mode != "collect":
+        room -= sum(e.kind == "branch" and e.failure is not None for e in entries.values())
+    return left[: max(room, 0)]
 
 
 def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
@@ -113,12 +124,12 @@ def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
 
 def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
     """Cancel the children that are under way."""
-    if run.wait is None or not run.wait.branches:
+    if run.wait is None or not run.wait.fork:
         return
     for index in started(run.wait, entries):
         child = child_id(run.run_id, run.wait.fork, index)
         agent = run.wait.branches[index].agent
-        yield CommandRecord(agent=agent, run_id=child, kind="cancel", id=f"parent:{child}")
+        yield CommandRecord(agent=agent, run_id=child, kind="cancel", id="parent")
 
 
 def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
@@ -146,13 +157,11 @@ def results_payload(wait: Wait, entries: Entries) -> bytes:
         return told[0].value or b"null"
     if wait.mode == "join":
         return b"[%s]" % b",".join(entry.value or b"null" for entry in told)
-    return strict_json([_outcome(entry) for entry in told])
+    return b"[%s]" % b",".join(_outcome(entry) for entry in told)
 
 
-def _outcome(entry: Entry) -> dict[str, Any]:
-    failure = entry.failure
-    return {
-        "ok": failure is None,
-        "result": None if failure else parse_json(entry.value or b"null"),
-        "failure": {"code": failure.code, "message": failure.message} if failure else None,
-    }
+def _outcome(entry: Entry) -> bytes:
+    if entry.failure is None:
+        return b'{"ok":true,"result":%s,"failure":null}' % (entry.value or b"null")
+    why = strict_json({"code": entry.failure.code, "message": entry.failure.message})
+    return b'{"ok":false,"result":null,"failure":%s}' % why

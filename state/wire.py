@@ -73,7 +73,8 @@ class Wire:
                 value = encode("Task", jsonable(record))
                 return Out(self.topics.tasks, partition, key, value, headers)
             case EventRecord():
-                value = encode("Event", jsonable(record))
+                # of a run that is not known, only the log has the name
+                value = encode("Event", jsonable(record) | {"run_id": run_id})
                 return Out(self.topics.events, partition, key, value, headers)
             case Entry():
                 place = entry_key(record.run_id, record.slot)
@@ -232,6 +233,7 @@ def decode_checkpoint(value: bytes) -> Run:
     fields = decode(value, "Checkpoint")[1]
     del fields["records"]
     fields["failure"] = _failure(fields["failure"])
+    fields["reason"] = _failure(fields["reason"])
     fields["wait"] = wait_of(fields["wait"])
     fields["parent"] = _parent(fields["parent"])
     fields["memory"] = memory_of(fields["memory"])

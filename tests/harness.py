@@ -42,7 +42,7 @@ from surefoot.state.context import HTTP_EFFECT, HttpEffect
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic
-from surefoot.state.wire import Wire, start_out
+from surefoot.state.wire import Wire, command_out, start_out
 from tests.waiting import until, until_sync
 
 #: quick to notice a dead worker, and still in the order that settings ask for
@@ -179,6 +179,36 @@ class Cluster:
                 sent_ms=self.clock.now_ms(),
             )
         )  # fmt: skip
+
+    async def tell(
+        self,
+        agent: Agent | str,
+        run_id: str,
+        kind: str,
+        *,
+        id: str | None = None,  # noqa: A002
+        **fields: Any,
+    ) -> str:
+        """Send a command to a run; returns its id."""
+        identity = id or self.clock.unique()
+        name = agent if isinstance(agent, str) else agent.name
+        await self.send(
+            command_out(
+                self.settings.app, self.settings.partitions, name, run_id=run_id, kind=kind,
+                sent_ms=self.clock.now_ms(), id=identity, **fields,
+            )
+        )  # fmt: skip
+        return identity
+
+    async def answer(self, agent: Agent | str, run_id: str, identity: str) -> dict[str, Any]:
+        """The event that answers that command."""
+
+        async def answered() -> Any:
+            events = await self.events(agent, run_id)
+            return next((event for event in events if event["id"] == identity), None)
+
+        found: dict[str, Any] = await until(answered, what=f"the answer to {identity}")
+        return found
 
     def run_on(self, partition: int, name: str = "run") -> str:
         """A run_id that lives in that partition."""
@@ -321,11 +351,12 @@ class Cluster:
         finally:
             await consumer.stop()
 
-    async def check_history(self, agent: Agent | str) -> None:
+    async def check_history(self, agent: Agent | str, *others: Agent | str) -> None:
         """What must hold of any history: each step of each run once, in order, without a gap; no
-        input answered twice; of each decision all records or none."""
+        input answered twice; of each decision all records or none. `others`: agents that this one
+        sends commands to."""
         topics = self.topics(agent)
-        steps: dict[str, list[int]] = {}
+        steps: dict[bytes | None, list[dict[str, Any]]] = {}
         sources: dict[bytes, bytes] = {}
         parts: dict[tuple[bytes, bytes, bytes], int] = {}
         manifests: dict[tuple[bytes, bytes, bytes], int] = {}
@@ -336,27 +367,26 @@ class Cluster:
                     continue
                 whose = (headers["sf-txn"], headers["sf-run"], headers["sf-seq"])
                 parts[whose] = parts.get(whose, 0) + 1
-                if topic == topics.state and record.value:
+                if topic == topics.state and record.value and b"|" not in record.key:
                     manifests[whose] = decode(record.value, "Checkpoint")[1]["records"]
                     source = headers["sf-src"]
                     if source != b"timer":
                         assert source not in sources, f"{source!r} was answered twice"
                         sources[source] = headers["sf-txn"]
                 if topic == topics.events:
-                    event = decode(record.value, "Event")[1]
-                    if event["type"] in ("step.completed", "run.completed"):
-                        steps.setdefault(event["run_id"], []).append(event["seq"])
-        for run_id, seqs in steps.items():
-            assert seqs == list(range(len(seqs))), f"steps of {run_id}: {seqs}"
-        others: dict[tuple[bytes, bytes, bytes], int] = {}
-        for topic in (self.topics("outbox").commands, dead_topic(self.settings.app)):
+                    steps.setdefault(record.key, []).append(decode(record.value, "Event")[1])
+        for events in steps.values():
+            check_steps(events)
+        sent: dict[tuple[bytes, bytes, bytes], int] = {}
+        to = [self.topics(each).commands for each in ("outbox", agent, *others)]
+        for topic in (*to, dead_topic(self.settings.app)):
             for record in await self.read(topic):
                 headers = dict(record.headers)
                 if "sf-run" in headers:
                     whose = (headers["sf-txn"], headers["sf-run"], headers["sf-seq"])
-                    others[whose] = others.get(whose, 0) + 1
+                    sent[whose] = sent.get(whose, 0) + 1
         for whose, count in manifests.items():
-            assert parts[whose] + others.get(whose, 0) == count, f"{whose}: not all of {count}"
+            assert parts[whose] + sent.get(whose, 0) == count, f"{whose}: not all of {count}"
 
 
 class Watched:
@@ -448,6 +478,21 @@ async def cluster(
         yield made
     finally:
         await made.close()
+
+
+#: events that close a step of a run: it is done, or will not be
+CLOSING = ("step.completed", "run.completed", "run.cancelling", "run.failing")
+
+
+def check_steps(events: Sequence[dict[str, Any]]) -> None:
+    """Each step of one run once, in order, without a gap, in every epoch."""
+    expected = 0
+    for event in events:
+        if event["type"] == "run.rewound":
+            expected = event["seq"]
+        elif event["type"] in CLOSING:
+            assert event["seq"] == expected, f"{event['run_id']}: {event['type']} {event['seq']}"
+            expected += 1
 
 
 def headers_of(record: ConsumerRecord) -> dict[str, bytes]:

@@ -14,7 +14,8 @@ that it did, it counts. Each violation is a `Finding`:
     phantom      a request, or a start of an effect, that no committed step asked for
     undecodable  a record that cannot be read
 
-It counts on topics so young that neither retention nor compaction has taken anything from them.
+It counts on topics so young that neither retention nor compaction has taken anything from them,
+and on runs that nobody has sent back, tried again or cancelled.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ OUTBOX = "outbox"
 #: events that end a step; the run goes on, is completed, or has failed
 ENDINGS = frozenset({"step.completed", "run.completed", "run.failed"})
 _ENDS_RUN = frozenset({"run.completed", "run.failed"})
+#: events that cannot be without a checkpoint
+_MOVES_RUN = ENDINGS | {"run.started", "step.retrying"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +150,12 @@ class _History:
     def __init__(self, topics: Mapping[str, Sequence[Record]], report: Report) -> None:
         self.topics = topics
         self.dead = next((name for name in topics if name.count(".") == 1), "")
-        self.agents = sorted({name.split(".")[1] for name in topics if name != self.dead})
         self._by_kind: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
         for name in topics:
             if name != self.dead:
-                _, agent, kind = name.split(".")
+                agent, _, kind = name.partition(".")[2].rpartition(".")
                 self._by_kind[agent, kind] = list(_decoded(topics[name], report))
+        self.agents = sorted({agent for agent, _ in self._by_kind})
 
     def of(self, agent: str, kind: str) -> list[Decoded]:
         return self._by_kind[agent, kind]
@@ -164,7 +167,13 @@ class _History:
         return [item for item in self.events(agent) if item[1]["type"] in ENDINGS]
 
     def checkpoints(self, agent: str) -> list[Decoded]:
-        return [item for item in self.of(agent, "state") if "run_id" in item[1]]
+        """The records of the state topic but its offsets and its entries, the keys of which have
+        a bar in them."""
+        return [
+            item
+            for item in self.of(agent, "state")
+            if "run_id" in item[1] and b"|" not in (item[0].key or b"")
+        ]
 
     def applied(self, agent: str, kind: str) -> dict[int, int]:
         """By partition: up to where the input had been applied (next offset)."""
@@ -253,11 +262,17 @@ def _check_inputs(history: _History, agent: str, report: Report) -> None:
     answered = {_headers(record).get("sf-src") for record in history.everything()}
     started = {event["run_id"] for _, event in history.events(agent)}
     ended = {(event["run_id"], event["seq"]) for _, event in history.endings(agent)}
+    over = {event["run_id"] for _, event in history.events(agent) if event["type"] in _ENDS_RUN}
     for kind in ("commands", "tasks"):
         applied = history.applied(agent, kind)
         for record, value in history.of(agent, kind):
             run_id = value["run_id"]
-            done = run_id in started if kind == "commands" else (run_id, value["seq"]) in ended
+            if kind == "tasks":
+                done = (run_id, value["seq"]) in ended
+            elif value["kind"] == "child":  # of a run that is over, it is not looked at
+                done = run_id in over
+            else:
+                done = value["kind"] == "start" and run_id in started
             if done or record.place.encode() in answered:
                 continue
             passed = record.offset < applied.get(record.partition, 0)
@@ -285,7 +300,8 @@ def _check_answers(history: _History, report: Report) -> None:
 
 
 def _check_transactions(history: _History, report: Report) -> None:
-    """Of every decision, all records are there: as many as its checkpoint says."""
+    """Of every decision, all records are there: as many as its checkpoint says. One that does not
+    move its run (a call's result is kept, a task is carried forward) has none."""
     found: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
     said: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
     transactions: set[bytes] = set()
@@ -297,7 +313,13 @@ def _check_transactions(history: _History, report: Report) -> None:
     for agent in history.agents:
         for record, checkpoint in history.checkpoints(agent):
             said[_decision(_headers(record))] += checkpoint["records"]
-    for decision in found.keys() | said.keys():
+    moved = {
+        _decision(_headers(record))
+        for agent in history.agents
+        for record, event in history.events(agent)
+        if event["type"] in _MOVES_RUN
+    }
+    for decision in said.keys() | moved:
         if found[decision] != said[decision]:
             txn, run, seq = (part.decode() for part in decision)
             told = f"transaction {txn}, {run} step {seq}: {found[decision]} of {said[decision]}"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
-from surefoot import Agent, Context, Done, Next
+from surefoot import Agent, Context, Done, Ended, Fork, Next, Sleep, Wait
 from tests.waiting import until
 
 #: environment variables by which a test reaches into its child processes
-JOURNAL, GATE, SINK = "CHAOS_JOURNAL", "CHAOS_GATE", "CHAOS_SINK"
+JOURNAL, GATE, SINK, DIE = "CHAOS_JOURNAL", "CHAOS_GATE", "CHAOS_SINK", "CHAOS_DIE"
 
 chain = Agent("chain")
 adder = Agent("adder")
 gated = Agent("gated")
 slow = Agent("slow")
+survivor = Agent("survivor")
+undone = Agent("undone")
 
 
 def note(text: str) -> None:
@@ -65,3 +68,92 @@ async def work(ctx: Context, number: int) -> Done:
     await asyncio.sleep(1.0)
     note(f"over {ctx.run_id}")
     return Done(number)
+
+
+# Control flow --------------------------------------------------------------------------------
+
+
+def die_here(point: str) -> None:
+    """SIGKILL this process, if the test wants that here and it has not happened yet."""
+    if os.environ.get(DIE) == point and not noted(f"died {point}"):
+        note(f"died {point}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def noted(text: str) -> bool:
+    path = Path(os.environ[JOURNAL])
+    return path.exists() and text in path.read_text().splitlines()
+
+
+async def ask(question: int) -> int:
+    note(f"asked {question}")
+    die_here("call")
+    return question * 10
+
+
+async def pay(what: str) -> str:
+    die_here("before-act")
+    note(f"paid {what}")
+    die_here("after-act")
+    return f"receipt for {what}"
+
+
+async def paid_already(what: str) -> str | None:
+    return f"receipt for {what}" if noted(f"paid {what}") else None
+
+
+@survivor.step
+async def begin(ctx: Context, payload: int) -> Next:
+    answers = await asyncio.gather(*(ctx.call("ask", ask, number) for number in range(3)))
+    receipt = await ctx.once("pay", pay, ctx.run_id, probe=paid_already)
+    ctx.outbox.http("POST", f"{os.environ[SINK]}/survivor", json=receipt)
+    ctx.thread.append(receipt)
+    die_here("before-return")
+    return Next(doze, sum(answers))
+
+
+@survivor.step
+async def doze(ctx: Context, total: int) -> Sleep:
+    return Sleep("100ms", then=wait, payload=total)
+
+
+@survivor.step
+async def wait(ctx: Context, total: int) -> Wait:
+    return Wait("go", then=fan, timeout="1h", carry=total)
+
+
+@survivor.step
+async def fan(ctx: Context, go: int, total: int) -> Fork:
+    return Fork([(leaf, number) for number in range(3)], join=gather, carry=total + go)
+
+
+@survivor.step
+async def leaf(ctx: Context, number: int) -> Done:
+    return Done(await ctx.call("ask", ask, 100 + number))
+
+
+@survivor.step
+async def gather(ctx: Context, results: list[int], total: int) -> Done:
+    return Done([total, *results, *ctx.thread.messages])
+
+
+@undone.step
+async def spread(ctx: Context, payload: int) -> Fork:
+    return Fork([(linger, number) for number in range(3)], join=never)
+
+
+@undone.step
+async def linger(ctx: Context, number: int) -> Next:
+    return Next(linger, number, after="1h")
+
+
+@undone.step
+async def never(ctx: Context, results: list[int]) -> Done:
+    return Done()
+
+
+@undone.on_cancel
+async def undo(ctx: Context, ended: Ended) -> Done:
+    await ctx.once("pay", pay, ctx.run_id, probe=paid_already)
+    ctx.outbox.http("POST", f"{os.environ[SINK]}/undone", json=ended.step)
+    return Done()

@@ -1,10 +1,10 @@
 """A worker process that has itself killed (or frozen) at a named point of the engine.
 
-    python -m tests.chaos.child --agents chain outbox --slot 0 [--at POINT] [--signal STOP]
+    python -m tests.chaos.child --agents chain outbox --slot 0 [--at POINT [--skip N]]
 
 The product has no hooks: the points are wrapped around its functions, and aiokafka's, from here.
-The first agent's first arrival at the point counts. It is noted in the journal, so that a test can
-tell that its fault has bitten.
+The first agent's first arrival at the point counts (after N that are let pass). It is noted in the
+journal, so that a test can tell that its fault has bitten.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from tests.chaos import agents
 class Trap:
     """Sends this process a signal when `agent` first arrives at `point`."""
 
-    def __init__(self, settings: Settings, agent: str, number: int) -> None:
+    def __init__(self, settings: Settings, agent: str, number: int, skip: int) -> None:
         self.sprung = False
+        #: arrivals that are let pass
+        self._skip = skip
         self._agent = agent
         self._number = number
         self._ids = {
@@ -58,7 +60,8 @@ class Trap:
         getattr(self, "at_" + point.replace("-", "_"))(bite)
 
     def _bite(self, point: str) -> None:
-        if self.sprung:
+        self._skip -= 1
+        if self.sprung or self._skip >= 0:
             return
         self.sprung = True
         agents.note(f"bitten {point}")
@@ -221,13 +224,14 @@ def main() -> int:
     parser.add_argument("--slot", type=int, default=0)
     parser.add_argument("--at")
     parser.add_argument("--signal", default="KILL")
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--no-commit-deadline", action="store_true")
     given = parser.parse_args()
     settings = load_settings()
     configure(json=True)
     if given.at:
         number = signal.Signals[f"SIG{given.signal}"]
-        Trap(settings, given.agents[0], number).set(given.at)
+        Trap(settings, given.agents[0], number, given.skip).set(given.at)
     if given.no_commit_deadline:
         # So that only the fence is left to stop a commit that comes too late.
         kafka_txn.commit_deadline_s = _a_minute

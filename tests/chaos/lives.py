@@ -85,13 +85,15 @@ class Lives:
         *agents: str,
         slot: int = 0,
         at: str | None = None,
+        skip: int = 0,
         signal: str = "KILL",
         commit_deadline: bool = True,
     ) -> Life:
         """Start a process; `at` names the point at which it gets the signal."""
         log_path = self.folder / f"life-{len(self._all)}.log"
         command = [sys.executable, "-m", "tests.chaos.child", "--agents", *agents]
-        command += ["--slot", str(slot), "--signal", signal, *(["--at", at] if at else [])]
+        command += ["--slot", str(slot), "--signal", signal]
+        command += ["--at", at, "--skip", str(skip)] if at else []
         command += [] if commit_deadline else ["--no-commit-deadline"]
         set_here = self.settings.model_dump(exclude_unset=True, exclude_none=True)
         with log_path.open("wb") as log:

@@ -12,12 +12,25 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from surefoot import Agent, Context, Done, Next, Retry
-from surefoot.consumers.committer import Committer, Item
+from surefoot import (
+    Agent,
+    Approval,
+    Approve,
+    Context,
+    Cost,
+    Done,
+    Fork,
+    Handoff,
+    Next,
+    Retry,
+    Sleep,
+    Wait,
+)
+from surefoot.consumers.committer import Committer, Item, Moved
 from surefoot.schemas.codec import decode, encode
 from surefoot.state.ports import Out
 from surefoot.state.topics import APPLIED_KEY
-from surefoot.state.wire import start_out
+from surefoot.state.wire import command_out, start_out
 from tests.harness import Cluster, cluster, headers_of
 from tests.waiting import until
 
@@ -32,16 +45,15 @@ def one_step(name: str) -> Agent:
     return agent
 
 
-def start_value(**changed: Any) -> bytes:
-    fields = {
-        "run_id": "r1", "kind": "start", "step": None, "payload": b"0", "sent_ms": 0,
-        "traceparent": None,
-    }  # fmt: skip
-    return encode("Command", fields | changed)
+def command(**fields: Any) -> bytes:
+    """A command to r1, or as told."""
+    made: dict[str, Any] = {"run_id": "r1", "kind": "start", "payload": b"0", "sent_ms": 0}
+    made |= fields
+    return command_out("app", 1, "agent", **made).value or b""
 
 
 Poison = tuple[bytes | None, bytes | None, Sequence[tuple[str, Any]]]
-GOOD = start_value()
+GOOD = command()
 #: key, value, headers
 POISON: dict[str, Poison] = {
     "empty": (b"k", b"", ()),
@@ -60,12 +72,23 @@ POISON: dict[str, Poison] = {
     "headers": (
         b"k", b"junk", (("twice", b"\xff\xfe"), ("twice", b"2"), ("none", None)),
     ),
-    "no run_id": (b"", start_value(run_id=""), ()),
-    "a run_id that is none": (b"@applied", start_value(run_id="@applied"), ()),
-    "a run_id that is not printable": (b"a\nb", start_value(run_id="a\nb"), ()),
-    "a run_id too long": (b"k", start_value(run_id="x" * 257), ()),
-    "unknown command": (b"r1", start_value(kind="explode"), ()),
-    "unknown step": (b"r1", start_value(step="nowhere"), ()),
+    "no run_id": (b"", command(run_id=""), ()),
+    "a run_id that is none": (b"@applied", command(run_id="@applied"), ()),
+    "a run_id that is not printable": (b"a\nb", command(run_id="a\nb"), ()),
+    "a run_id with a bar": (b"a|s:1", command(run_id="a|s:1"), ()),
+    "a run_id too long": (b"k", command(run_id="x" * 257), ()),
+    "unknown command": (b"r1", command(kind="explode"), ()),
+    "unknown step": (b"r1", command(step="nowhere"), ()),
+    "a signal without an id": (b"r1", command(kind="signal", name="go"), ()),
+    "a signal without a name": (b"r1", command(kind="signal", id="c"), ()),
+    "a signal that is no JSON": (
+        b"r1", command(kind="signal", id="c", name="go", payload=b"{"), (),
+    ),
+    "a pause without an id": (b"r1", command(kind="pause"), ()),
+    "an id too long": (b"r1", command(kind="cancel", id="x" * 129), ()),
+    "an answer that is none": (b"r1", command(kind="approve", id="c", name="q", payload=b"1"), ()),
+    "a child of nobody": (b"r1", command(kind="child", id="c"), ()),
+    "a rewind to nowhere": (b"r1", command(kind="rewind", id="c"), ()),
 }  # fmt: skip
 
 
@@ -210,7 +233,9 @@ def together(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
     original = Committer._commit
     sizes: list[int] = []
 
-    async def commit(committer: Committer, batch: list[Item], *rest: Any) -> list[Item]:
+    async def commit(
+        committer: Committer, batch: list[Item], *rest: Any
+    ) -> tuple[list[Item], list[Moved]]:
         if not sizes:
             await until(lambda: len(batch) + len(committer) >= count, what=f"{count} decisions")
             batch += [committer._items.popleft() for _ in range(len(committer))]
@@ -376,3 +401,93 @@ async def test_whatever_a_step_returns_or_raises_it_fails_alone(
             assert codes[f"{way}-class"][0] == "bad_return"
             assert codes[f"{way}-stray"][0] == "unknown_step"
         await kafka.check_history(agent)
+
+
+async def test_what_nobody_can_write_parks_its_run_and_no_other(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    """A number, a text or a name that came from a model, say, and fits no record."""
+    agent = Agent(agent_name)
+    half = "\ud83d"
+
+    @agent.step
+    async def odd(ctx: Context, payload: int) -> Any:
+        match ctx.run_id:
+            case "signal":
+                return Wait(half, then=odd)
+            case "by":
+                return Approve(1, then=answered, by=[half])
+            case "call":
+                await ctx.call(half, lambda: 1)
+            case "heir":
+                return Handoff(half, 1)
+            case "heir-unheard-of":
+                return Handoff("nobody", 1)
+            case "heir-that-cannot-be":
+                return Handoff("No such agent!", 1)
+            case "branch":
+                return Fork([("no/such", 1)], join=joined)
+        return Done()
+
+    @agent.step
+    async def answered(ctx: Context, approval: Approval, what: int) -> Done:
+        return Done()
+
+    @agent.step
+    async def joined(ctx: Context, results: list[int]) -> Done:
+        return Done()
+
+    codes = {
+        "signal": "unserialisable", "by": "unserialisable", "call": "unserialisable",
+        "heir": "unserialisable", "heir-unheard-of": "no_topic", "heir-that-cannot-be": "no_topic",
+        "branch": "no_topic",
+    }  # fmt: skip
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        await kafka.work(agent)
+        for run_id in ("good-1", *codes, "good-2"):
+            await kafka.start(agent, run_id)
+        await kafka.until_status(agent, ("good-1", "good-2"), "completed")
+        await kafka.until_status(agent, codes, "attention")
+        told = {}
+        for run_id in codes:
+            checkpoint = await kafka.checkpoint(agent, run_id)
+            assert checkpoint is not None
+            told[run_id] = checkpoint["failure"]["code"]
+        assert told == codes
+        await kafka.check_history(agent)
+
+
+async def test_what_can_be_told_at_once_fails_its_run(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = Agent(agent_name)
+
+    @agent.step(retry=Retry(attempts=1))
+    async def odd(ctx: Context, payload: int) -> Any:
+        match ctx.run_id:
+            case "after":
+                return Next(odd, 1, after=1e300)
+            case "sleep":
+                return Sleep("9" * 40 + "d", odd, 1)
+            case "plan":
+                ctx.plan.add("\ud83d")
+            case "thread":
+                ctx.thread.append("\ud83d")
+            case "stream":
+                async with ctx.stream("\ud83d"):
+                    pass
+            case "cost":
+                await ctx.call("ask", lambda: 1, cost=lambda _: Cost(tokens=2**70))
+        return Done()
+
+    codes = {
+        "after": "bad_return", "sleep": "bad_return", "plan": "unserialisable",
+        "thread": "unserialisable", "stream": "unserialisable", "cost": "step_raised",
+    }  # fmt: skip
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        await kafka.work(agent)
+        for run_id in codes:
+            await kafka.start(agent, run_id)
+        await kafka.until_status(agent, codes, "failed")
+        events = [e for e in await kafka.events(agent) if e["type"] == "run.failed"]
+        assert {e["run_id"]: e["failure"]["code"] for e in events} == codes

@@ -314,7 +314,8 @@ async def test_the_plan_and_the_thread_survive_and_are_put_into_the_next_steps_h
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
         assert checkpoint["result"] == (
-            b'[["hello",{"role":"assistant"}],[["call a lawyer","dropped"],["write it down","done"]]]'
+            b'[["hello",{"role":"assistant"}],'
+            b'[["call a lawyer","dropped"],["write it down","done"]]]'
         )
         told = [event["memory"] for event in await kafka.events(agent, "r")]
         assert [item["state"] for item in told[1]["plan"]] == ["dropped", "open"]

@@ -29,15 +29,13 @@ async def result(kafka: Cluster, agent: Agent, run_id: str = "r") -> bytes:
     return found
 
 
-def forking(name: str, branches: int, **options: object) -> Agent:
+def forking(name: str, branches: int) -> Agent:
     """Forks once; a branch takes as many steps as its number says, three at most."""
     agent = Agent(name)
 
     @agent.step
     async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork(
-            [(branch, number) for number in range(branches)], join=join, carry="c", **options
-        )  # type: ignore[arg-type]
+        return Fork([(branch, number) for number in range(branches)], join=join, carry="c")
 
     @agent.step
     async def branch(ctx: Context, number: int) -> Next | Done:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 
-from surefoot import Agent, Context, Done, Next, Retry, TerminalError
+from surefoot import Agent, Context, Done, Next, Resuming, Retry, TerminalError, Wait
+from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports import Out
 from tests.harness import cluster, names
 from tests.waiting import until
@@ -252,3 +254,172 @@ async def test_a_receipt_is_forgotten_when_its_window_is_over_and_not_before(
             return names(await kafka.events(agent, "r1")).count("run.completed") == 2
 
         await until(again, what="the run of a start after the window")
+
+
+# Going on with what an earlier version or an earlier worker left ------------------------------
+
+
+@dataclass
+class Draft:
+    text: str
+
+
+async def test_a_run_of_an_older_version_goes_on_at_the_step_that_its_own_has_become(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    """It waits for a signal at a step that is gone; the step it leads to has another name, another
+    type, and is tried again as it says."""
+    before = Agent(agent_name)
+
+    @before.step
+    async def write(ctx: Context, payload: int) -> Wait:
+        return Wait("reviewed", then=publish)
+
+    @before.step
+    async def publish(ctx: Context, verdict: str) -> Done:
+        return Done()
+
+    after = Agent(agent_name, version=2)
+    seen: list[tuple[Draft, int]] = []
+
+    @after.step(retry=Retry(attempts=3, initial_s=0.05))
+    async def release(ctx: Context, draft: Draft) -> Done:
+        seen.append((draft, ctx.attempt))
+        if ctx.attempt == 0:
+            raise ConnectionError("not yet")
+        return Done(draft.text)
+
+    @after.upcast(from_version=1)
+    def renamed(step: str, payload: str) -> tuple[str, dict[str, str]]:
+        assert step == "publish"
+        return "release", {"text": payload}
+
+    async with cluster(bootstrap, app, before) as kafka:
+        worker = await kafka.work(before)
+        await kafka.start(before, "r1")
+        await kafka.until_status(before, "r1", "waiting")
+        await worker.drain()
+        await kafka.work(after)
+        await kafka.tell(after, "r1", "signal", name="reviewed", payload=b'"good"')
+        await kafka.until_status(after, "r1", "completed")
+        assert seen == [(Draft("good"), 0), (Draft("good"), 1)]
+        last = (await kafka.events(after, "r1"))[-1]
+        assert (last["version"], last["result"]) == (2, b'"good"')
+        await kafka.check_history(after)
+
+
+async def test_a_run_whose_step_is_gone_waits_for_a_person_with_what_to_do(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    before, after = Agent(agent_name), Agent(agent_name, version=2)
+
+    @before.step
+    async def write(ctx: Context, payload: int) -> Next:
+        return Next(publish, payload, after="1h")
+
+    @before.step
+    async def publish(ctx: Context, payload: int) -> Done:
+        return Done()
+
+    @after.step
+    async def release(ctx: Context, payload: int) -> Done:
+        return Done(payload)
+
+    async with cluster(bootstrap, app, before) as kafka:
+        worker = await kafka.work(before)
+        await kafka.start(before, "r1", b"7")
+        await kafka.until_status(before, "r1", "waiting")
+        await worker.drain()
+        await (await kafka.work(after)).drain()
+        await kafka.until_status(before, "r1", "attention")
+        checkpoint = await kafka.checkpoint(after, "r1")
+        assert checkpoint is not None
+        assert checkpoint["failure"]["code"] == "unknown_step"
+        assert "@agent.upcast(from_version=1)" in checkpoint["failure"]["message"]
+        mapped = Agent(agent_name, version=2)
+        mapped.step(release)
+        mapped.upcast(from_version=1)(lambda _step, payload: ("release", payload))
+        await kafka.work(mapped)
+        await kafka.tell(mapped, "r1", "retry")
+        await kafka.until_status(mapped, "r1", "waiting")  # for the rest of its hour
+        due_ms = checkpoint["due_ms"]
+        checkpoint = await kafka.checkpoint(mapped, "r1")
+        assert checkpoint is not None
+        assert (checkpoint["due_ms"], checkpoint["failure"]) == (due_ms, None)
+
+
+async def test_the_authors_checks_come_before_a_run_goes_on_and_only_then(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    checked: list[tuple[str, str]] = []
+    gone = True
+
+    def made() -> Agent:
+        agent = Agent(agent_name)
+
+        @agent.step
+        async def ask(ctx: Context, payload: int) -> Wait:
+            return Wait("go", then=act)
+
+        @agent.step
+        async def act(ctx: Context, payload: int) -> Next:
+            return Next(end, payload)
+
+        @agent.step
+        async def end(ctx: Context, payload: int) -> Done:
+            return Done()
+
+        @agent.verify
+        async def branch_exists(run: Resuming) -> None:
+            checked.append((run.run_id, run.step))
+            if run.run_id == "r2" and gone:
+                raise ValueError("the branch is gone")
+
+        return agent
+
+    agent = made()
+    async with cluster(bootstrap, app, agent) as kafka:
+        worker = await kafka.work(agent)
+        for run_id in ("r1", "r2"):
+            await kafka.start(agent, run_id)
+        await kafka.until_status(agent, ("r1", "r2"), "waiting")
+        assert checked == []
+        await worker.drain()
+        agent = made()
+        await kafka.work(agent)
+        for run_id in ("r1", "r2"):
+            await kafka.tell(agent, run_id, "signal", name="go", payload=b"1")
+        await kafka.until_status(agent, "r1", "completed")
+        await kafka.until_status(agent, "r2", "attention")
+        assert sorted(checked) == [("r1", "act"), ("r2", "act")]
+        checkpoint = await kafka.checkpoint(agent, "r2")
+        assert checkpoint is not None
+        assert checkpoint["failure"]["code"] == "verify_failed"
+        assert checkpoint["failure"]["message"] == "branch_exists: the branch is gone"
+        gone = False
+        await kafka.tell(agent, "r2", "retry")
+        await kafka.until_status(agent, "r2", "completed")
+        assert checked.count(("r2", "act")) == 2
+
+
+async def test_a_run_that_is_cancelled_while_its_lost_attempt_waits_counts_as_running_no_more(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = Agent(agent_name)
+    lost = asyncio.Event()
+
+    @agent.step
+    async def loses(ctx: Context, payload: int) -> Done:
+        lost.set()
+        raise OwnershipLost
+
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        running = await kafka.work(agent, in_flight=1, lost_retry_s=600.0)
+        await kafka.start(agent, "r1")
+        await until(lost.is_set, what="the attempt to be lost")
+        await kafka.tell(agent, "r1", "cancel")
+        await kafka.until_status(agent, "r1", "cancelled")
+        owner = running.worker._owners[0]
+        await until(lambda: owner.in_flight == 0, what="nothing to be in flight")
+        assert not owner._running
+        assert running.worker._slots.free == 1

@@ -161,10 +161,10 @@ async def test_an_answer_lands_on_its_own_question_and_the_first_one_holds(
         await kafka.work(agent)
         await kafka.start(agent, "r")
 
-        async def question(before: str = "") -> str | None:
+        async def question(before: str = "") -> str:
             checkpoint = await kafka.checkpoint(agent, "r")
             asked = checkpoint and checkpoint["wait"] and checkpoint["wait"]["question"]
-            return str(asked) if asked and asked != before else None
+            return str(asked) if asked and asked != before else ""
 
         async def say(asked: str, approved: bool, by: str) -> tuple[str, str | None]:
             verdict = b'{"approved":%s}' % (b"true" if approved else b"false")

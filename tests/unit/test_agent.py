@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from surefoot import Agent, ConfigError, Context, Done, Next, Retry, Webhook
+from surefoot import (
+    Agent,
+    Budget,
+    ConfigError,
+    Context,
+    Done,
+    Ended,
+    Next,
+    Resuming,
+    Retry,
+    Signal,
+    Webhook,
+)
 from surefoot.state.agent import check_run_id, duration_s
+from surefoot.state.model import Amount
 
 
 @dataclass
@@ -34,11 +47,19 @@ async def no_payload(ctx: Context) -> Done:
     return Done()
 
 
-async def one_too_many(ctx: Context, payload: int, more: int) -> Done:
+async def one_too_many(ctx: Context, payload: int, carried: int, more: int) -> Done:
     return Done()
 
 
 async def unannotated(ctx: Context, payload) -> Done:
+    return Done()
+
+
+async def unannotated_carry(ctx: Context, payload: int, carried) -> Done:
+    return Done()
+
+
+async def opaque_carry(ctx: Context, payload: int, carried: Opaque) -> Done:
     return Done()
 
 
@@ -81,7 +102,9 @@ def test_versions_begin_at_one(version: int) -> None:
         (no_payload, "must take two arguments"),
         (one_too_many, "must take two arguments"),
         (unannotated, "annotate 'payload' with the type"),
+        (unannotated_carry, "annotate 'carried' with the type"),
         (opaque, "cannot be stored; use a dataclass"),
+        (opaque_carry, "cannot be stored; use a dataclass"),
         (unknown_type, "declare the types of a step at module level"),
         (generator, "is a generator; return Next"),
         (async_generator, "is a generator; return Next"),
@@ -208,3 +231,132 @@ def test_a_run_id(run_id: str) -> None:
 def test_what_cannot_be_a_run_id(run_id: object) -> None:
     with pytest.raises(ValueError, match="run_id must be 1 to 256 characters"):
         check_run_id(run_id)
+
+
+# More than steps -----------------------------------------------------------------------------
+
+
+async def carried(ctx: Context, signals: list[Signal], kept: Payload) -> Done:
+    return Done()
+
+
+async def undo(ctx: Context, ended: Ended) -> Done:
+    return Done()
+
+
+def test_a_third_argument_is_what_is_carried_over_a_wait() -> None:
+    agent = Agent("a")
+    agent.step(carried)
+    step = agent.steps["carried"]
+    assert (step.payload_type, step.carry_type) == (list[Signal], Payload)
+    assert step.carry_adapter is not None
+    agent.step(good)
+    assert agent.steps["good"].carry_adapter is None
+
+
+def test_a_budget_is_kept_in_whole_units() -> None:
+    made = Budget(tokens=5, money=1.25, seconds=0.5, steps=3)
+    assert made.amounts() == (
+        Amount("money", 1_250_000), Amount("ms", 500), Amount("steps", 3), Amount("tokens", 5),
+    )  # fmt: skip
+    assert Budget().amounts() == ()
+    agent = Agent("a", budget=made)
+    agent.step(good)
+    assert agent.rules.budget == made.amounts()
+
+
+@pytest.mark.parametrize("what", ["tokens", "money", "seconds", "steps"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_a_budget_of_nothing(what: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"Budget: {what} must be above 0"):
+        Budget(**{what: value}).amounts()  # type: ignore[arg-type]
+
+
+def test_compensations_are_steps_that_no_run_begins_with() -> None:
+    agent = Agent("a")
+    assert agent.on_cancel(undo) is undo
+    with pytest.raises(ConfigError, match="has no steps"):
+        _ = agent.start_step
+    agent.step(good)
+    assert agent.start_step.name == "good"
+    assert (agent.rules.on_cancel, agent.rules.on_failure) == ("undo", None)
+    assert agent.rules.steps == {"good", "undo"}
+
+
+def test_one_compensation_of_a_kind_and_it_takes_what_ended() -> None:
+    agent = Agent("a")
+    agent.on_failure(undo)
+
+    async def again(ctx: Context, ended: Ended) -> Done:
+        return Done()
+
+    with pytest.raises(ConfigError, match="'undo' is already what a run does before it is failed"):
+        agent.on_failure(again)
+    with pytest.raises(ConfigError, match=r"step 'good' of agent 'a' must take \(ctx, Ended\)"):
+        agent.on_cancel(good)
+
+
+def test_checks_are_declared_in_order() -> None:
+    agent = Agent("a")
+
+    @agent.verify
+    async def first(run: Resuming) -> None: ...
+
+    @agent.verify
+    def second(run: Resuming) -> None: ...
+
+    assert agent.verifiers == [first, second]
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_an_upcaster_is_from_a_version_before_this_one(version: int) -> None:
+    agent = Agent("a", version=2)
+    with pytest.raises(ConfigError, match=r"must be below version 2"):
+        agent.upcast(from_version=version)(lambda step, payload: (step, payload))
+
+
+def test_an_upcaster_declared_twice() -> None:
+    agent = Agent("a", version=2)
+    agent.upcast(from_version=1)(lambda step, payload: (step, payload))
+    with pytest.raises(ConfigError, match="declared once"):
+        agent.upcast(from_version=1)(lambda step, payload: (step, payload))
+
+
+def test_a_pooled_step() -> None:
+    agent = Agent("a", version=3)
+    agent.step(good)
+    agent.step(pool="gpu", concurrency=4, retry=Retry(attempts=7), timeout="1m")(carried)
+    assert agent.pools == ["gpu"]
+    assert agent.rules.pools == {"carried": "gpu"}
+    pool = agent.pool("gpu")
+    assert (pool.name, pool.version, pool.home) == ("a.gpu", 3, agent)
+    step = pool.steps["carried"]
+    assert (step.retry.attempts, step.timeout_s, step.concurrency) == (7, 60.0, 4)
+    assert pool.rules.pools == {}
+    with pytest.raises(ConfigError, match="has no pool 'cpu'; it has: gpu"):
+        agent.pool("cpu")
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"pool": "GPU"}, "use a-z 0-9 -"),
+        ({"pool": "a.b"}, "use a-z 0-9 -"),
+        ({"pool": "g" * 32}, "up to 31 characters"),
+        ({"concurrency": 2}, "needs pool="),
+        ({"pool": "gpu", "concurrency": 0}, "a number from 1"),
+    ],
+)
+def test_a_pool_that_cannot_be(declared: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Agent("a").step(**declared)(good)
+
+
+def test_the_machine_is_told_whether_a_step_can_take_an_input() -> None:
+    agent = Agent("a")
+    agent.step(good)
+    assert agent.rules.accepts("good", b'{"text":"x"}') is None
+    told = agent.rules.accepts("good", b'{"text":1}')
+    assert told is not None
+    assert "$.text" in told
+    assert "good" in agent.rules.steps

@@ -39,6 +39,11 @@ RUNS_CODE = {  # data must never become code
     "yaml.full_load", "yaml.load", "yaml.unsafe_load",
 }  # fmt: skip
 LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy"}
+#: SDKs that are extras, and the file that may import each: only in a function
+SDKS = {
+    "anthropic": "surefoot/agents/anthropic_model.py",
+    "openai": "surefoot/agents/openai_model.py",
+}
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_tail.py": 1}
 
@@ -130,6 +135,22 @@ def data_never_becomes_code(path: str, source: str) -> list[str]:
     return problems
 
 
+def sdks_are_imported_when_they_are_needed(path: str, source: str) -> list[str]:
+    """So that nobody has to have installed what they do not use."""
+    at_once = {
+        name
+        for node in ast.parse(source).body
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for _, name in imports(ast.unparse(node))
+    }
+    return [
+        f"{path}:{line} imports {name}"
+        for line, name in imports(source)
+        for sdk, adapter in SDKS.items()
+        if is_in(name, {sdk}) and (path != adapter or name in at_once)
+    ]
+
+
 def violations(path: str, source: str, forbidden: set[str]) -> list[str]:
     return [
         f"{path}:{line} uses {name}" for line, name in names_used(source) if is_in(name, forbidden)
@@ -180,6 +201,7 @@ RULES: list[Rule] = [
     the_outside_world_is_in_infra,
     clock_and_chance_are_in_infra,
     data_never_becomes_code,
+    sdks_are_imported_when_they_are_needed,
     consumers_read_committed_records_only,
 ]
 FILES = sorted(
@@ -240,6 +262,18 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (data_never_becomes_code, "infra/x.py", "eval('1')"),
     (data_never_becomes_code, "infra/x.py", "f = exec"),
     (data_never_becomes_code, "schemas/x.py", "import importlib\nimportlib.import_module(x)"),
+    (sdks_are_imported_when_they_are_needed, "surefoot/agents/openai_model.py", "import openai"),
+    (
+        sdks_are_imported_when_they_are_needed,
+        "surefoot/agents/openai_model.py",
+        "if True:\n    from openai import AsyncOpenAI",
+    ),
+    (
+        sdks_are_imported_when_they_are_needed,
+        "surefoot/agents/openai_model.py",
+        "def f():\n    import anthropic",
+    ),
+    (sdks_are_imported_when_they_are_needed, "infra/x.py", "def f():\n    import openai.types"),
     (consumers_read_committed_records_only, "infra/x.py", "aiokafka.AIOKafkaConsumer('t')"),
     (consumers_read_committed_records_only, "infra/x.py", "AIOKafkaConsumer(**kafka)"),
     (
@@ -283,6 +317,11 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (clock_and_chance_are_in_infra, "state/x.py", "def f(secrets): return secrets.random"),
     (data_never_becomes_code, "infra/x.py", "import importlib\nimportlib.import_module(x)"),
     (data_never_becomes_code, "state/x.py", "machine.eval\nre.compile('x')"),
+    (
+        sdks_are_imported_when_they_are_needed,
+        "surefoot/agents/openai_model.py",
+        "import surefoot.agents.openai_model\nclass C:\n    def f(self):\n        import openai",
+    ),
     (
         consumers_read_committed_records_only,
         "infra/kafka_tail.py",

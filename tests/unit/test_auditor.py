@@ -12,6 +12,7 @@ import pytest
 
 from surefoot.infra.demo.auditor import Finding, Record, Report, Request, audit
 from surefoot.schemas.codec import encode
+from surefoot.state.wire import command_out
 
 APP = "demo"
 AGENT = "triage"
@@ -21,12 +22,15 @@ EFFECT = {"method": "PUT", "url": "http://tracker:1/issues/1/labels", "headers":
 EVENT = {
     "agent": AGENT, "version": 1, "status": "running", "step": None, "next_step": None,
     "attempt": 0, "at_ms": 0, "started_ms": None, "due_ms": None, "effects": [], "result": None,
-    "failure": None,
+    "failure": None, "epoch": 0, "id": None, "name": None, "by": None, "payload": None,
+    "carry": None, "memory": None, "wait": None, "children": 0,
 }  # fmt: skip
 CHECKPOINT = {
     "agent": AGENT, "version": 1, "status": "running", "step": "label", "attempt": 0,
     "payload": b"{}", "due_ms": None, "result": None, "failure": None, "created_ms": 0,
-    "updated_ms": 0, "input_digest": b"12345678", "traceparent": None,
+    "updated_ms": 0, "input_digest": b"12345678", "traceparent": None, "epoch": 0, "emit": 0,
+    "forks": 0, "wait": None, "carry": None, "parent": None, "memory": None, "ending": None, "reason": None,
+    "commands": [],
 }  # fmt: skip
 
 
@@ -44,24 +48,28 @@ class History:
     def add(
         self, topic: str, record: str, headers: dict[str, str] | None = None, **value: Any
     ) -> Record:
+        key = value["run_id"].encode() if "run_id" in value else b"@applied"
+        return self.put(topic, key, encode(record, value), headers)
+
+    def put(self, topic: str, key: bytes, value: bytes | None, headers: Any = None) -> Record:
         records = self.topics.setdefault(topic, [])
         added = Record(
             topic=topic,
             partition=0,
             offset=len(records) * 2,  # between two transactions there is a marker
             timestamp_ms=1000 + 100 * sum(map(len, self.topics.values())),
-            key=value["run_id"].encode() if "run_id" in value else b"@applied",
-            value=encode(record, value),
+            key=key,
+            value=value,
             headers=[(k, v.encode()) for k, v in (headers or {}).items()],
         )
         records.append(added)
         return added
 
     def start(self, agent: str, run_id: str, payload: str, headers: Any = None) -> Record:
-        return self.add(
-            name(agent, "commands"), "Command", headers, run_id=run_id, kind="start", step=None,
-            payload=payload.encode(), sent_ms=0, traceparent=None,
-        )  # fmt: skip
+        out = command_out(
+            APP, 1, agent, run_id=run_id, kind="start", sent_ms=0, payload=payload.encode()
+        )
+        return self.put(out.topic, run_id.encode(), out.value, headers)
 
     def event(self, agent: str, kind: str, headers: Any, **value: Any) -> Record:
         fields = EVENT | {"agent": agent, "type": kind, "seq": 0} | value
@@ -180,6 +188,43 @@ def test_a_record_that_was_moved_counts_for_the_transaction_that_moved_it(
     assert history.audit().clean
 
 
+def test_what_a_running_step_has_recorded_moves_no_run(history: History) -> None:
+    task = history.topics[name(AGENT, "tasks")][0]
+    recorded = headers("t8", task, "r1", 1)
+    entry = {
+        "run_id": "r1", "slot": "c:ask#0", "kind": "call", "seq": 1, "epoch": 0, "digest": b"d",
+        "value": b"1", "failure": None, "id": None, "name": None, "by": None, "cost": [],
+        "at_ms": 0,
+    }  # fmt: skip
+    history.put(name(AGENT, "state"), b"r1|c:ask#0", encode("Entry", entry), recorded)
+    history.applied(AGENT, 1, 1)
+    assert history.audit().clean
+
+
+def test_a_command_is_answered_by_an_event_of_its_transaction(history: History) -> None:
+    topic = name(AGENT, "commands")
+    out = command_out(APP, 1, AGENT, run_id="r1", kind="pause", id="c1", sent_ms=0)
+    command = history.put(topic, b"r1", out.value)
+    history.applied(AGENT, 3, 1)
+    (finding,) = history.audit().findings
+    assert finding.kind == "lost"
+    told = {"run_id": "r1", "seq": 2, "status": "completed", "id": "c1", "name": "too_late"}
+    history.event(AGENT, "command.refused", headers("t8", command, "r1", 2), **told)
+    assert history.audit().clean
+
+
+def test_a_child_that_tells_a_run_that_is_over_needs_no_answer(history: History) -> None:
+    out = command_out(APP, 1, AGENT, run_id="r1", kind="child", id="r1~1~0", sent_ms=0)
+    history.put(name(AGENT, "commands"), b"r1", out.value)
+    history.applied(AGENT, 3, 1)
+    assert history.audit().clean
+
+
+def test_an_agent_of_a_pool_is_an_agent(history: History) -> None:
+    history.start(f"{AGENT}.gpu", "r1~1~0", "{}")
+    assert [finding.kind for finding in history.audit().findings] == ["unfinished"]
+
+
 EVENTS, STATE, TASKS = name(AGENT, "events"), name(AGENT, "state"), name(AGENT, "tasks")
 OUTBOX = name("outbox", "commands")
 
@@ -201,6 +246,10 @@ def lose_all_of_the_second_transaction(it: History) -> None:
 
 def lose_a_checkpoint(it: History) -> None:
     it.drop(STATE, 2)
+
+
+def lose_an_earlier_checkpoint(it: History) -> None:
+    it.drop(STATE, 0)
 
 
 def lose_a_run(it: History) -> None:
@@ -310,6 +359,7 @@ def garble_a_record(it: History) -> None:
         (lose_the_last_step, "unfinished"),
         (lose_all_of_the_second_transaction, "lost"),
         (lose_a_checkpoint, "lost"),
+        (lose_an_earlier_checkpoint, "torn"),
         (lose_a_run, "lost"),
         (leave_a_command_unread, "unfinished"),
         (leave_a_task_unread, "unfinished"),

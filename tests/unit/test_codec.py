@@ -25,8 +25,41 @@ FAILURE: dict[str, Any] = {
     "step": None,
     "attempt": 2,
 }
+AMOUNT: dict[str, Any] = {"what": "tokens", "amount": 1_200}
+BRANCH: dict[str, Any] = {"agent": "reviewer", "step": None, "payload": b'"a diff"'}
+DECIDED: dict[str, Any] = {
+    "question": "q-1",
+    "approved": 1,
+    "by": "ana",
+    "at_ms": 1_764_286_000_000,
+}
+PARENT: dict[str, Any] = {"agent": "triage", "run_id": "gh-1", "fork": 1, "branch": 0}
+PLAN_ITEM: dict[str, Any] = {"id": "3.0", "text": "read the logs", "state": "open"}
+MEMORY: dict[str, Any] = {
+    "plan": [PLAN_ITEM],
+    "thread": 2,
+    "spent": [AMOUNT],
+    "granted": [AMOUNT, {"what": "money", "amount": 2_500_000}],
+    "decided": [DECIDED],
+}
+WAIT: dict[str, Any] = {
+    "kind": "children",
+    "since_ms": 1_764_286_000_000,
+    "then": "comment",
+    "on_timeout": None,
+    "names": ["approval", "veto"],
+    "mode": "join",
+    "need": 2,
+    "question": None,
+    "by": ["ana"],
+    "fork": 1,
+    "limit": 4,
+    "branches": [BRANCH, {**BRANCH, "step": "comment"}],
+}
 RECORDS: dict[str, dict[str, Any]] = {
+    "Amount": AMOUNT,
     "Applied": {"commands": 4, "tasks": None},
+    "Branch": BRANCH,
     "Checkpoint": {
         "run_id": "gh-1",
         "agent": "triage",
@@ -44,14 +77,55 @@ RECORDS: dict[str, dict[str, Any]] = {
         "input_digest": b"12345678",
         "records": 3,
         "traceparent": None,
+        "epoch": 1,
+        "emit": 1,
+        "forks": 1,
+        "wait": WAIT,
+        "carry": b'"kept"',
+        "parent": PARENT,
+        "memory": MEMORY,
+        "ending": "failed",
+        "reason": None,
+        "commands": ["c-1", "c-2"],
     },
     "Command": {
         "run_id": "gh-1",
-        "kind": "start",
-        "step": None,
+        "kind": "rewind",
+        "step": "comment",
         "payload": b"null",
         "sent_ms": 1_764_286_000_000,
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "id": "c-1",
+        "name": None,
+        "by": "ana",
+        "parent": PARENT,
+        "carry": b'"kept"',
+        "memory": MEMORY,
+        "messages": [b'"hello"', b'"there"'],
+        "failure": FAILURE,
+        "seq": 3,
+        "epoch": 1,
+        "emit": 1,
+        "wait": WAIT,
+        "due_ms": 1_764_286_000_000,
+        "created_ms": None,
+        "input_digest": b"12345678",
+    },
+    "Decided": DECIDED,
+    "Entry": {
+        "run_id": "gh-1",
+        "slot": "c:label#0",
+        "kind": "call",
+        "seq": 3,
+        "epoch": 1,
+        "digest": b"1234567812345678",
+        "value": b'"bug"',
+        "failure": None,
+        "id": None,
+        "name": None,
+        "by": None,
+        "cost": [AMOUNT],
+        "at_ms": 1_764_286_000_000,
     },
     "Event": {
         "run_id": "gh-1",
@@ -69,9 +143,32 @@ RECORDS: dict[str, dict[str, Any]] = {
         "effects": ["triage:gh-1:2:0", "triage:gh-1:2:1"],
         "result": None,
         "failure": None,
+        "epoch": 0,
+        "id": None,
+        "name": None,
+        "by": None,
+        "payload": b'{"number":1}',
+        "carry": None,
+        "memory": MEMORY,
+        "wait": WAIT,
+        "children": 2,
     },
     "Failure": FAILURE,
+    "Memory": MEMORY,
+    "Parent": PARENT,
+    "PlanItem": PLAN_ITEM,
+    "Stream": {
+        "run_id": "gh-1",
+        "name": "draft",
+        "seq": 3,
+        "attempt": 1,
+        "kind": "text",
+        "offset": 12,
+        "text": "once upon",
+        "at_ms": 1_764_286_000_000,
+    },
     "Task": {"run_id": "gh-1", "seq": 3, "step": "comment"},
+    "Wait": WAIT,
 }
 
 
@@ -288,30 +385,60 @@ def edit_schema(root: Path, name: str, field: str, **change: Any) -> None:
     path.write_text(json.dumps(schema))
 
 
-def test_a_record_of_a_released_version_is_read_with_the_current_schema(tmp_path: Path):
-    edit_schema(tmp_path, "Checkpoint", "priority", type="int", default=7)
-    edit_schema(tmp_path, "Failure", "hint", type=["null", "string"], default=None)
-    newer = Codec(tmp_path)
+def writer_of(root: Path, version: str) -> Codec:
+    """The codec of a released version."""
+    shutil.copytree(catalog.ROOT / "released" / version, root / "avro")
+    return Codec(root)
 
-    name, record = newer.decode(GOOD)
+
+def fields_of(version: str, name: str) -> list[str]:
+    return [field["name"] for field in catalog.released()[version][name]["fields"]]
+
+
+RELEASED = [
+    (version, name)
+    for version, schemas in catalog.released().items()
+    for name, schema in schemas.items()
+    if schema["type"] == "record"
+]
+
+
+@pytest.mark.parametrize(("version", "name"), RELEASED)
+def test_a_record_of_a_released_version_is_read_with_the_current_schema(
+    tmp_path: Path, version: str, name: str
+):
+    written = {field: RECORDS[name][field] for field in fields_of(version, name)}
+    raw = writer_of(tmp_path / "then", version).encode(name, written)
+    defaults = {field["name"]: field.get("default") for field in catalog.current()[name]["fields"]}
+    read = {**defaults, **written}
+
+    assert decode(raw) == (name, read)
+    assert decode(encode(name, read)) == (name, read)
+
+
+def test_a_record_of_a_later_version_is_undecodable_and_reads_an_earlier_one(tmp_path: Path):
+    edit_schema(tmp_path / "next", "Checkpoint", "priority", type="int", default=7)
+    edit_schema(tmp_path / "next", "Failure", "hint", type=["null", "string"], default=None)
+    newer = Codec(tmp_path / "next")
+    written = {field: RECORDS["Checkpoint"][field] for field in fields_of("v1", "Checkpoint")}
+
+    name, record = newer.decode(writer_of(tmp_path / "then", "v1").encode("Checkpoint", written))
 
     assert name == "Checkpoint"
-    assert record == {
-        **RECORDS["Checkpoint"],
-        "priority": 7,
-        "failure": {**FAILURE, "hint": None},
-    }
+    assert (record["priority"], record["failure"]) == (7, {**FAILURE, "hint": None})
     assert newer.decode(newer.encode(name, record)) == (name, record)
     with pytest.raises(UndecodableError, match="unknown schema fingerprint"):
         decode(newer.encode(name, record))
 
 
 def test_corrupt_choices_of_a_released_version_are_undecodable_too(tmp_path: Path):
-    edit_schema(tmp_path, "Checkpoint", "priority", type="int", default=7)
-    head, tail = GOOD.split(b"triage\x02\x02")
+    written = {field: RECORDS["Checkpoint"][field] for field in fields_of("v1", "Checkpoint")}
+    raw = writer_of(tmp_path, "v1").encode("Checkpoint", written)
+    head, tail = raw.split(b"triage\x02\x02")
 
-    with pytest.raises(UndecodableError):
-        Codec(tmp_path).decode(head + b"triage\x02" + zigzag(-1) + tail)
+    assert decode(head + b"triage\x02" + zigzag(2) + tail)[1]["status"] == "waiting"
+    with pytest.raises(UndecodableError, match="the body is not a Checkpoint"):
+        decode(head + b"triage\x02" + zigzag(-1) + tail)
 
 
 @pytest.mark.parametrize("name", catalog.current())

@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from surefoot import Agent, Context, Done, Next, Retry, RetryableError, TerminalError
-from surefoot.consumers.executor import Call, Executor, Failed, Lost, Outcome
+from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
+from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
+from surefoot.consumers.executor import Executor
 from surefoot.infra.clock import SystemClock
-from surefoot.state.errors import OwnershipLost
-from surefoot.state.model import Returned
+from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
+from surefoot.state.model import Amount, End, Go, Memory, Overspent, PlanItem, Returned, Work
+from surefoot.state.outcome import encode_input
+from surefoot.state.ports import Piece
+from tests.attempts import a_run
 from tests.waiting import until
 
 
@@ -25,24 +29,36 @@ class Bench:
 
     executor: Executor
     outcomes: list[tuple[str, Outcome]] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    #: notes are committed as they come
+    commits: bool = True
 
     def submit(self, fn: Callable[..., Any], run_id: str = "r", payload: bytes = b"0") -> Call:
         agent = Agent("a")
         agent.step(fn)
         return self.submit_to(agent, fn.__name__, run_id, payload)
 
-    def submit_to(self, agent: Agent, step: str, run_id: str, payload: bytes) -> Call:
+    def submit_to(
+        self, agent: Agent, step: str, run_id: str, payload: bytes, **fields: Any
+    ) -> Call:
+        run = a_run(run_id=run_id, agent=agent.name, step=step, attempt=1, payload=payload)
         call = Call(
             agent=agent,
-            step=agent.steps[step],
-            context=Context(
-                agent="a", run_id=run_id, seq=0, step=step, attempt=1, lease_left_s=lambda: 1.0
-            ),
-            payload=payload,
+            run=run,
+            lease_left_s=lambda: 1.0,
             on_done=lambda outcome: self.outcomes.append((run_id, outcome)),
+            on_note=self._note,
+            on_output=self.pieces.append,
+            **fields,
         )
         self.executor.submit(call)
         return call
+
+    def _note(self, note: Note) -> None:
+        self.notes.append(note)
+        if self.commits:
+            self.executor.recorded(note)
 
     async def outcome(self, fn: Callable[..., Any], payload: bytes = b"0") -> Outcome:
         before = len(self.outcomes)
@@ -75,7 +91,10 @@ async def test_a_result_is_encoded_with_the_type_of_the_step_it_goes_to(bench: B
 
     outcome = await bench.outcome(again, b"41")
     assert isinstance(outcome, Returned)
-    assert (outcome.step, outcome.payload) == ("again", b"42")
+    assert outcome.then == Go(step="again", payload=b"42")
+    assert outcome.work == Work(seq=0, attempt=1)
+    assert outcome.started_ms
+    assert outcome.version == 1
     assert [effect.run_id for effect in outcome.effects] == ["a:r:0:0"]
 
 
@@ -91,7 +110,7 @@ async def test_a_def_runs_in_a_thread_and_an_async_def_on_the_loop_of_the_steps(
     for fn, name in ((in_thread, b'"surefoot-step"'), (on_loop, b'"surefoot-steps"')):
         outcome = await bench.outcome(fn)
         assert isinstance(outcome, Returned)
-        assert (outcome.step, outcome.payload) == (None, name)
+        assert outcome.then == End(result=name)
 
 
 async def test_an_input_that_does_not_fit_is_not_run(bench: Bench) -> None:
@@ -314,7 +333,7 @@ async def test_a_twin_begins_when_the_attempt_that_was_given_up_has_ended(bench:
     assert begun == ["first", "third"]
     (outcome,) = (outcome for _, outcome in bench.outcomes)
     assert isinstance(outcome, Returned)
-    assert outcome.payload == b'"third"'
+    assert outcome.then == End(result=b'"third"')
     assert third.key == first.key
 
 
@@ -334,3 +353,286 @@ async def test_a_step_that_blocks_the_loop_is_noticed_and_named(bench: Bench) ->
     assert bench.executor.busy()[0] == "a.blocking of run guilty"
     end.set()
     assert await bench.executor.probe(10.0)
+
+
+# What a step asks for while it runs ----------------------------------------------------------
+
+
+async def test_a_call_goes_on_when_its_result_is_committed_and_not_before(bench: Bench) -> None:
+    bench.commits = False
+    after = threading.Event()
+
+    async def asks(ctx: Context, payload: int) -> Done:
+        value = await ctx.call("ask", lambda: 7)
+        after.set()
+        return Done(value)
+
+    bench.submit(asks)
+    await until(lambda: bench.notes, what="the result to be handed over")
+    assert await bench.executor.probe(10.0)
+    assert not after.is_set()
+    (note,) = bench.notes
+    assert (note.journaled.slot, note.journaled.value) == ("c:ask#0", b"7")
+    assert note.journaled.work == Work(seq=0, attempt=1)
+    bench.executor.recorded(note)
+    await until(lambda: bench.outcomes, what="the outcome")
+    assert after.is_set()
+
+
+async def test_calls_run_on_the_loop_of_the_steps_or_in_threads_of_their_own(bench: Bench) -> None:
+    def thread() -> str:
+        return threading.current_thread().name
+
+    async def loop() -> str:
+        return threading.current_thread().name
+
+    async def asks(ctx: Context, payload: int) -> Done:
+        made = [
+            ctx.call("thread", thread),
+            ctx.call("loop", loop),
+            ctx.call("made", lambda: loop()),  # noqa: PLW0108
+        ]
+        return Done(await asyncio.gather(*made))
+
+    outcome = await bench.outcome(asks)
+    assert isinstance(outcome, Returned)
+    assert outcome.then == End(result=b'["surefoot-step","surefoot-steps","surefoot-steps"]')
+
+
+async def test_what_an_attempt_collects_is_part_of_its_outcome(bench: Bench) -> None:
+    async def busy(ctx: Context, payload: int) -> Done:
+        ctx.thread.append("hello")
+        ctx.plan.add("look")
+        async with ctx.stream("draft") as draft:
+            await draft.write("text")
+        return Done()
+
+    outcome = await bench.outcome(busy)
+    assert isinstance(outcome, Returned)
+    assert outcome.messages == (b'"hello"',)
+    assert outcome.plan == (PlanItem(id="0.0", text="look"),)
+    assert [piece.kind for piece in bench.pieces] == ["begin", "text", "end"]
+
+
+async def test_an_attempt_that_is_over_records_and_tells_nothing_more(bench: Bench) -> None:
+    late: list[BaseException | str] = []
+    over = threading.Event()
+    stray: list[asyncio.Task[None]] = []
+
+    async def afterwards(ctx: Context) -> None:
+        await until(over.is_set, what="the attempt to be over")
+        draft = ctx.stream("late")
+        async with draft:
+            await draft.write("text")
+        try:
+            await ctx.call("late", lambda: late.append("called"))
+        except OwnershipLost as error:
+            late.append(error)
+
+    async def leaves_a_task(ctx: Context, payload: int) -> Done:
+        stray.append(asyncio.create_task(afterwards(ctx)))
+        return Done()
+
+    await bench.outcome(leaves_a_task)
+    over.set()
+    await until(lambda: len(late) == 2, what="the late call to be refused")
+    assert late[0] == "called"
+    assert isinstance(late[1], OwnershipLost)
+    assert bench.notes == []
+    assert bench.pieces == []
+
+
+async def test_an_attempt_given_up_is_not_heard_of_whatever_it_records(bench: Bench) -> None:
+    bench.commits = False
+    swallowed = threading.Event()
+
+    async def stubborn(ctx: Context, payload: int) -> Done:
+        try:
+            await ctx.call("first", lambda: 1)
+        except asyncio.CancelledError:
+            swallowed.set()
+        async with ctx.stream("draft") as draft:
+            await draft.write("text")
+        try:
+            return Done(await ctx.call("second", lambda: 2))
+        finally:
+            await ctx.call("clean up", lambda: 3)
+
+    call = bench.submit(stubborn)
+    await until(lambda: bench.notes, what="the first call")
+    bench.executor.give_up(call)
+    await until(lambda: not bench.executor._live, what="the attempt to be over")
+    assert swallowed.is_set()
+    assert bench.outcomes == []
+    assert len(bench.notes) == 1
+    assert bench.pieces == []
+
+
+async def test_what_is_on_its_way_when_an_attempt_is_given_up_is_not_heard_of(
+    bench: Bench,
+) -> None:
+    handed_over = threading.Event()
+
+    async def nothing() -> None: ...
+
+    async def a_little_later() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        handed_over.set()
+
+    async def asks(ctx: Context, payload: int) -> Done:
+        await asyncio.gather(ctx.call("ask", nothing), a_little_later())
+        return Done()
+
+    call = bench.submit(asks)
+    await asyncio.sleep(0)  # the call is handed over at the end of the turn
+    handed_over.wait(10.0)  # and nothing is heard in this one
+    bench.executor.give_up(call)
+    await until(lambda: not bench.executor._live, what="the attempt to be over")
+    assert bench.notes == []
+    assert bench.outcomes == []
+
+
+async def test_what_a_step_in_a_pool_records_is_of_the_pools_run(bench: Bench) -> None:
+    agent = Agent("a")
+
+    @agent.step(pool="gpu")
+    async def heavy(ctx: Context, payload: int) -> Done:
+        assert ctx.seq == 5
+        return Done(await ctx.call("ask", lambda: 1))
+
+    task = encode_input(a_run(step="heavy", seq=5, payload=b"0"), {})
+    bench.submit_to(agent.pool("gpu"), "heavy", "r~1~0", task)
+    await until(lambda: bench.outcomes, what="the outcome")
+    (note,) = bench.notes
+    assert note.journaled.work == Work(seq=0, attempt=1)
+    assert isinstance(bench.outcomes[0][1], Returned)
+
+
+async def test_an_async_step_that_will_not_be_cancelled_holds_up_its_twin_and_nobody_else(
+    bench: Bench,
+) -> None:
+    begun: list[str] = []
+    end = threading.Event()
+
+    async def stubborn(ctx: Context, payload: str) -> Done:
+        begun.append(payload)
+        while not end.is_set():
+            try:
+                await until(end.is_set, timeout_s=60.0, what="the end")
+            except asyncio.CancelledError:
+                begun.append("cancelled")
+        return Done(payload)
+
+    first = bench.submit(stubborn, payload=b'"first"')
+    await until(lambda: begun == ["first"], what="the first to begin")
+    bench.executor.give_up(first)
+    await until(lambda: begun == ["first", "cancelled"], what="the first to be cancelled")
+    bench.submit(stubborn, payload=b'"second"')
+    bench.submit(stubborn, "another run", payload=b'"other"')
+    await until(lambda: "other" in begun, what="another run's step to begin")
+    assert "second" not in begun
+    end.set()
+    await until(lambda: len(bench.outcomes) == 2, what="the outcomes of the other two")
+    assert [o.then for _, o in bench.outcomes if isinstance(o, Returned)] == [
+        End(result=b'"other"'), End(result=b'"second"'),
+    ]  # fmt: skip
+
+
+async def test_a_timeout_counts_the_calls_of_the_step(bench: Bench) -> None:
+    agent = Agent("a")
+    end = threading.Event()
+
+    @agent.step(timeout="50ms")
+    async def asks(ctx: Context, payload: int) -> Done:
+        await ctx.call("ask", end.wait, 60)
+        return Done()
+
+    bench.submit_to(agent, "asks", "r", b"0")
+    await until(lambda: bench.outcomes, timeout_s=10.0, what="a timeout")
+    end.set()
+    await until(lambda: "surefoot-step" not in names_of_threads(), what="the thread to end")
+    assert await bench.executor.probe(10.0)
+    (outcome,) = (outcome for _, outcome in bench.outcomes)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.code == "timeout"
+    assert bench.notes == []
+
+
+# Signals of the engine -----------------------------------------------------------------------
+
+
+def raised_by_a_call(error: BaseException) -> Callable[[], Any]:
+    async def fails() -> None:
+        raise error
+
+    return fails
+
+
+async def test_a_step_cannot_eat_what_is_not_for_it(bench: Bench) -> None:
+    async def greedy(ctx: Context, payload: int) -> Done:
+        try:
+            await ctx.call("it", raised_by_a_call(Parked("odd", "look at it")))
+        except Exception:  # noqa: BLE001
+            return Done("eaten")
+        return Done("unharmed")
+
+    failed = await bench.failed(greedy)
+    assert (failed.park, failed.retryable, failed.failure.code) == (True, False, "odd")
+    assert (failed.failure.message, failed.failure.kind) == ("look at it", "")
+
+
+@pytest.mark.parametrize("how", ["gather", "task group", "group in a group"])
+@pytest.mark.parametrize(
+    "error",
+    [Parked("odd", "look"), BudgetSpent("tokens", "spent"), OwnershipLost(), TerminalError("no")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_they_are_understood_from_calls_side_by_side_too(
+    bench: Bench, error: BaseException, how: str
+) -> None:
+    async def side_by_side(ctx: Context, payload: int) -> Done:
+        made = [ctx.call("bad", raised_by_a_call(error)), ctx.call("good", lambda: 1)]
+        if how == "gather":
+            await asyncio.gather(*made)
+        async with asyncio.TaskGroup() as group:
+            for one in made:
+                group.create_task(one)
+            if how == "group in a group":
+                async with asyncio.TaskGroup() as inner:
+                    inner.create_task(ctx.call("inner", raised_by_a_call(error)))
+        return Done()
+
+    outcome = await bench.outcome(side_by_side)
+    match error:
+        case Parked():
+            assert isinstance(outcome, Failed)
+            assert (outcome.park, outcome.failure.code) == (True, "odd")
+        case BudgetSpent():
+            assert outcome == Overspent(work=Work(seq=0, attempt=1), what="tokens", message="spent")
+        case OwnershipLost():
+            assert outcome == Lost()
+        case _:
+            assert isinstance(outcome, Failed)
+            assert not outcome.retryable
+
+
+async def test_a_budget_that_is_spent_is_not_a_failure(bench: Bench) -> None:
+    agent = Agent("a", budget=Budget(tokens=10))
+
+    @agent.step
+    async def asks(ctx: Context, payload: int) -> Done:
+        await ctx.call("ask", lambda: 1, reserve=Cost(tokens=11))
+        return Done()
+
+    run = a_run(step="asks", payload=b"0", memory=Memory(granted=(Amount("tokens", 10),)))
+    outcomes: list[Outcome] = []
+    call = Call(
+        agent=agent, run=run, lease_left_s=lambda: 1.0, on_done=outcomes.append,
+        on_note=bench.notes.append, on_output=bench.pieces.append,
+    )  # fmt: skip
+    bench.executor.submit(call)
+    await until(lambda: outcomes, what="the outcome")
+    (outcome,) = outcomes
+    assert isinstance(outcome, Overspent)
+    assert outcome.what == "tokens"

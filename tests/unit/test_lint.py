@@ -10,9 +10,22 @@ from typing import Any
 
 import pytest
 
-from surefoot import Agent, ConfigError, Context, Done, Next
+from surefoot import (
+    Agent,
+    Approval,
+    Approve,
+    Call,
+    ConfigError,
+    Context,
+    Done,
+    Fork,
+    Next,
+    Sleep,
+    Wait,
+    any_of,
+)
 from surefoot.infra.loader import load_agents
-from surefoot.state import agent as agent_module
+from surefoot.state import returns
 from surefoot.state.lint import check
 
 
@@ -74,7 +87,7 @@ async def wrong_by_keyword(ctx: Context, payload: Issue) -> Next:
 
 
 async def wrong_through_module(ctx: Context, payload: Issue) -> Next:
-    return agent_module.Next(propose, Issue("not a proposal"))
+    return returns.Next(propose, Issue("not a proposal"))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +105,83 @@ def test_a_target_that_cannot_be(step: Callable[..., Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
         check(agent_with(step))
     assert f"step {step.__name__!r}" in str(raised.value)
+
+
+async def answered(ctx: Context, approval: Approval, what: Issue) -> Done:
+    return Done()
+
+
+async def sleep_to_stranger(ctx: Context, payload: Issue) -> Sleep:
+    return Sleep("1h", stranger, payload)
+
+
+async def wait_for_stranger(ctx: Context, payload: Issue) -> Wait:
+    return Wait("go", then=stranger)
+
+
+async def time_out_to_stranger(ctx: Context, payload: Issue) -> Wait:
+    return Wait(any_of("go", "stop"), then=read, timeout="1h", on_timeout=stranger)
+
+
+async def approve_by_name(ctx: Context, payload: Issue) -> Approve:
+    return Approve(payload, "answered")  # type: ignore[arg-type]
+
+
+async def approve_without_what(ctx: Context, payload: Issue) -> Approve:
+    return Approve(payload, then=read)
+
+
+async def fork_to_stranger(ctx: Context, payload: Issue) -> Fork:
+    return Fork([(read, payload)], stranger)
+
+
+async def call_to_stranger(ctx: Context, payload: Issue) -> Call:
+    return Call("other", payload, then=stranger)
+
+
+async def next_to_the_answer(ctx: Context, payload: Issue) -> Next:
+    return Next(answered, payload)
+
+
+async def time_out_to_the_answer(ctx: Context, payload: Issue) -> Approve:
+    return Approve(payload, then=answered, expires="1h", on_timeout=answered)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (sleep_to_stranger, "Sleep names 'stranger', which is not a step"),
+        (wait_for_stranger, "Wait names 'stranger', which is not a step"),
+        (time_out_to_stranger, "Wait names 'stranger', which is not a step"),
+        (approve_by_name, "Approve takes the step function itself, not its name"),
+        (approve_without_what, r"'read' goes on after Approve: it takes \(ctx, approval, what\)"),
+        (fork_to_stranger, "Fork names 'stranger', which is not a step"),
+        (call_to_stranger, "Call names 'stranger', which is not a step"),
+        (next_to_the_answer, "Next names 'answered', whose third argument only a wait can give"),
+        (time_out_to_the_answer, "Approve names 'answered', whose third argument only a wait"),
+    ],
+)
+def test_a_target_of_a_wait_that_cannot_be(step: Callable[..., Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        check(agent_with(step, answered))
+    assert f"step {step.__name__!r}" in str(raised.value)
+
+
+async def asks(ctx: Context, payload: Issue) -> Approve | Wait | Sleep | Fork | Call:
+    match payload.title:
+        case "sleep":
+            return Sleep("1h", read, payload)
+        case "wait":
+            return Wait("go", read, timeout="1h", on_timeout=None)
+        case "fork":
+            return Fork([(stranger, payload)], join=read)
+        case "call":
+            return Call("other", payload, then=answered, carry=payload)
+    return Approve(payload, then=answered, expires="1h", on_timeout=read)
+
+
+def test_waits_that_are_right_are_let_through() -> None:
+    check(agent_with(asks, answered))
 
 
 def test_the_line_is_told() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from surefoot import Context, RetryableError, TerminalError
+from surefoot import RetryableError, TerminalError
 from surefoot.consumers.relay import judge, outbox_agent, retry_after_s
 from surefoot.infra.clock import SystemClock
 from surefoot.state.context import HttpEffect
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports import HttpRequest, HttpResponse
+from tests.attempts import FakeEngine, a_run
 
 #: Sun, 06 Nov 1994 08:49:37 GMT
 NOW_MS = 784_111_777_000
@@ -78,10 +79,8 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
         return response(200)
 
     agent = outbox_agent(deliver, SystemClock())
-    ctx = Context(
-        agent="outbox", run_id="a:r:0:0", seq=0, step="deliver_effect", attempt=2,
-        lease_left_s=lambda: lease_s,
-    )  # fmt: skip
+    run = a_run(agent="outbox", run_id="a:r:0:0", step="deliver_effect", attempt=2)
+    ctx = FakeEngine(run, lease_s=lease_s).attempt()
     effect = HttpEffect(
         method="PUT", url="http://h/p", headers={"A": "1", "idempotency-key": "forged"}, body="ü"
     )

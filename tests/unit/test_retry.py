@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.state.errors import ConfigError
-from surefoot.state.retry import RETRY_AFTER_MAX_S, Retry, delay_ms
+from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
+from surefoot.state.retry import RETRY_AFTER_MAX_S, Retry, delay_ms, worth_retrying
 
 POLICIES = st.builds(
     lambda initial_s, more_s, multiplier, jitter: Retry(
@@ -44,6 +44,11 @@ CHANCE = st.floats(0, 1)
         ({"jitter": -0.1}, "jitter must be from 0 to 1; got -0.1"),
         ({"jitter": 1.5}, "jitter"),
         ({"jitter": False}, "jitter"),
+        ({"on": ValueError}, "on is a tuple of exception classes; got <class 'ValueError'>"),
+        ({"on": ("ValueError",)}, "on is a tuple of exception classes"),
+        ({"on": (ValueError(),)}, "on is a tuple of exception classes"),
+        ({"give_up_on": [ValueError]}, "give_up_on is a tuple of exception classes"),
+        ({"give_up_on": (int,)}, "give_up_on is a tuple of exception classes"),
     ],
 )
 def test_a_policy_that_cannot_work_says_what_would(wrong: dict[str, Any], says: str):
@@ -125,3 +130,35 @@ def test_a_retry_after_without_sense_leaves_the_policys_own_wait(asked_s: float 
     policy = Retry(jitter=1)
 
     assert delay_ms(policy, 2, 0.75, asked_s) == delay_ms(policy, 2, 0.75) == 1000
+
+
+def test_a_policy_of_400_days_waits_400_days():
+    policy = Retry(max_s=400 * 86_400.0, jitter=0)
+
+    assert delay_ms(policy, 1100, 0.5) == 400 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "worth_it"),
+    [
+        (Retry(), ValueError(), True),
+        (Retry(), RetryableError(), True),
+        (Retry(), NotDone(), True),
+        (Retry(), TerminalError(), False),
+        (Retry(), CallFailed("", kind="X"), False),
+        (Retry(on=(OSError,)), ConnectionError(), True),
+        (Retry(on=(OSError,)), ValueError(), False),
+        (Retry(on=(OSError,)), RetryableError(), True),
+        (Retry(on=(TerminalError,)), TerminalError(), False),
+        (Retry(on=()), ValueError(), False),
+        (Retry(on=()), RetryableError(), True),
+        (Retry(give_up_on=(OSError,)), ConnectionError(), False),
+        (Retry(give_up_on=(OSError,)), ValueError(), True),
+        (Retry(on=(OSError,), give_up_on=(ConnectionError,)), ConnectionError(), False),
+        (Retry(give_up_on=(RetryableError,)), RetryableError(), False),
+    ],
+)
+def test_which_exceptions_are_worth_another_attempt(
+    policy: Retry, error: BaseException, worth_it: bool
+):
+    assert worth_retrying(policy, error) is worth_it

@@ -1,0 +1,271 @@
+"""What a step's return value comes to, and what is refused before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from surefoot import (
+    Agent,
+    Approval,
+    Approve,
+    BranchResult,
+    Call,
+    ConfigError,
+    Context,
+    Done,
+    Fork,
+    Handoff,
+    Next,
+    Signal,
+    Sleep,
+    Wait,
+    all_of,
+    any_of,
+    n_of,
+)
+from surefoot.consumers.interpret import Unusable, interpret
+from surefoot.schemas.payload import Unserialisable
+from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+
+agent = Agent("a")
+other = Agent("b")
+
+
+@dataclass
+class Offer:
+    price: int
+
+
+@agent.step
+async def first(ctx: Context, payload: int) -> Done:
+    return Done()
+
+
+@agent.step
+async def sell(ctx: Context, offer: Offer) -> Done:
+    return Done()
+
+
+@agent.step
+async def sold(ctx: Context, approval: Approval, offer: Offer) -> Done:
+    return Done()
+
+
+@agent.step
+async def heard(ctx: Context, signals: list[Signal], carried: int) -> Done:
+    return Done()
+
+
+@agent.step
+async def joined(ctx: Context, results: list[int]) -> Done:
+    return Done()
+
+
+@agent.step
+async def collected(ctx: Context, results: list[BranchResult], carried: Offer) -> Done:
+    return Done()
+
+
+@other.step
+async def begin(ctx: Context, offer: Offer) -> Done:
+    return Done()
+
+
+def stranger(ctx: Context, payload: int) -> Done:
+    return Done()
+
+
+def means(value: Any) -> tuple[Outlook, bytes | None]:
+    return interpret(agent, agent.steps["first"], value)
+
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NOON_MS = 1_893_499_200_000
+
+
+@pytest.mark.parametrize(
+    ("value", "outlook"),
+    [
+        (Done(), End(result=b"null")),
+        (Done({"a": [1]}), End(result=b'{"a":[1]}')),
+        (Next(first, 1), Go(step="first", payload=b"1")),
+        (
+            Next(sell, Offer(3), after="1.5s"),
+            Go(step="sell", payload=b'{"price":3}', after_ms=1500),
+        ),
+        (Next(first, 1, after=0.0001), Go(step="first", payload=b"1", after_ms=1)),
+        (Sleep("400d", first, 1), Go(step="first", payload=b"1", after_ms=400 * 86_400_000)),
+        (Sleep(2, first, 1), Go(step="first", payload=b"1", after_ms=2000)),
+        (Sleep(NOON, first, 1), Go(step="first", payload=b"1", at_ms=NOON_MS)),
+        (
+            Sleep(NOON.astimezone(timezone(timedelta(hours=-5))), first, 1),
+            Go(step="first", payload=b"1", at_ms=NOON_MS),
+        ),
+        (Sleep(datetime(1999, 1, 1, tzinfo=UTC), first, 1),
+         Go(step="first", payload=b"1", at_ms=915_148_800_000)),
+        (Wait("go", then=first), Await(then="first", names=("go",), mode="one", need=1)),
+        (
+            Wait("go", then=first, timeout="2d"),
+            Await(then="first", names=("go",), mode="one", need=1, timeout_ms=172_800_000),
+        ),
+        (
+            Handoff(other, Offer(1)),
+            HandOver(to=Branch(agent="b", step=None, payload=b'{"price":1}')),
+        ),
+        (Handoff("far", [1]), HandOver(to=Branch(agent="far", step=None, payload=b"[1]"))),
+    ],
+)  # fmt: skip
+def test_what_carries_nothing(value: Any, outlook: Outlook) -> None:
+    assert means(value) == (outlook, None)
+
+
+@pytest.mark.parametrize(
+    ("signal", "names", "mode", "need"),
+    [
+        (all_of("x", "y"), ("x", "y"), "all", 2),
+        (any_of("x", "y"), ("x", "y"), "any", 1),
+        (n_of(3, "x"), ("x",), "count", 3),
+    ],
+)
+def test_a_wait_for_several_signals(signal: Any, names: Any, mode: str, need: int) -> None:
+    outlook, carry = means(Wait(signal, then=heard, timeout=1, on_timeout=first, carry=7))
+    assert outlook == Await(
+        then="heard", names=names, mode=mode, need=need, timeout_ms=1000, on_timeout="first"
+    )
+    assert carry == b"7"
+
+
+def test_what_is_carried_may_be_for_the_timeout_alone() -> None:
+    outlook, carry = means(Wait("go", then=first, timeout=1, on_timeout=sell, carry=Offer(2)))
+    assert isinstance(outlook, Await)
+    assert (outlook.on_timeout, carry) == ("sell", b'{"price":2}')
+
+
+def test_an_approval_is_about_what_its_step_is_given() -> None:
+    value = Approve(Offer(9), then=sold, expires="1h", on_timeout=sell, by=["ana", "bo"])
+    about = b'{"price":9}'
+    assert means(value) == (
+        Await(
+            then="sold", about=about, by=("ana", "bo"), timeout_ms=3_600_000, on_timeout="sell"
+        ),
+        about,
+    )  # fmt: skip
+
+
+def test_one_person_who_may_answer_is_one_person() -> None:
+    outlook, _ = means(Approve(Offer(9), then=sold, by="ana"))
+    assert isinstance(outlook, Await)
+    assert outlook.by == ("ana",)
+
+
+def test_branches_are_steps_agents_and_names() -> None:
+    value = Fork([(first, 1), (other, Offer(2)), ("far", {"x": None})], join=joined, limit=2)
+    outlook, carry = means(value)
+    assert outlook == Spawn(
+        branches=(
+            Branch(agent="a", step="first", payload=b"1"),
+            Branch(agent="b", step=None, payload=b'{"price":2}'),
+            Branch(agent="far", step=None, payload=b'{"x":null}'),
+        ),
+        join="joined", mode="join", limit=2,
+    )  # fmt: skip
+    assert carry is None
+
+
+def test_a_fork_that_collects_carries_something() -> None:
+    outlook, carry = means(Fork([], join=collected, on_error="collect", carry=Offer(1)))
+    assert outlook == Spawn(branches=(), join="collected", mode="collect")
+    assert carry == b'{"price":1}'
+
+
+def test_a_call_is_a_branch_whose_result_is_the_input() -> None:
+    outlook, carry = means(Call(other, Offer(1), then=sell))
+    branch = Branch(agent="b", step=None, payload=b'{"price":1}')
+    assert outlook == Spawn(branches=(branch,), join="sell", mode="one")
+    assert carry is None
+
+
+FOREIGN: list[Any] = [
+    Next(stranger, 1), Sleep(1, stranger, 1), Wait("go", then=stranger),
+    Wait("go", then=first, timeout=1, on_timeout=stranger), Approve(1, then=stranger),
+    Fork([(stranger, 1)], join=joined), Fork([(first, 1)], join=stranger),
+    Call(other, Offer(1), then=stranger), Next(begin, Offer(1)),
+    Next("first", 1),  # type: ignore[arg-type]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
+    with pytest.raises(Unusable, match="not a step of agent 'a'") as unusable:
+        means(value)
+    assert unusable.value.code == "unknown_step"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, "a step returns Next, Sleep.*'first' returned NoneType"),
+        (Done, "returned type"),
+        ({"step": "first"}, "returned dict"),
+        (Sleep(datetime(2030, 1, 1), first, 1), "needs a time zone"),  # noqa: DTZ001
+        (Sleep(-1, first, 1), "greater than 0"),
+        (Next(first, 1, after="soon"), "a duration looks like"),
+        (Next(first, 1, after=1e300), "at most 1000 years"),
+        (Wait("go", then=first, timeout="9" * 30 + "d"), "at most 1000 years"),
+        (Next(sold, 1), "whose third argument only a wait can give"),
+        (Sleep(1, heard, 1), "whose third argument only a wait can give"),
+        (Wait("", then=first), "the name of a signal; it is empty"),
+        (Wait("go", then=first, carry=1), "'first' has no third argument"),
+        (Wait("go", then=first, timeout=1, on_timeout=heard, carry=[]), "only a wait can give"),
+        (Wait(any_of("x"), then=heard, timeout=1, on_timeout=sell, carry=7),
+         "on_timeout=sell is given what is carried, and cannot take it"),
+        (Approve(Offer(1), then=first), r"takes \(ctx, approval, what\)"),
+        (Approve(Offer(1), then=sold, expires=1, on_timeout=first), "on_timeout=first is given"),
+        (Fork([], join=joined, on_error="ignore"), '"fail" or "collect"'),
+        (Fork([], join=joined, limit=0), "a number from 1"),
+        (Fork([(sold, 1)], join=joined), "a branch names 'sold'"),
+        (Fork([], join=joined, carry=1), "'joined' has no third argument"),
+        (Handoff(Agent("empty"), 1), "has no steps"),
+    ],
+)  # fmt: skip
+def test_a_value_that_means_nothing(value: Any, told: str) -> None:
+    with pytest.raises(Unusable, match=told) as unusable:
+        means(value)
+    assert unusable.value.code == "bad_return"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Next(first, "text"),
+        Done(object()),
+        Done(Offer(1)),  # it would come back as a dict
+        Sleep(1, sell, {"price": 1}),
+        Wait(any_of("x"), then=heard, carry="text"),
+        Approve("text", then=sold),
+        Fork([(first, "text")], join=joined),
+        Fork([("far", {1, 2})], join=joined),
+        Call(other, 1, then=first),
+        Handoff(other, 1),
+    ],
+)
+def test_a_value_that_cannot_be_stored_has_a_path(value: Any) -> None:
+    with pytest.raises(Unserialisable, match=r"\$"):
+        means(value)
+
+
+@pytest.mark.parametrize("names", [(), ("x", "x"), ("",)])
+@pytest.mark.parametrize("several", [all_of, any_of, lambda *names: n_of(1, *names)])
+def test_signals_have_names_each_once(several: Callable[..., Any], names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="name signals, each once"):
+        several(*names)
+
+
+def test_at_least_one_signal() -> None:
+    with pytest.raises(ConfigError, match="at least one signal"):
+        n_of(0, "x")
