@@ -1,0 +1,618 @@
+"""Agents run in memory, under virtual time: what a test of an agent is written with.
+
+The workers, the state machine, the outbox and the records are the real ones; Kafka, the clock and
+the outside world are not there. A run that sleeps for a year takes a few milliseconds, and the same
+agents with the same inputs do the same thing every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, Self
+
+import structlog
+
+from surefoot.consumers.relay import KEY_HEADER, outbox_agent
+from surefoot.infra.simulated import Point, Process, World
+from surefoot.infra.virtual import VirtualClock
+from surefoot.schemas.codec import decode
+from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.state.agent import Agent, check_run_id, duration_s
+from surefoot.state.errors import ConfigError, SurefootError
+from surefoot.state.model import Run
+from surefoot.state.partitioner import affinity
+from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.store import RunStore
+from surefoot.state.wire import command_out
+
+#: an agent, or a function that makes one (or several) anew for every process
+Given = Agent | Callable[[], Agent | Sequence[Agent]]
+
+#: what the outside world answers: a status, or a whole response; it may raise RetryableError
+Answering = Callable[[HttpRequest], int | HttpResponse | Awaitable[int | HttpResponse]]
+
+#: virtual time in which what takes no time is done, in seconds: the engine waits for milliseconds
+_MOMENT_S = 0.1
+#: how long a run may take unless the caller says otherwise
+_WITHIN = "1000d"
+#: those that nobody has closed yet
+_OPEN: dict[Simulation, None] = {}
+
+
+class SimulationError(SurefootError):
+    """The simulation cannot go on; the message says what it waits for."""
+
+
+class Refused(SurefootError):
+    """A command moved nothing. `code` is a stable word (docs/design.md)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredEffect:
+    """A request that the outside world has acted upon: once, however often it was sent."""
+
+    #: the Idempotency-Key
+    key: str
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """A run as it stands when the simulation has nothing more to do."""
+
+    run_id: str
+    agent: str
+    status: str
+    #: of a completed run
+    result: Any
+    #: code, message, kind and step of what has gone wrong and is not put right yet
+    failure: dict[str, Any] | None
+    #: committed steps, by name
+    steps: list[str]
+    #: what was delivered for this run, in order
+    effects: list[DeliveredEffect]
+    #: names of the signals that it waits for
+    waits_for: tuple[str, ...]
+    #: id of the question that it asks, and what is to be approved
+    question: str | None
+    asks: Any
+    #: virtual time from its start to its latest event
+    elapsed: timedelta
+    #: its events, decoded
+    history: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Outside:
+    """The target of all effects: acts once on a key, and remembers."""
+
+    answering: Answering | None
+    #: every request that was made
+    requests: list[HttpRequest] = field(default_factory=list)
+    acted: dict[str, DeliveredEffect] = field(default_factory=dict)
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        self.requests.append(request)
+        told: Any = 200 if self.answering is None else self.answering(request)
+        if inspect.isawaitable(told):
+            told = await told
+        if isinstance(told, int):
+            told = HttpResponse(status=told, headers={}, body=b"")
+        if 200 <= told.status < 300:  # noqa: PLR2004
+            effect = _effect(request)
+            self.acted.setdefault(effect.key, effect)
+        assert isinstance(told, HttpResponse)
+        return told
+
+
+def _effect(request: HttpRequest) -> DeliveredEffect:
+    headers = dict(request.headers)
+    return DeliveredEffect(
+        key=headers.pop(KEY_HEADER), method=request.method, url=request.url, headers=headers,
+        body=request.body.decode(),
+    )  # fmt: skip
+
+
+class Simulation:
+    """Runs of some agents, in a world of their own.
+
+        sim = Simulation(agent)
+        run = sim.run({"order": 7})
+        assert run.status == "waiting"
+        run = sim.approve()
+        assert run.result == "shipped"
+
+    Give every agent that takes part. The outbox is there; what it delivers is answered by
+    `deliver` (200, if there is none) and stands in `delivered`. An agent that is given as a
+    function is made anew for every process, as a module is loaded anew: give it like that if it
+    holds locks, pools or clients.
+
+    `start` is the time at which it begins. Use it from plain `def` tests: it runs an event loop of
+    its own.
+    """
+
+    def __init__(
+        self,
+        *agents: Given,
+        deliver: Answering | None = None,
+        start: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        seed: int = 0,
+        partitions: int = 2,
+        on_attention: Callable[[Simulation, SimulatedRun], object] | None = None,
+    ) -> None:
+        if not agents:
+            raise ConfigError("Simulation: give it an agent")
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ConfigError(
+                "a Simulation runs an event loop of its own: use it in a plain `def` test, not in "
+                "`async def`"
+            )
+        clock = VirtualClock(start_ms=round(start.timestamp() * 1000), seed=seed)
+        self._given = agents
+        self._world = World(clock, partitions, on_attempt=self._attempt)
+        self._outside = _Outside(deliver)
+        self._on_attention = on_attention
+        self._graves: list[Process] = []
+        self._process: Process | None = None
+        self._agents: dict[str, Agent] = {}
+        self._started: list[tuple[str, str]] = []
+        self._commands = 0
+        self._repeated: list[str] = []
+        #: runs in attention that somebody has been called for: agent, run_id, how often
+        self._asked: set[tuple[str, str, int]] = set()
+        self._view = _View(self._world)
+        self._begin_process()
+        _OPEN[self] = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is left of its processes. Safe to call twice."""
+        _OPEN.pop(self, None)
+        process, self._process = self._process, None
+        graves, self._graves = self._graves, []
+        if process is not None:
+            graves.append(process)
+        with _quiet():
+            for each in graves:
+                each.bury()
+
+    # Driving ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        payload: Any = None,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        signals: Sequence[tuple[str, Any]] = (),
+        within: str | float = _WITHIN,
+    ) -> SimulatedRun:
+        """Start a run and go on until it is over, or waits for something that is not there.
+
+        `signals` are sent, in their order, whenever the run waits for one. Time passes as far as
+        it is needed for timers, retries and sleeps, `within` at most; but a wait that has a time
+        limit is left waiting: `advance` lets the time pass.
+
+        Raises: SimulationError — it is not over within that time; the message says what it does.
+        """
+        self.start(payload, run_id=run_id, agent=agent)
+        found = self.settle(within=within)
+        for name, signal in signals:
+            if not found.waits_for:
+                break
+            found = self.signal(name, signal)
+        return found
+
+    def start(
+        self, payload: Any = None, *, run_id: str | None = None, agent: str | None = None
+    ) -> SimulatedRun:
+        """Start a run (of the agent given first, unless another is named), and do only what takes
+        no time."""
+        which = self._agent(agent)
+        run_id = check_run_id(run_id or f"run-{len(self._started) + 1}")
+        data = dump(which.start_step.adapter, payload)
+        self._started.append((which.name, run_id))
+        self._send(run_id, "start", payload=data)
+        return self._now()
+
+    def settle(self, *, within: str | float = _WITHIN) -> SimulatedRun:
+        """Go on until everything is over, or waits for something that is not there."""
+        self._drive(_seconds(within), strict=True)
+        return self.look()
+
+    def advance(self, duration: str | float) -> SimulatedRun:
+        """Let so much time pass ("2d", or seconds), with all that falls due in it."""
+        clock = self._world.clock
+        until_s = clock.monotonic_s() + _seconds(duration)
+        while True:
+            process = self._alive()
+            with _quiet():
+                ending = process.loop.run_until(lambda: False, deadline_s=until_s)
+            if self._went_on(process):
+                continue
+            if ending == "deadline":
+                clock.move_to(until_s)
+                return self._now()
+
+    def _now(self) -> SimulatedRun:
+        """Do what takes no time."""
+        self._drive(_MOMENT_S, strict=False)
+        return self.look()
+
+    def _drive(self, within_s: float, *, strict: bool) -> None:
+        deadline_s = self._world.clock.monotonic_s() + within_s
+        while True:
+            process = self._alive()
+            with _quiet():
+                ending = process.loop.run_until(process.settled, deadline_s=deadline_s)
+            if self._went_on(process):
+                continue
+            if ending == "settled" and self._asked_somebody():
+                continue
+            if ending == "settled" or not strict:
+                return
+            raise SimulationError(self._stuck(process, within_s))
+
+    def _went_on(self, process: Process) -> bool:
+        """Whether the process was killed, and another one has taken its place."""
+        if process.failure is not None:
+            raise process.failure
+        if process.killed:
+            self._begin_process()
+        return process.killed
+
+    def _asked_somebody(self) -> bool:
+        """Whether a run has newly come to wait for a person, and one has been called."""
+        if self._on_attention is None:
+            return False
+        for run in self.runs():
+            times = sum(event["type"] == "run.attention" for event in run.history)
+            mark = (run.agent, run.run_id, times)
+            if run.status == "attention" and mark not in self._asked:
+                self._asked.add(mark)
+                self._on_attention(self, run)
+                return True
+        return False
+
+    def _stuck(self, process: Process, within_s: float) -> str:
+        busy = process.busy()
+        what = f"after {timedelta(seconds=within_s)} of virtual time it still is not over"
+        if busy:
+            return (
+                f"{what}: {', '.join(busy)} has not returned. It waits for something that virtual "
+                "time does not bring: a thread or a process of its own, or a lock that a killed "
+                "process holds (give the agent as a function that makes it)"
+            )
+        return f"{what}; pass a larger `within`, or `start` the run and `advance` the time"
+
+    # Processes -------------------------------------------------------------------------------
+
+    def _alive(self) -> Process:
+        if self._process is None:
+            raise SimulationError("the simulation is closed")
+        return self._process
+
+    def _begin_process(self) -> None:
+        agents: list[Agent] = []
+        for given in self._given:
+            made = given if isinstance(given, Agent) else given()
+            agents += [made] if isinstance(made, Agent) else made
+        self._agents = {agent.name: agent for agent in agents}
+        pools = [agent.pool(name) for agent in agents for name in agent.pools]
+        pools = [pool for pool in pools if pool.name not in self._agents]
+        outbox = outbox_agent(self._outside, self._world.clock)
+        if self._process is not None:
+            self._graves.append(self._process)
+        self._process = Process(self._world, [*agents, *pools, outbox])
+
+    def crash(self, *agents: Given) -> SimulatedRun:
+        """Kill the process in the middle of whatever it does; another one takes over: with other
+        agents, if there are any, as when a new version is deployed."""
+        self._alive().kill()
+        self._given = agents or self._given
+        self._begin_process()
+        return self._now()
+
+    def kill_at(self, commit: int, moment: Literal["before", "after"] = "before") -> None:
+        """Have the process killed when it gets to that commit (see `commits`): `before` it has
+        taken effect, or `after` it has and before the process knows."""
+        self._world.kill_at = Point(commit, moment)
+
+    @property
+    def commits(self) -> list[str]:
+        """What each commit so far was about, in words."""
+        return [_describe(records) for records in self._world.commits]
+
+    def _attempt(self, run: Run) -> None:
+        """A step begins: it must not be one that is committed."""
+        known = self._view.run(run.agent, run.run_id)
+        if known is not None and (known.epoch, known.seq) > (run.epoch, run.seq):
+            self._repeated.append(f"step {run.step!r} (number {run.seq}) of run {run.run_id!r}")
+
+    # Commands --------------------------------------------------------------------------------
+
+    def signal(
+        self, name: str, payload: Any = None, *, run_id: str | None = None, by: str | None = None
+    ) -> SimulatedRun:
+        """Send a signal to a run (the one that was started last), and settle."""
+        return self._command(run_id, "signal", name=name, payload=strict_json(payload), by=by)
+
+    def approve(
+        self,
+        approved: bool = True,
+        *,
+        note: str | None = None,
+        by: str | None = None,
+        question: str | None = None,
+        run_id: str | None = None,
+    ) -> SimulatedRun:
+        """Answer the question that the run asks, or an older one, and settle."""
+        asked = question or self.look(run_id).question
+        if asked is None:
+            raise SimulationError("the run asks nothing: there is no question to answer")
+        data = strict_json({"approved": approved, "note": note})
+        return self._command(run_id, "approve", name=asked, payload=data, by=by)
+
+    def pause(self, run_id: str | None = None) -> SimulatedRun:
+        return self._command(run_id, "pause")
+
+    def resume(self, run_id: str | None = None) -> SimulatedRun:
+        return self._command(run_id, "resume")
+
+    def cancel(self, run_id: str | None = None, *, by: str | None = None) -> SimulatedRun:
+        return self._command(run_id, "cancel", by=by)
+
+    def retry(self, run_id: str | None = None) -> SimulatedRun:
+        """Try again what failed or waits for a person."""
+        return self._command(run_id, "retry")
+
+    def resolve(
+        self, choice: str, result: Any = None, *, run_id: str | None = None
+    ) -> SimulatedRun:
+        """Tell what became of a `ctx.once` in doubt: happened (then with its result), did_not or
+        give_up."""
+        return self._command(run_id, "resolve", name=choice, payload=strict_json(result))
+
+    def _command(self, run_id: str | None, kind: str, **fields: Any) -> SimulatedRun:
+        """Raises: Refused — it moved nothing."""
+        agent, run_id = self._which(run_id)
+        self._commands += 1
+        mine = f"test-{self._commands}"
+        self._send(run_id, kind, agent=agent, id=mine, **fields)
+        self._drive(_seconds(_WITHIN), strict=True)
+        for event in self._view.history(agent, run_id):
+            if event["id"] == mine and event["type"] == "command.refused":
+                raise Refused(event["name"], event["failure"]["message"])
+        return self.look(run_id, agent=agent)
+
+    def _send(self, run_id: str, kind: str, *, agent: str | None = None, **fields: Any) -> None:
+        world = self._world
+        out = command_out(
+            world.app, world.partitions, agent or self._started[-1][0], run_id=run_id, kind=kind,
+            sent_ms=world.clock.now_ms(), **fields,
+        )  # fmt: skip
+        world.group(agent or self._started[-1][0])
+        world.broker.write([out])
+
+    # Looking ---------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return datetime.fromtimestamp(self._world.clock.now_ms() / 1000, UTC)
+
+    @property
+    def delivered(self) -> list[DeliveredEffect]:
+        """What the outside world has acted upon, in order, of all runs."""
+        return list(self._outside.acted.values())
+
+    @property
+    def requests(self) -> list[HttpRequest]:
+        """Every request that was made, also those that were answered with an error or repeated."""
+        return list(self._outside.requests)
+
+    def runs(self) -> list[SimulatedRun]:
+        """Every run there has been, children included, in the order in which they began."""
+        return [
+            self.look(run_id, agent=agent)
+            for agent in self._agents
+            for run_id in self._view.run_ids(agent)
+        ]
+
+    def look(self, run_id: str | None = None, *, agent: str | None = None) -> SimulatedRun:
+        """A run as it is now: the one that was started last, or the one named."""
+        agent, run_id = self._which(run_id, agent)
+        history = self._view.history(agent, run_id)
+        run = self._view.run(agent, run_id)
+        last = history[-1] if history else None
+        wait = run.wait if run is not None and not run.terminal else None
+        result = next((e["result"] for e in reversed(history) if e["result"] is not None), None)
+        status = str(last["status"]) if last is not None else "pending"
+        own = [event for event in history if event["type"] not in _OTHERS_FAIL]
+        return SimulatedRun(
+            run_id=run_id,
+            agent=agent,
+            status=status,
+            result=None if result is None or status != "completed" else parse_json(result),
+            failure=own[-1]["failure"] if own else None,
+            steps=list(_steps(history)),
+            effects=[e for e in self.delivered if _belongs(e.key, agent, run_id)],
+            waits_for=wait.names if wait is not None and wait.kind == "signal" else (),
+            question=wait.question if wait is not None else None,
+            asks=_asked(run) if wait is not None and wait.kind == "approval" else None,
+            elapsed=_elapsed(history),
+            history=history,
+        )
+
+    def _which(self, run_id: str | None, agent: str | None = None) -> tuple[str, str]:
+        if run_id is None:
+            if not self._started:
+                raise SimulationError("no run has been started")
+            return self._started[-1]
+        if agent is not None:
+            return agent, run_id
+        for started in self._started:
+            if started[1] == run_id:
+                return started
+        for name in self._agents:
+            if run_id in self._view.run_ids(name):
+                return name, run_id
+        return next(iter(self._agents)), run_id
+
+    def _agent(self, name: str | None) -> Agent:
+        if name is None:
+            return next(iter(self._agents.values()))
+        try:
+            return self._agents[name]
+        except KeyError:
+            raise ConfigError(
+                f"agent {name!r} is not part of the simulation; give it to Simulation(...)"
+            ) from None
+
+
+#: events whose failure is not that of the run
+_OTHERS_FAIL = frozenset({"command.refused", "signal.unread", "child.finished"})
+
+
+def close_since(before: Sequence[Simulation]) -> None:
+    """Close the simulations that are open, but for these."""
+    for sim in [sim for sim in _OPEN if sim not in before]:
+        sim.close()
+
+
+def open_now() -> list[Simulation]:
+    """The simulations that nobody has closed yet."""
+    return list(_OPEN)
+
+
+atexit.register(close_since, ())
+
+
+class _View:
+    """What the topics tell, read as it is asked for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._stores: dict[str, RunStore] = {}
+        self._events: dict[str, list[dict[str, Any]]] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+
+    def run(self, agent: str, run_id: str) -> Run | None:
+        return self._store(agent).state(run_id, agent).run
+
+    def run_ids(self, agent: str) -> list[str]:
+        return list(dict.fromkeys(event["run_id"] for event in self._history(agent)))
+
+    def history(self, agent: str, run_id: str) -> list[dict[str, Any]]:
+        return [event for event in self._history(agent) if event["run_id"] == run_id]
+
+    def _store(self, agent: str) -> RunStore:
+        store = self._stores.setdefault(agent, RunStore())
+        for records in self._news(self._world.topics(agent).state):
+            store.apply(records)
+        return store
+
+    def _history(self, agent: str) -> list[dict[str, Any]]:
+        events = self._events.setdefault(agent, [])
+        for records in self._news(self._world.topics(agent).events):
+            events += [decode(record.value, "Event")[1] for record in records]
+        return events
+
+    def _news(self, topic: str) -> Iterator[Any]:
+        if not self._world.broker.has(topic):
+            return
+        for partition in range(self._world.partitions):
+            place = (topic, partition)
+            records, position = self._world.broker.partition(*place).read(
+                self._positions.get(place, 0)
+            )
+            self._positions[place] = position
+            yield records
+
+
+def _steps(history: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Names of the steps that are committed, in order."""
+    compensating = False
+    for event in history:
+        match event["type"]:
+            case "step.completed" | "run.completed":
+                yield event["step"]
+            case "run.cancelling" | "run.failing":
+                compensating = True
+            case "run.cancelled" | "run.failed" if compensating:
+                yield event["step"]
+                compensating = False
+
+
+def _elapsed(history: Sequence[dict[str, Any]]) -> timedelta:
+    """The first step begins before the run is there for anybody to see."""
+    times = [event["at_ms"] for event in history]
+    times += [event["started_ms"] for event in history if event["started_ms"] is not None]
+    return timedelta(milliseconds=max(times, default=0) - min(times, default=0))
+
+
+def _asked(run: Run | None) -> Any:
+    """What is to be approved."""
+    return parse_json(run.carry) if run is not None and run.carry is not None else None
+
+
+def _belongs(key: str, agent: str, run_id: str) -> bool:
+    """Whether it is the idempotency key of an effect of that run."""
+    return affinity(key) == f"{agent}:{run_id}"
+
+
+def _describe(records: Sequence[Any]) -> str:
+    """What the records of a commit say that happened."""
+    told = []
+    for record in records:
+        if record.topic.endswith(".events"):
+            event = decode(record.value, "Event")[1]
+            step = f" {event['step']!r}" if event["step"] else ""
+            told.append(f"{event['type']}{step} of {event['agent']} run {event['run_id']!r}")
+        elif record.topic.endswith(".state") and b"|" in (record.key or b""):
+            run_id, _, slot = (record.key or b"").decode().partition("|")
+            told.append(f"{slot} of run {run_id!r}")
+    return ", ".join(told) or "offsets only"
+
+
+def _seconds(duration: str | float) -> float:
+    return duration_s(duration) or 0.0
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The engine tells its every move; in a test only what is a warning is of interest. A process
+    that has set up its own logging is left alone."""
+    if structlog.is_configured():
+        yield
+        return
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
