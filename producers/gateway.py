@@ -1,17 +1,21 @@
-"""The HTTP front: signed webhooks and an API that start runs, and the runs to look at.
+"""The HTTP front: signed webhooks and an API that start runs, and the runs to look at and to steer.
 
     POST /webhooks/{source}              a signed delivery; 202 with its runs
     POST /runs/{agent}                   {"run_id"?: str, "payload": ...}; 202
     GET  /runs/{agent}?status=&limit=    most recently updated first
     GET  /runs/{agent}/{run_id}          one run
+    GET  /runs/{agent}/{run_id}/why      why it does not move, and what to do
     GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events)
+    POST /runs/{agent}/{run_id}/{verb}   pause, resume, cancel, retry, signal, approve, resolve
+    GET  /agents/{agent}                 how many runs there are, by status and by version
     GET  /health                         this process is alive
     GET  /ready                          a transaction to every agent's state topic commits
 
-Nothing is decided here: a start is a command on the run's partition, and that partition's owner
-alone decides that the same run_id is one run. What is answered with 202 is acknowledged by all
-in-sync replicas; 503 means that it may or may not have been written, and that sending it again is
-safe, as the same delivery has the same run_id.
+Nothing is decided here: a start is a command on the run's partition, as is every other request,
+and that partition's owner alone decides that the same run_id is one run. What is answered with 202
+is acknowledged by all in-sync replicas; 503 means that it may or may not have been written, and
+that sending it again is safe, as the same delivery has the same run_id, and the same request to a
+run the same id.
 
 Numbers in answers are exact JSON integers, also beyond 2**53; a JavaScript client has to parse
 those with care.
@@ -22,22 +26,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from surefoot.producers.edge import Refused, guard, read_body, traceparent
+from surefoot.producers.edge import RETRY_AFTER_S, Refused, guard, read_body, traceparent
 from surefoot.producers.event_stream import EventStreams, Item, cursor
+from surefoot.producers.operations import BODIES, Operator, Verb, command
 from surefoot.producers.webhooks import Door, doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.agent import Agent, Webhook, WebhookTrigger, check_run_id
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.model import TERMINAL, Status
+from surefoot.state.explain import explain
+from surefoot.state.model import TERMINAL, Status, jsonable
 from surefoot.state.ports import Clock, Commands, Readiness, RunReader, RunView
-from surefoot.state.views import run_json, run_list_json
+from surefoot.state.views import counts_json, run_json, run_list_json
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +59,8 @@ class Limits:
     body_s: float = 10.0
     #: webhook senders give up after 3 to 10 s, and then send again
     start_s: float = 2.5
+    #: how long the owner of a run may take to answer a command
+    answer_s: float = 5.0
     #: live event streams at a time
     streams: int = 1_000
     #: a comment on idle event streams, so that both sides notice a dead connection
@@ -87,6 +95,13 @@ def gateway_app(
         readiness=readiness,
         clock=clock,
         limits=limits,
+        operator=Operator(
+            commands=commands,
+            reader=reader,
+            clock=clock,
+            send_s=limits.start_s,
+            answer_s=limits.answer_s,
+        ),
         streams=EventStreams(
             limit=limits.streams, heartbeat_s=limits.heartbeat_s, send_s=limits.send_s
         ),
@@ -98,6 +113,9 @@ def gateway_app(
     app.get("/runs/{agent}")(gateway.list_runs)
     app.get("/runs/{agent}/{run_id}")(gateway.show_run)
     app.get("/runs/{agent}/{run_id}/events")(gateway.watch_run)
+    app.get("/runs/{agent}/{run_id}/why")(gateway.explain_run)
+    app.post("/runs/{agent}/{run_id}/{verb}")(gateway.operate)
+    app.get("/agents/{agent}")(gateway.count_runs)
     app.get("/health")(gateway.health)
     app.get("/ready")(gateway.ready)
     return app
@@ -131,6 +149,7 @@ class _Gateway:
     readiness: Readiness
     clock: Clock
     limits: Limits
+    operator: Operator
     streams: EventStreams
 
     # Webhooks -------------------------------------------------------------------------------
@@ -220,12 +239,7 @@ class _Gateway:
         """Start a run from {"run_id"?, "payload"}. The same run_id gives the same answer, and one
         run; without one a new id is made."""
         step = self._agent(agent).start_step
-        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-            raise Refused(415, "send application/json")
-        try:
-            body = parse_json(await self._body(request))
-        except BadPayload as error:
-            raise Refused(400, f"the body is not strict JSON: {error}") from None
+        body = await self._json(request)
         if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
             raise Refused(422, 'send {"payload": ...}, and "run_id" if it is to have a name')
         try:
@@ -269,6 +283,66 @@ class _Gateway:
             raise Refused(404, "there is no such run")
         return JSONResponse(run_json(run))
 
+    async def explain_run(self, agent: str, run_id: str) -> Response:
+        """Why a run stands where it stands, and the commands to type."""
+        run = await self._run(agent, run_id)
+        if run is None:
+            raise Refused(404, "there is no such run")
+        backlog = await self.reader.backlog(agent, run_id)
+        told = explain(run, self.clock.now_ms(), backlog)
+        return JSONResponse(
+            {
+                "status": run.status,
+                "because": list(told.because),
+                "do": list(told.do),
+                "backlog": jsonable(backlog),
+            }
+        )
+
+    async def count_runs(self, agent: str) -> Response:
+        """How many runs there are, by status and by version of the agent."""
+        self._agent(agent)
+        counts = await self.reader.counts(agent)
+        return JSONResponse({"agent": agent, **counts_json(counts)})
+
+    async def operate(self, agent: str, run_id: str, verb: str, request: Request) -> Response:
+        """Ask something of a run, and answer with what came of it.
+
+        The command's id is the Idempotency-Key header or "id" in the body; a new one is made
+        otherwise. 200 {"id", "accepted": true, "event", "run"}; what the run's owner refuses has
+        "code" and "message" instead and a status that fits; 202 with "accepted": null says that no
+        answer came in time: the command is on its way, and can be repeated with the same id.
+        """
+        known = next((each for each in BODIES if each == verb), None)
+        if known is None:
+            raise Refused(404, f"there is no such operation; there are: {', '.join(BODIES)}")
+        self._agent(agent)
+        try:
+            check_run_id(run_id)
+        except ValueError as error:
+            raise Refused(404, str(error)) from None
+        command_id, fields = await self._command(known, request)
+        try:
+            reply = await self.operator.ask(agent, run_id, known, command_id=command_id, **fields)
+        except Unavailable as error:
+            log.warning("log_unavailable", path=request.scope["path"], reason=str(error))
+            message = "the log is not available; send it again with the same id"
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            return JSONResponse({"id": command_id, "error": message}, 503, headers)
+        return JSONResponse(reply.json(), reply.status)
+
+    async def _command(self, verb: Verb, request: Request) -> tuple[str, dict[str, Any]]:
+        body = await self._json(request, empty={})
+        if isinstance(body, dict) and (keys := request.headers.getlist("idempotency-key")):
+            if len(keys) > 1 or body.get("id", keys[0]) != keys[0]:
+                raise Refused(422, "give one id: as Idempotency-Key or in the body")
+            body["id"] = keys[0]
+        try:
+            command_id, fields = command(verb, body)
+        except ValueError as error:
+            raise Refused(422, str(error)) from None
+        return command_id or self.clock.unique(), fields
+
     async def watch_run(self, agent: str, run_id: str, request: Request) -> Response:
         """The run's history as server-sent events, live until the run is over.
 
@@ -302,6 +376,19 @@ class _Gateway:
         if name not in self.agents:
             raise Refused(404, f"there is no such agent; there are: {', '.join(self.agents)}")
         return self.agents[name]
+
+    async def _json(self, request: Request, *, empty: Any = None) -> Any:
+        """The values of a JSON body; `empty` for a body without a byte, if that may be. A page of
+        somebody else's site can make a browser send anything but this content type."""
+        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise Refused(415, "send application/json")
+        raw = await self._body(request)
+        if not raw and empty is not None:
+            return empty
+        try:
+            return parse_json(raw)
+        except BadPayload as error:
+            raise Refused(400, f"the body is not strict JSON: {error}") from None
 
     async def _body(self, request: Request) -> bytes:
         limits = self.limits

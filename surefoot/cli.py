@@ -7,7 +7,7 @@ with what it needs.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -18,9 +18,11 @@ EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 2, 69, 130
 
 _EPILOG = (
     "Everything else is set by SUREFOOT_... variables; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "
-    "to use. Exit status: 0 done; 1 no such run, or the demo found a fault; 2 wrong usage or "
-    "settings, the message says what to change; 3 a worker gave work up at the drain deadline (it "
-    "is run again); 69 Kafka cannot be reached; 70 a worker was stuck; 130 interrupted."
+    "to use. Exit status: 0 done; 1 no such run, a run refused a command, or the demo found a "
+    "fault; 2 wrong usage or settings, the message says what to change; 3 a command was sent and "
+    "not answered in time (repeat it with the same id), or a worker gave work up at the drain "
+    "deadline (it is run again); 69 Kafka cannot be reached; 70 a worker was stuck; 130 "
+    "interrupted."
 )
 
 
@@ -53,7 +55,7 @@ def _typer(text: str, **options: Any) -> typer.Typer:
 
 app = _typer("Agents on Kafka: every step of a run is one transaction.", cls=_Front, epilog=_EPILOG)
 topics = _typer("Create and check the topics.")
-runs = _typer("List, show and start runs.")
+runs = _typer("List, show, start and steer runs.")
 app.add_typer(topics, name="topics")
 app.add_typer(runs, name="runs")
 
@@ -69,10 +71,30 @@ AgentName = Annotated[
 Processes = Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")]
 Slot = Annotated[int | None, typer.Option(hidden=True, min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
+CommandId = Annotated[
+    str | None,
+    typer.Option("--id", help="Of this command; repeating it with the same id is safe."),
+]
+By = Annotated[str | None, typer.Option(help="Who asks; kept in the history.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0.1, max=600, help="Seconds to wait for the run's answer.")
+]
+Effects = Annotated[
+    Literal["suppress", "re-emit"],
+    typer.Option(help="Effects that were asked for before: not again, or under new keys."),
+]
 
 
 @app.command()
-def worker(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) -> None:
+def worker(
+    agent_file: AgentFile,
+    processes: Processes = 1,
+    slot: Slot = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Run the steps of this pool instead of the agent's own.")
+    ] = None,
+) -> None:
     """Run an agent's steps, until SIGTERM; then finish what is running.
 
     Each process is watched over and started again when it dies. A second SIGTERM gives up what is
@@ -80,7 +102,7 @@ def worker(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) -
     """
     from surefoot.commands import service  # noqa: PLC0415
 
-    raise typer.Exit(service.worker(agent_file, processes, slot))
+    raise typer.Exit(service.worker(agent_file, processes, slot, pool))
 
 
 @app.command()
@@ -134,10 +156,10 @@ def runs_list(
 @runs.command("show")
 def runs_show(
     agent: AgentName,
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     as_json: Json = False,
 ) -> None:
-    """Show one run as of its latest commit. Exit status 1 when there is none."""
+    """Show one run, why it does not move, and what to type. Exit status 1 when there is none."""
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
     raise typer.Exit(0 if commands.show_run(agent, run_id, as_json=as_json) else 1)
@@ -158,6 +180,247 @@ def runs_start(
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
     commands.start_run(agent, payload, run_id)
+
+
+@runs.command("count")
+def runs_count(agent: AgentName, as_json: Json = False) -> None:
+    """Count the runs of an agent, by its versions and by status."""
+    from surefoot.commands import runs as commands  # noqa: PLC0415
+
+    commands.count_runs(agent, as_json=as_json)
+
+
+@runs.command("versions")
+def runs_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
+    """List what a run can be sent back to: what it was after each of its steps."""
+    from surefoot.commands import runs as commands  # noqa: PLC0415
+
+    raise typer.Exit(0 if commands.list_versions(agent, run_id, as_json=as_json) else 1)
+
+
+@runs.command("pause")
+def runs_pause(
+    agent: AgentName,
+    run_id: RunId,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Pause a run: what is running ends, and nothing is run after it until it is resumed."""
+    _operate("pause", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+
+
+@runs.command("resume")
+def runs_resume(
+    agent: AgentName,
+    run_id: RunId,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Let a paused run go on."""
+    _operate("resume", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+
+
+@runs.command("cancel")
+def runs_cancel(
+    agent: AgentName,
+    run_id: RunId,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Cancel a run and its children, also in the middle of a step; its compensation is run."""
+    _operate("cancel", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+
+
+@runs.command("retry")
+def runs_retry(
+    agent: AgentName,
+    run_id: RunId,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Try again what failed or needed attention; its attempts are counted anew."""
+    _operate("retry", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+
+
+@runs.command("signal")
+def runs_signal(
+    agent: AgentName,
+    run_id: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="What the signal says.")] = "null",
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Send a signal to a run. One that comes before its run, or before its wait, is kept."""
+    from surefoot.commands.common import from_json  # noqa: PLC0415
+
+    said = {"name": name, "payload": from_json("JSON", payload), "by": by}
+    _operate("signal", agent, run_id, said, command_id, wait_s, as_json)
+
+
+@runs.command("approve")
+def runs_approve(
+    agent: AgentName,
+    run_id: RunId,
+    approved: Annotated[bool, typer.Option("--yes/--no", help="The answer.")],
+    question: Annotated[
+        str | None, typer.Option(help="Which one is answered; else what the run asks now.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="For whoever reads the answer.")] = None,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Answer a run's question. The first answer is the one that holds."""
+    from surefoot.commands import operate  # noqa: PLC0415
+
+    said = {"question": question, "approved": approved, "note": note, "by": by}
+    raise typer.Exit(
+        operate.approve(agent, run_id, said, command_id=command_id, wait_s=wait_s, as_json=as_json)
+    )
+
+
+@runs.command("resolve")
+def runs_resolve(
+    agent: AgentName,
+    run_id: RunId,
+    happened: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It happened, and this came of it.")
+    ] = None,
+    did_not: Annotated[bool, typer.Option("--did-not", help="It did not: do it.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Tell a run what became of a call of which nobody knows whether it happened."""
+    from surefoot.commands.common import from_json  # noqa: PLC0415
+
+    said: dict[str, Any] = {"by": by}
+    choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
+    chosen = [choice for choice, given in choices.items() if given]
+    if len(chosen) != 1:
+        raise ConfigError("say one of --happened JSON, --did-not and --give-up")
+    said["choice"] = chosen[0]
+    if happened is not None:
+        said["result"] = from_json("--happened", happened)
+    _operate("resolve", agent, run_id, said, command_id, wait_s, as_json)
+
+
+def _operate(
+    verb: Literal["pause", "resume", "cancel", "retry", "signal", "resolve"],
+    agent: str,
+    run_id: str,
+    said: dict[str, Any],
+    command_id: str | None,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    from surefoot.commands import operate  # noqa: PLC0415
+
+    raise typer.Exit(
+        operate.operate(
+            verb, agent, run_id, said, command_id=command_id, wait_s=wait_s, as_json=as_json
+        )
+    )
+
+
+@runs.command("rewind")
+def runs_rewind(
+    agent: AgentName,
+    run_id: RunId,
+    seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
+    effects: Effects = "suppress",
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Send a run back to what it was after one of its steps; it goes on from there."""
+    from surefoot.commands import operate  # noqa: PLC0415
+
+    raise typer.Exit(
+        operate.rewind(
+            agent, run_id, seq, emit=effects == "re-emit", by=by, command_id=command_id,
+            wait_s=wait_s, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@runs.command("fork")
+def runs_fork(
+    agent: AgentName,
+    run_id: RunId,
+    seq: Annotated[int, typer.Option("--at", min=0, metavar="SEQ", help="See `runs versions`.")],
+    new_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the new run; a new one by default.")
+    ] = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start another run from what this one was after one of its steps."""
+    from surefoot.commands import operate  # noqa: PLC0415
+
+    raise typer.Exit(
+        operate.fork(agent, run_id, seq, new_id=new_id, wait_s=wait_s, as_json=as_json)
+    )
+
+
+@app.command()
+def replay(
+    agent: AgentName,
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME|OFFSET", help="Included. 2026-01-31T12:00:00Z.")
+    ],
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME|OFFSET", help="Excluded. Default: now.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Default: all, by time.")] = None,
+    topic: Annotated[
+        Literal["commands", "tasks"], typer.Option(help="Whose offsets --from and --to are.")
+    ] = "tasks",
+    mode: Annotated[
+        Literal["skip-completed", "rerun"],
+        typer.Option(help="Do what was lost, or send every run of the stretch back."),
+    ] = "skip-completed",
+    step: Annotated[
+        str | None, typer.Option(help="rerun: go back to before this step; default: the start.")
+    ] = None,
+    effects: Effects = "suppress",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+    ] = False,
+    replay_id: Annotated[
+        str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
+    ] = None,
+) -> None:
+    """Go through a stretch of an agent's partitions again, after an incident.
+
+    The last line says what was done. Child runs are left to their parents.
+    """
+    from surefoot.commands.replay import Wanted  # noqa: PLC0415
+    from surefoot.commands.replay import replay as go_through  # noqa: PLC0415
+
+    raise typer.Exit(
+        go_through(
+            Wanted(
+                agent=agent, start=start, end=end, partition=partition, topic=topic, mode=mode,
+                step=step, effects=effects, dry_run=dry_run, replay_id=replay_id,
+            )
+        )
+    )  # fmt: skip
 
 
 @app.command()

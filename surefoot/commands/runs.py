@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import typer
-from rich.table import Table
 
+from surefoot.commands.common import require_agent, resolve, run_reader, table, told
 from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_client import KafkaCommands
-from surefoot.infra.kafka_reader import KafkaRunReader
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
-from surefoot.infra.topics import Topics
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.agent import Agent, check_run_id
 from surefoot.state.errors import ConfigError, RecordTooLarge
+from surefoot.state.explain import Explanation, clock_time, explain
 from surefoot.state.model import Status
 from surefoot.state.ports import RunView
-from surefoot.state.topics import AgentTopics
-from surefoot.state.views import run_json, run_list_json
+from surefoot.state.versions import Version
+from surefoot.state.views import counts_json, run_json, run_list_json
 
 #: how long a start may wait for Kafka's acknowledgement
 START_S = 10.0
@@ -38,48 +33,119 @@ def list_runs(agent: str, status: str | None, limit: int, *, as_json: bool) -> N
     """Raises ConfigError for a status or an agent that there is not."""
     logging.configure(level="CRITICAL")  # what matters is raised
     wanted = _status(status)
-    name, _ = _resolve(agent)
+    name, _ = resolve(agent)
 
     async def read() -> Sequence[RunView]:
-        async with _reader(name) as reader:
+        async with run_reader(name) as reader:
             return await reader.list(name, status=wanted, limit=limit)
 
     found = asyncio.run(read())
     if as_json:
         for run in found:
             typer.echo(json.dumps(run_list_json(run)))
-    else:
-        plain_console().print(_table(found))
+        return
+    titles = ("RUN", "STATUS", "STEP", "SEQ", "ATTEMPT", "UPDATED", "FAILURE")
+    rows = [
+        (
+            run.run_id, run.status, run.step, str(run.seq), str(run.attempt),
+            clock_time(run.updated_ms), run.failure["code"] if run.failure else "",
+        )
+        for run in found
+    ]  # fmt: skip
+    plain_console().print(table(titles, rows, wraps="FAILURE"))
+
+
+def count_runs(agent: str, *, as_json: bool) -> None:
+    """How many runs there are, by version of the agent and status."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, _ = resolve(agent)
+
+    async def read() -> Mapping[tuple[int, Status], int]:
+        async with run_reader(name) as reader:
+            return await reader.counts(name)
+
+    counts = asyncio.run(read())
+    if as_json:
+        typer.echo(json.dumps(counts_json(counts)))
+        return
+    rows = [(str(version), status, str(n)) for (version, status), n in sorted(counts.items())]
+    plain_console().print(table(("VERSION", "STATUS", "RUNS"), rows, wraps=""))
 
 
 def show_run(agent: str, run_id: str, *, as_json: bool) -> bool:
-    """Print the run; False when there is none."""
+    """Print the run, and why it does not move; False when there is none."""
     logging.configure(level="CRITICAL")  # what matters is raised
-    name, _ = _resolve(agent)
+    name, _ = resolve(agent)
 
-    async def read() -> RunView | None:
-        async with _reader(name) as reader:
-            return await reader.get(name, run_id)
+    async def read() -> tuple[RunView, Explanation] | None:
+        async with run_reader(name, [run_id]) as reader:
+            run = await reader.get(name, run_id)
+            if run is None:
+                return None
+            backlog = await reader.backlog(name, run_id)
+            return run, explain(run, SystemClock().now_ms(), backlog)
 
-    run = asyncio.run(read())
-    if run is None:
-        typer.echo(f"surefoot: agent {name!r} has no run {printable(run_id)!r}", err=True)
-        return False
+    found = asyncio.run(read())
+    if found is None:
+        return _no_run(name, run_id)
+    run, why = found
     fields = run_json(run)
     if as_json:
-        typer.echo(json.dumps(fields))
+        typer.echo(json.dumps({**fields, "why": {"because": why.because, "do": why.do}}))
         return True
     for field, value in fields.items():
         if value is not None:
-            typer.echo(f"{field:<12}{_told(field, value)}")
+            typer.echo(f"{field:<12}{told(field, value)}")
+    for sentence in why.because:
+        typer.echo(f"{'why':<12}{printable(sentence)}")
+    for command in why.do:
+        typer.echo(f"{'do':<12}{printable(command)}")
     return True
+
+
+def list_versions(agent: str, run_id: str, *, as_json: bool) -> bool:
+    """The versions that the run can be sent back to; False when there is no such run."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, _ = resolve(agent)
+
+    async def read() -> Sequence[Version] | None:
+        async with run_reader(name, [run_id]) as reader:
+            lines = await reader.lines(name, [run_id], lambda _seq, _step: True)
+            if run_id not in lines:
+                return None
+            return sorted(lines[run_id].versions.values(), key=lambda version: version.seq)
+
+    found = asyncio.run(read())
+    if found is None:
+        return _no_run(name, run_id)
+    if as_json:
+        for version in found:
+            waits = version.wait.kind if version.wait is not None else None
+            fields = {name: getattr(version, name) for name in ("seq", "step", "at_ms", "epoch")}
+            typer.echo(json.dumps({**fields, "due_ms": version.due_ms, "waits_for": waits}))
+        return True
+    rows = [
+        (
+            str(version.seq), version.step, clock_time(version.at_ms), str(version.epoch),
+            version.wait.kind if version.wait is not None else "",
+        )
+        for version in found
+    ]  # fmt: skip
+    titles = ("SEQ", "STEP", "COMMITTED", "EPOCH", "WAITS FOR")
+    plain_console().print(table(titles, rows, wraps=""))
+    return True
+
+
+def _no_run(name: str, run_id: str) -> bool:
+    typer.echo(f"surefoot: agent {name!r} has no run {printable(run_id)!r}", err=True)
+    return False
 
 
 def start_run(agent: str, payload: str, run_id: str | None) -> None:
     """Raises ConfigError for a payload or a run_id that cannot be; Unavailable when Kafka does not
     answer, and then the same run_id can be started again."""
     logging.configure(level="CRITICAL")  # what matters is raised
-    name, declared = _resolve(agent)
+    name, declared = resolve(agent)
     clock = SystemClock()
     try:
         named = check_run_id(clock.unique() if run_id is None else run_id)
@@ -89,7 +155,7 @@ def start_run(agent: str, payload: str, run_id: str | None) -> None:
 
     async def start() -> None:
         settings = load_settings()
-        await _require(name, settings)
+        await require_agent(name, settings)
         commands = KafkaCommands(settings, clock.now_ms)
         try:
             await commands.start(name, named, data, deadline_s=START_S)
@@ -118,59 +184,3 @@ def _status(text: str | None) -> Status | None:
     if text is not None:
         raise ConfigError(f"--status is one of {', '.join(_STATUSES)}; got {text!r}")
     return None
-
-
-def _resolve(agent: str) -> tuple[str, Agent | None]:
-    """The name of the agent, and the agent itself when its file is given."""
-    if not agent.endswith(".py"):
-        return agent, None
-    agents = load_agents([Path(agent)])
-    if len(agents) > 1:
-        names = ", ".join(each.name for each in agents)
-        raise ConfigError(f"{agent} defines several agents; name one of them: {names}")
-    return agents[0].name, agents[0]
-
-
-@asynccontextmanager
-async def _reader(name: str) -> AsyncIterator[KafkaRunReader]:
-    settings = load_settings()
-    await _require(name, settings)
-    reader = KafkaRunReader(settings, [name])
-    await reader.start()
-    try:
-        yield reader
-    finally:
-        await reader.stop()
-
-
-async def _require(name: str, settings: Settings) -> None:
-    """Raises ConfigError when no agent of that name has ever had its topics made."""
-    topic = AgentTopics(settings.app, name).state
-    async with Topics(settings) as topics:
-        if not await topics.describe([topic]):
-            raise ConfigError(
-                f"there is no topic {topic}: check the agent's name and SUREFOOT_APP, or run "
-                "`surefoot topics apply`"
-            )
-
-
-def _table(found: Sequence[RunView]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("RUN", "STATUS", "STEP", "SEQ", "ATTEMPT", "UPDATED", "FAILURE"):
-        table.add_column(title, no_wrap=title != "FAILURE")
-    for run in found:
-        failure = run.failure["code"] if run.failure else ""
-        counts = (str(run.seq), str(run.attempt), _time(run.updated_ms))
-        cells: tuple[str, ...] = (run.run_id, run.status, run.step, *counts, failure)
-        table.add_row(*(printable(cell) for cell in cells))
-    return table
-
-
-def _told(field: str, value: Any) -> str:
-    if field.endswith("_ms"):
-        return _time(value)
-    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _time(epoch_ms: int) -> str:
-    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -10,26 +10,33 @@ from pathlib import Path
 import typer
 
 from surefoot.infra import logging
-from surefoot.infra.loader import load_agents
+from surefoot.infra.loader import load_agents, pool_agents
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.supervisor import Child, Supervisor
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.topics import Topics, names_of, specs_for
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
 GRACE_S = 10.0
 
 
-def worker(agent_file: Path, processes: int, slot: int | None) -> int:
-    """Supervise worker processes; with a slot, be one."""
+def worker(agent_file: Path, processes: int, slot: int | None, pool: str | None) -> int:
+    """Supervise worker processes; with a slot, be one. With a pool, of the steps of that pool.
+
+    Raises: ConfigError — no agent in the file has such a pool.
+    """
     logging.configure()
     agents = load_agents([agent_file])
+    args = ["worker", str(agent_file)]
+    names = names_of(agents)
+    if pool is not None:
+        agents = pool_agents(agents, pool)
+        args += ["--pool", pool]
     settings = load_settings()
     if slot is not None:
         from surefoot.infra.worker_main import run_worker  # noqa: PLC0415
 
         return run_worker(agents, settings, slot=slot)
-    names = [agent.name for agent in agents]
-    return asyncio.run(_supervise(["worker", str(agent_file)], names, processes, settings))
+    return asyncio.run(_supervise(args, names, processes, settings))
 
 
 def relay(processes: int, slot: int | None) -> int:
@@ -96,4 +103,4 @@ def topics_verify(agent_files: Sequence[Path]) -> None:
 
 
 def _names(agent_files: Sequence[Path]) -> list[str]:
-    return [agent.name for agent in load_agents(agent_files)]
+    return names_of(load_agents(agent_files))

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from surefoot import Agent, Context, Done, Webhook
 from surefoot.infra import kafka_reader, kafka_tail
 from surefoot.infra.broker import start_broker
 from surefoot.infra.clock import SystemClock
@@ -25,11 +26,10 @@ from surefoot.infra.kafka_client import READY_KEY, KafkaCommands, KafkaReadiness
 from surefoot.infra.kafka_reader import KafkaRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.schemas.codec import decode
-from surefoot.state.agent import Agent, Done, Webhook
-from surefoot.state.context import Context
-from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
-from surefoot.state.model import EventRecord, EventType, Run, Status
+from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
+from surefoot.state.model import Entry, EventRecord, EventType, Memory, Run, Status
 from surefoot.state.partitioner import partition_of
+from surefoot.state.ports import Backlog
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 from tests.harness import Cluster, cluster
@@ -91,6 +91,8 @@ class Owner:
         seq: int = 0,
         at_ms: int | None = None,
         result: bytes | None = None,
+        version: int = 1,
+        **event_fields: Any,
     ) -> None:
         """Checkpoint and event of one decision, in the transaction that is open."""
         now_ms = at_ms or SystemClock().now_ms()
@@ -98,7 +100,7 @@ class Owner:
         run = Run(
             run_id=run_id,
             agent=self._agent,
-            version=1,
+            version=version,
             status=status,
             seq=seq,
             step="first",
@@ -113,14 +115,18 @@ class Owner:
             type=kind,
             run_id=run_id,
             agent=self._agent,
-            version=1,
+            version=version,
             status=status,
             seq=seq,
             at_ms=now_ms,
             result=result,
+            **event_fields,
         )
         partition = partition_of(run_id, self._partitions)
-        for out in self._wire.outs(run, [event], (), partition, now_ms):
+        for out in (
+            self._wire.checkpoint(run, 2, (), partition),
+            self._wire.out(event, run_id, partition, (), now_ms),
+        ):
             await self.producer.send(out.topic, out.value, out.key, out.partition)
 
     async def write(self, run_id: str, kind: EventType, status: Status = "running", **more) -> None:
@@ -133,6 +139,17 @@ class Owner:
             await self.producer.send(
                 self._topics.state, value, run_id.encode(), partition_of(run_id, self._partitions)
             )
+
+    async def say(self, run_id: str, number: int, message: bytes | None) -> None:
+        """One message of the run's thread; None: it is tombstoned."""
+        entry = Entry(
+            run_id=run_id, slot=f"m:{number}", kind="message", value=message, at_ms=1
+        )  # fmt: skip
+        partition = partition_of(run_id, self._partitions)
+        out = self._wire.out(entry, run_id, partition, (), 1)
+        value = out.value if message is not None else None
+        async with self.producer.transaction():
+            await self.producer.send(out.topic, value, out.key, partition)
 
     async def finish(self, run_id: str, steps: int) -> None:
         """A whole run, one transaction a step."""
@@ -263,6 +280,24 @@ async def test_a_start_that_is_too_large_is_refused_and_the_next_one_is_not(
     assert len(await kafka.read(kafka.topics(agent).commands)) == 2
 
 
+async def test_any_command_is_written_with_what_it_says(
+    kafka: Cluster, agent: Agent, commands: KafkaCommands
+) -> None:
+    await commands.send(
+        agent.name, "r1", "signal", deadline_s=10, id="s1", name="go", payload=b"[1]", by="ann"
+    )
+    [record] = await kafka.read(kafka.topics(agent).commands)
+    _, command = decode(record.value, "Command")
+    assert (record.key, record.partition) == (b"r1", partition_of("r1", 2))
+    told = [command[name] for name in ("kind", "id", "name", "payload", "by")]
+    assert told == ["signal", "s1", "go", b"[1]", "ann"]
+    with pytest.raises(RecordTooLarge, match="the signal command of r1"):
+        await commands.send(
+            agent.name, "r1", "signal", deadline_s=10, id="s2", name="go",
+            payload=b"1" * kafka.settings.record_max_bytes,
+        )  # fmt: skip
+
+
 async def test_a_topic_with_another_partition_count_gets_no_command(
     kafka: Cluster, agent: Agent
 ) -> None:
@@ -310,7 +345,11 @@ async def test_a_broker_that_stalls_gives_503_in_time_and_202_when_it_is_back(
     try:
         async with cluster(broker.bootstrap, app, agent, gateway_port=0) as kafka:
             async with gateway(kafka.settings, agent, monkeypatch) as client:
-                assert (await client.get("/ready")).status_code == 200
+
+                async def ready() -> int:
+                    return (await client.get("/ready")).status_code
+
+                await until(lambda: _is(ready(), 200), what="a new broker to be ready")
                 body, headers = delivery(1)
                 answer = await client.post("/webhooks/github", content=body, headers=headers)
                 assert answer.status_code == 202
@@ -326,10 +365,6 @@ async def test_a_broker_that_stalls_gives_503_in_time_and_202_when_it_is_back(
                 assert time.monotonic() - began < 4
                 assert [answer.status_code for answer in answers] == [503] * 3
                 assert all("Retry-After" in answer.headers for answer in answers)
-
-                async def ready() -> int:
-                    return (await client.get("/ready")).status_code
-
                 await until(lambda: _is(ready(), 503), what="readiness to be red")
                 assert (await client.get("/health")).status_code == 200
                 broker.resume()
@@ -466,6 +501,132 @@ async def test_a_checkpoint_that_cannot_be_decoded_is_shown_as_needing_attention
     assert run.status == "attention"
     assert run.failure is not None
     assert run.failure["code"] == "undecodable"
+
+
+async def test_entries_of_a_run_are_no_runs_and_its_messages_are_read_from_them(
+    agent: Agent, owner: Owner, reader: KafkaRunReader
+) -> None:
+    await owner.write("r1", "run.started")
+    await owner.write("r10", "run.started")
+    for number, message in enumerate((b'"a"', b'"b"', b'"c"')):
+        await owner.say("r1", number, message)
+    await owner.say("r10", 0, b'"of another run"')
+    await owner.say("r1", 1, b'"b again"')
+    await until(lambda: _has(reader.list(agent.name), 2), what="the runs")
+    assert {run.run_id for run in await reader.list(agent.name)} == {"r1", "r10"}
+    latest = await reader.latest(agent.name, "r1")
+    assert latest is not None
+    assert (latest.status, latest.failure) == ("running", None)
+    assert await reader.messages(agent.name, "r1", 3) == (b'"a"', b'"b again"', b'"c"')
+    assert await reader.messages(agent.name, "r1", 1) == (b'"a"',)
+    assert await reader.messages(agent.name, "r1", 0) == ()
+    await owner.say("r1", 0, None)
+    with pytest.raises(StateError, match="only 2 are left"):
+        await reader.messages(agent.name, "r1", 3)
+    with pytest.raises(StateError, match="only 0"):
+        await reader.messages(agent.name, "nobody", 1)
+
+
+async def test_runs_are_counted_as_they_change_and_go(
+    agent: Agent, owner: Owner, kafka: Cluster
+) -> None:
+    await owner.write("r1", "run.started")
+    await owner.write("r2", "run.started")
+    await owner.write("r3", "run.started", version=2)
+    await owner.write("r1", "run.completed", "completed", seq=1)
+    await owner.write("gone", "run.started", version=7)
+    await owner.write_state("gone", None)
+    await owner.write_state("broken", b"nonsense")
+    reader = KafkaRunReader(kafka.settings, [agent.name])
+    await reader.start()
+    assert await reader.counts(agent.name) == {
+        (1, "running"): 1,
+        (1, "completed"): 1,
+        (2, "running"): 1,
+        (0, "attention"): 1,
+    }
+    await reader.stop()
+
+
+async def test_the_latest_state_of_a_run_waits_for_what_is_being_committed(
+    agent: Agent, owner: Owner, reader: KafkaRunReader
+) -> None:
+    await owner.write("r1", "run.started")
+    for seq in range(1, 20):
+        await owner.write("r1", "step.completed", seq=seq)
+        run = await reader.latest(agent.name, "r1")
+        assert run is not None
+        assert run.seq == seq
+    assert await reader.latest(agent.name, "nobody") is None
+
+
+async def test_an_answer_is_seen_whenever_it_comes_after_the_watch_has_begun(
+    agent: Agent, owner: Owner, reader: KafkaRunReader
+) -> None:
+    for number in range(5):
+        await owner.write("r1", "run.paused", "paused", id="earlier")
+        async with reader.answers(agent.name, "r1") as events:
+            await owner.write("other", "run.paused", "paused", id=f"c{number}")
+            await owner.write("r1", "run.paused", "paused", id=f"c{number}")
+            async with asyncio.timeout(20):
+                found = await anext(events)
+                while found["id"] == "earlier":  # of before, when the tail lags behind
+                    found = await anext(events)
+            assert (found["id"], found["run_id"]) == (f"c{number}", "r1")
+    assert not reader._agents[agent.name].hub._watchers
+
+
+async def test_lines_of_history_are_read_for_many_runs_at_once(
+    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+) -> None:
+    monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 4)
+    runs = [f"r{n}" for n in range(6)]
+    memory = Memory(thread=2)
+    for run_id in runs:
+        told: dict[str, Any] = {"next_step": "first", "payload": b"7", "memory": memory}
+        await owner.write(run_id, "run.started", **told)
+        await owner.write(run_id, "step.completed", seq=0, **told)
+        await owner.write(run_id, "run.completed", "completed", seq=1)
+    asked = runs[::2]
+    lines = await reader.lines(agent.name, [*asked, "nobody"], lambda seq, _step: seq == 1)
+    assert list(lines) == asked
+    for line in lines.values():
+        [version] = line.versions.values()
+        assert (version.seq, version.step, version.payload) == (1, "first", b"7")
+        assert version.memory == memory
+    found = await reader.summaries(agent.name, ["r1", "nobody"])
+    assert [(run.run_id, run.status) for run in found.values()] == [("r1", "completed")]
+
+
+async def test_a_reader_of_one_partition_reads_no_other(
+    agent: Agent, owner: Owner, kafka: Cluster
+) -> None:
+    mine, other = kafka.run_on(0), kafka.run_on(1)
+    await owner.write(mine, "run.started")
+    await owner.write(other, "run.started")
+    reader = KafkaRunReader(kafka.settings, [agent.name], [0])
+    await reader.start()
+    assert await reader.get(agent.name, mine) is not None
+    assert [run.run_id for run in await reader.list(agent.name)] == [mine]
+    assert len(await _now(reader, agent, mine, 1)) == 1
+    await reader.stop()
+
+
+async def test_the_backlog_of_a_partition_counts_what_no_worker_has_finished(
+    kafka: Cluster, agent: Agent, reader: KafkaRunReader
+) -> None:
+    for number in range(3):
+        await kafka.start(agent, kafka.run_on(0, f"r{number}-"))
+    await kafka.start(agent, kafka.run_on(1))
+    nobody = Backlog(partition=0, commands=3, tasks=0, workers=0)
+    assert await reader.backlog(agent.name, kafka.run_on(0)) == nobody
+    await kafka.work(agent)
+
+    async def drained() -> bool:
+        found = await reader.backlog(agent.name, kafka.run_on(0))
+        return found == Backlog(partition=0, commands=0, tasks=0, workers=1)
+
+    await until(drained, what="an idle worker to leave no backlog")
 
 
 async def test_the_reader_says_so_when_it_has_not_caught_up(
@@ -613,6 +774,30 @@ async def test_a_live_tail_that_lags_behind_loses_no_event_and_repeats_none(
     tail.start()
     await owner.write("r1", "run.completed", "completed", seq=3)
     assert [seq for _, seq, _ in await asyncio.wait_for(going_on, 20)] == [2, 3]
+
+
+async def test_a_run_that_went_on_after_its_end_is_watched_to_its_last_end(
+    agent: Agent, owner: Owner, reader: KafkaRunReader
+) -> None:
+    await owner.finish("r1", 2)
+    await owner.write("r1", "command.refused", "completed", seq=2, id="c1")
+    await owner.write("r1", "run.rewound", seq=1, id="c2")
+    early = asyncio.create_task(watched(reader, agent, "r1"))
+    await until(lambda: reader._agents[agent.name].hub._watchers, what="the watcher")
+    assert not early.done()
+    await owner.write("r1", "command.repeated", seq=1, id="c2")
+    await owner.write("r1", "run.completed", "completed", seq=2)
+    await owner.write("r1", "command.refused", "completed", seq=2, id="c3")
+    late = await watched(reader, agent, "r1")
+    assert [kind for _, _, kind in late] == [
+        "run.started",
+        "step.completed",
+        "run.completed",
+        "run.rewound",
+        "command.repeated",
+        "run.completed",
+    ]
+    assert await asyncio.wait_for(early, 20) == late
 
 
 async def test_a_watcher_that_has_seen_the_end_is_let_go_also_when_the_state_lags_behind(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +18,14 @@ from typer.testing import CliRunner
 
 import surefoot
 from surefoot.cli import app
+from surefoot.commands import operate
 from surefoot.infra.dev import sample
 from surefoot.infra.terminal import plain_console, printable
+from surefoot.producers.operations import Operator
+from surefoot.state.model import Failure, Quarantine
+from tests.decisions import wait_for
+from tests.unit.test_operations import FakeClock
+from tests.world import AWAY, World
 
 #: nobody listens there
 NOWHERE = "127.0.0.1:1"
@@ -51,7 +61,9 @@ def run(*args: str) -> tuple[int, str, str]:
 def test_help_names_every_command_and_the_exit_statuses() -> None:
     code, told, _ = run("--help")
     assert code == 0
-    for command in ("worker", "relay", "gateway", "topics", "runs", "dev", "demo", "broker"):
+    for command in (
+        "worker", "relay", "gateway", "topics", "runs", "replay", "dev", "demo", "broker",
+    ):  # fmt: skip
         assert f"  {command} " in told
     for status in ("0 done", "2 wrong usage", "69 Kafka", "70 a worker", "130 interrupted"):
         assert status in " ".join(told.split())
@@ -82,7 +94,8 @@ def test_a_missing_address_is_told_with_what_to_set(agent_file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["worker"], ["topics", "apply"], ["topics", "verify"], ["runs", "list"]]
+    "command",
+    [["worker"], ["topics", "apply"], ["topics", "verify"], ["runs", "list"], ["runs", "count"]],
 )
 def test_kafka_away_is_status_69(
     command: list[str], agent_file: str, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +139,218 @@ def test_an_unknown_status_is_refused_with_those_that_exist(agent_file: str) -> 
     code, _, told = run("runs", "list", agent_file, "--status", "done")
     assert code == 2
     assert "completed" in told
+
+
+# Steering runs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Runs of the agent `x`, and their owners, in place of Kafka's."""
+    made = World()
+
+    @contextlib.asynccontextmanager
+    async def operator(_: str, run_ids: list[str], wait_s: float) -> AsyncIterator[Any]:
+        assert run_ids
+        one = Operator(
+            commands=made, reader=made, clock=FakeClock(), send_s=1, answer_s=min(wait_s, 0.2)
+        )
+        yield one, made, None
+
+    @contextlib.asynccontextmanager
+    async def run_reader(_: str, run_ids: list[str]) -> AsyncIterator[World]:
+        assert run_ids
+        yield made
+
+    monkeypatch.setattr(operate, "operator", operator)
+    monkeypatch.setattr(operate, "run_reader", run_reader)
+    return made
+
+
+def asks(world: World) -> str:
+    """Have run r ask; returns the question."""
+    life = world.started()
+    world.lead("r", lambda: life.returned(wait_for(about=b"pay")))
+    wait = world.run().wait
+    assert wait is not None
+    assert wait.question is not None
+    return wait.question
+
+
+@pytest.mark.parametrize(
+    ("verb", "args", "event"),
+    [
+        ("pause", [], "run.paused"),
+        ("resume", [], "command.repeated"),
+        ("cancel", [], "run.cancelled"),
+        ("signal", ["go"], "signal.received"),
+        ("signal", ["go", '{"n": 1}'], "signal.received"),
+        ("rewind", ["--to", "0", "--effects", "re-emit"], "run.rewound"),
+        ("fork", ["--at", "0", "--run-id", "new"], "run.started"),
+    ],
+)
+def test_each_verb_prints_what_came_of_it(
+    world: World, verb: str, args: list[str], event: str
+) -> None:
+    world.started()
+    code, told, _ = run("runs", verb, "x", "r", *args)
+    assert code == 0
+    assert told.startswith(f"{event}: ")
+    assert len(world.sent) == 1
+
+
+def test_approve_answers_the_question_that_is_asked_now_and_prints_it(world: World) -> None:
+    question = asks(world)
+    code, told, said = run("runs", "approve", "x", "r", "--no", "--note", "too dear", "--by", "ann")
+    assert (code, said) == (0, f"question {question}\n")
+    assert told.startswith("approval.decided: r is running at step 'b'")
+    decision = json.loads(world.run().payload)
+    assert (decision["approved"], decision["note"], decision["by"]) == (False, "too dear", "ann")
+
+
+def test_approve_needs_an_answer_and_a_question_that_is_asked(world: World) -> None:
+    assert run("runs", "approve", "x", "r")[0] == 2
+    assert run("runs", "approve", "x", "r", "--yes")[::2] == (
+        1, "surefoot: agent 'x' has no run 'r'\n",
+    )  # fmt: skip
+    world.started()
+    code, _, told = run("runs", "approve", "x", "r", "--yes")
+    assert (code, told) == (1, "surefoot: run r asks nothing; it is running\n")
+    assert world.sent == []
+
+
+def test_an_answer_to_another_question_is_refused(world: World) -> None:
+    question = asks(world)
+    code, _, told = run("runs", "approve", "x", "r", "--yes", "--question", "other")
+    assert code == 1
+    assert told.startswith("surefoot: unknown_question: ")
+    assert question in told
+
+
+def test_retry_and_resolve_say_what_came_of_it(world: World) -> None:
+    life = world.started()
+    for args, slot, event in (
+        (["retry"], None, "run.retried"),
+        (["resolve", "--did-not"], "c:charge#0", "run.resolved"),
+        (["resolve", "--happened", '{"receipt": 7}'], "c:charge#0", "run.resolved"),
+        (["resolve", "--give-up"], "c:charge#0", "run.resolved"),
+    ):
+        if slot is not None:
+            life.journaled(slot, "intent", digest=b"d", value=b"null")
+        life.legal(Quarantine(failure=Failure(code="x", message="y")))
+        code, told, _ = run("runs", args[0], "x", "r", *args[1:])
+        assert (code, told.partition(":")[0]) == (0, event), args
+    assert world.run().status == "failed"
+    assert json.loads(world.sent[2]["payload"]) == {"receipt": 7}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["resolve", "x", "r"],
+        ["resolve", "x", "r", "--did-not", "--give-up"],
+        ["resolve", "x", "r", "--happened", "{"],
+        ["signal", "x", "r", "go", "NaN"],
+        ["signal", "x", "r", ""],
+        ["signal", "x", "r", "a\x1b"],
+        ["pause", "x", "r", "--by", ""],
+        ["pause", "x", "r", "--id", ""],
+        ["pause", "x", "r", "--id", "*"],
+        ["pause", "x", "r", "--id", "x" * 10_000],
+        ["rewind", "x", "r"],
+        ["rewind", "x", "r", "--to", "-1"],
+        ["rewind", "x", "r", "--to", "0", "--effects", "maybe"],
+        ["rewind", "x", "r", "--to", "0", "--id", "a b"],
+        ["fork", "x", "r", "--at", "0", "--run-id", ""],
+        ["pause", "x", "r", "--wait", "0"],
+    ],
+)
+def test_what_cannot_be_asked_is_wrong_usage_and_nothing_is_sent(
+    world: World, args: list[str]
+) -> None:
+    world.started()
+    code, _, told = run("runs", *args)
+    assert code == 2
+    assert told
+    assert world.sent == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry", "signal", "approve"])
+@pytest.mark.parametrize("run_id", ["", "*", "a b", "@ready", "\uff41", "x" * 10_000, "a\n"])
+def test_a_run_id_that_cannot_be_one_is_wrong_usage_and_never_another_run(
+    world: World, verb: str, run_id: str
+) -> None:
+    args = {"signal": ["go"], "approve": ["--yes"]}.get(verb, [])
+    code, _, told = run("runs", verb, "x", run_id, *args)
+    assert code == 2
+    assert "run_id must be" in told
+    assert world.sent == []
+
+
+def test_a_refusal_is_status_1_with_its_code(world: World) -> None:
+    life = world.started()
+    world.lead("r", life.ends)
+    code, told, said = run("runs", "cancel", "x", "r")
+    assert (code, told) == (1, "")
+    assert said == "surefoot: too_late: cancel comes too late: the run is completed\n"
+    code, told, _ = run("runs", "cancel", "x", "r", "--json")
+    assert (code, json.loads(told)["code"]) == (1, "too_late")
+
+
+def test_no_answer_is_status_3_with_how_to_go_on(world: World) -> None:
+    world.started()
+    world.asleep = True
+    code, told, said = run("runs", "cancel", "x", "r", "--id", "c1")
+    assert (code, told) == (3, "")
+    assert "surefoot runs show x r" in said
+    assert "--id c1" in said
+    code, told, _ = run("runs", "cancel", "x", "r", "--id", "c1", "--json")
+    assert (code, json.loads(told)["accepted"]) == (3, None)
+
+
+def test_an_id_is_made_and_told_and_kafka_away_tells_it_too(world: World) -> None:
+    world.started()
+    _, told, _ = run("runs", "pause", "x", "r")
+    made = world.sent[0]["id"]
+    assert told.splitlines()[1] == f"command {made}"
+    world.away = AWAY
+    code, _, said = run("runs", "cancel", "x", "r")
+    assert code == 69
+    assert "repeat it with --id " in said
+    assert asyncio.run(world.get("x", "r")) is not None
+
+
+def test_a_fork_tells_the_name_of_the_new_run(world: World) -> None:
+    world.started()
+    code, told, _ = run("runs", "fork", "x", "r", "--at", "0")
+    [new] = [run_id for run_id in world.lives if run_id != "r"]
+    assert (code, told) == (0, f"run.started: {new} is running at step 'a' (seq 0)\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--from", "yesterday"], "zone"),
+        (["--from", "5"], "--partition"),
+        (["--from", "5", "--to", "4", "--partition", "0"], "after"),
+        (["--from", "5", "--partition", "6"], "0 to 5"),
+        (["--from", "2026-01-31T12:00:00Z", "--step", "a"], "--mode rerun"),
+        (["--from", "2026-01-31T12:00:00Z", "--effects", "re-emit"], "--mode rerun"),
+        (["--from", "2026-01-31T12:00:00Z", "--mode", "again"], "--mode"),
+        ([], "--from"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_wrong_usage(args: list[str], told: str) -> None:
+    code, _, said = run("replay", "x", *args)
+    assert code == 2
+    assert told in said
+
+
+def test_a_replay_of_an_agent_s_file_knows_its_steps(agent_file: str) -> None:
+    start = ["--from", "2026-01-31T12:00:00Z", "--mode", "rerun", "--step", "gree"]
+    code, _, told = run("replay", agent_file, *start)
+    assert code == 2
+    assert "greet" in told
 
 
 def test_the_demo_refuses_an_agent_that_takes_no_issues(agent_file: str) -> None:

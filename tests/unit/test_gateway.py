@@ -2,6 +2,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +10,12 @@ import httpx
 import pytest
 import structlog
 
+from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.gateway import Limits, gateway_app
-from surefoot.state.agent import Agent, Done, Webhook
-from surefoot.state.context import Context
+from surefoot.producers.operations import REFUSALS
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
-from surefoot.state.ports import Position, RunView
+from surefoot.state.model import Amount, Memory, Wait, jsonable
+from surefoot.state.ports import Backlog, Position, RunView
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -45,11 +47,21 @@ class Issue:
 
 @dataclass
 class FakeCommands:
-    """Remembers what was started; `fails` by agent."""
+    """Remembers what was started and sent; `fails` by agent. `owner` answers what is sent."""
 
+    owner: "FakeReader"
     started: list[tuple[str, str, bytes, str | None]] = field(default_factory=list)
+    sent: list[tuple[str, str, str, dict[str, Any]]] = field(default_factory=list)
     fails: dict[str, Exception] = field(default_factory=dict)
     deadlines: list[float] = field(default_factory=list)
+
+    async def send(self, agent, run_id, kind, *, deadline_s, **fields):
+        self.deadlines.append(deadline_s)
+        if agent in self.fails:
+            raise self.fails[agent]
+        self.sent.append((agent, run_id, kind, fields))
+        self.owner.answer(run_id, fields["id"])
+        return Position(0, len(self.sent) - 1)
 
     async def start(self, agent, run_id, payload, *, traceparent=None, deadline_s):
         self.deadlines.append(deadline_s)
@@ -71,6 +83,37 @@ class FakeReader:
         self.closed = 0
         self.away = False
         self.gone = asyncio.Event()
+        #: type, code and message of the event that answers a command; None: nobody is there
+        self.answers_with: tuple[str, str | None, str] | None = ("run.paused", None, "")
+        self.watched: dict[str, asyncio.Queue[dict[str, Any]]] = {}
+
+    def answer(self, run_id, command_id):
+        if self.answers_with is not None:
+            kind, code, message = self.answers_with
+            told = event(kind, id=command_id, name=code, failure={"message": message})
+            self.watched[run_id].put_nowait(event("run.paused", id="of somebody else"))
+            self.watched[run_id].put_nowait(told)
+
+    @asynccontextmanager
+    async def answers(self, _agent, run_id):
+        if self.away:
+            raise Unavailable("secret-broker:9092 is away")
+        queue = self.watched[run_id] = asyncio.Queue()
+
+        async def taken():
+            while True:
+                yield await queue.get()
+
+        yield taken()
+
+    async def latest(self, agent, run_id):
+        return await self.get(agent, run_id)
+
+    async def counts(self, _agent):
+        return {(1, "running"): 2, (2, "running"): 3, (2, "failed"): 1}
+
+    async def backlog(self, _agent, _run_id):
+        return Backlog(partition=1, commands=2, tasks=3, workers=0)
 
     async def get(self, _agent, run_id):
         if self.away:
@@ -136,8 +179,8 @@ class Gateway:
     """A gateway over fakes, and an HTTP client in front of it."""
 
     def __init__(self, *agents: Agent, **limits):
-        self.commands = FakeCommands()
         self.reader = FakeReader()
+        self.commands = FakeCommands(self.reader)
         self.readiness = FakeReadiness()
         self.app = gateway_app(
             agents=agents or [triage_agent()],
@@ -162,6 +205,13 @@ class Gateway:
         sent.update({name.replace("_", "-"): value for name, value in headers.items()})
         sent = {name: value for name, value in sent.items() if value is not None}
         return await self.http.post("/webhooks/github", content=raw, headers=sent)
+
+    async def operate(self, verb, body=None, *, run_id=RUN, **headers):
+        """POST to a run; the body as it is, or as JSON."""
+        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        sent = {"Content-Type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(f"/runs/triage/{run_id}/{verb}", content=raw, headers=sent)
 
     async def start(self, body, content_type="application/json"):
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -213,6 +263,13 @@ def event(kind: str, status: str = "running", **fields) -> dict[str, Any]:
         "at_ms": 1_700_000_000_000,
         "step": "classify",
         "result": None,
+        "id": None,
+        "name": None,
+        "failure": None,
+        "payload": None,
+        "carry": None,
+        "wait": None,
+        "memory": None,
         **fields,
     }
 
@@ -524,7 +581,7 @@ def test_a_gateway_without_a_real_secret_does_not_come_up(secrets):
     with pytest.raises(ConfigError, match="SUREFOOT_WEBHOOK_GITHUB_SECRET"):
         gateway_app(
             agents=[triage_agent()],
-            commands=FakeCommands(),
+            commands=FakeCommands(FakeReader()),
             reader=FakeReader(),
             readiness=FakeReadiness(),
             secrets=secrets,
@@ -654,6 +711,202 @@ async def test_reading_while_the_log_is_away_is_a_503_that_tells_nothing(gateway
         assert "secret-broker" not in answer.text
 
 
+async def test_a_waiting_run_shows_what_it_waits_for_and_not_each_of_its_branches(gateway):
+    wait = Wait(kind="signal", since_ms=1, names=("go",), mode="one", need=1, then="classify")
+    gateway.reader.runs[RUN] = run(status="waiting", wait=wait, epoch=2, carry=b'{"a": 1}')
+    answer = (await gateway.http.get(f"/runs/triage/{RUN}")).json()
+    assert (answer["wait"]["names"], answer["wait"]["branches"]) == (["go"], 0)
+    assert (answer["epoch"], answer["carry"], answer["memory"]) == (2, {"a": 1}, None)
+    assert "input_digest" not in answer
+
+
+async def test_a_payload_that_is_no_json_is_shown_as_text(gateway):
+    gateway.reader.runs[RUN] = run(payload=b"\xffno json")
+    assert (await gateway.http.get(f"/runs/triage/{RUN}")).json()["payload"] == "\\xffno json"
+
+
+async def test_why_a_run_does_not_move_is_told_with_what_to_type(gateway):
+    wait = Wait(kind="signal", since_ms=1_699_999_999_000, names=("go",), mode="one", need=1)
+    gateway.reader.runs[RUN] = run(status="waiting", wait=wait)
+    told = (await gateway.http.get(f"/runs/triage/{RUN}/why")).json()
+    assert told["status"] == "waiting"
+    assert "it waits for signal 'go' since 2023-11-14 22:13:19Z (1 s)" in told["because"]
+    assert f"surefoot runs signal triage {RUN} go PAYLOAD" in told["do"]
+    assert told["backlog"] == {"partition": 1, "commands": 2, "tasks": 3, "workers": 0}
+    assert (await gateway.http.get("/runs/triage/nobody/why")).status_code == 404
+
+
+async def test_runs_are_counted_by_status_and_by_version(gateway):
+    answer = await gateway.http.get("/agents/triage")
+    assert answer.json() == {
+        "agent": "triage",
+        "runs": 6,
+        "statuses": {"running": 5, "failed": 1},
+        "versions": {"1": {"running": 2}, "2": {"failed": 1, "running": 3}},
+    }
+    assert (await gateway.http.get("/agents/nobody")).status_code == 404
+
+
+# Steering runs ------------------------------------------------------------------------------
+
+#: a body that says enough
+ENOUGH: dict[str, dict[str, Any]] = {
+    "pause": {},
+    "resume": {},
+    "cancel": {},
+    "retry": {},
+    "signal": {"name": "go", "payload": {"n": 9_007_199_254_740_993}},
+    "approve": {"question": "q1", "approved": True, "note": "fine"},
+    "resolve": {"choice": "happened", "result": [1]},
+}
+
+
+@pytest.mark.parametrize("verb", ENOUGH)
+async def test_each_verb_is_one_command_answered_with_the_resulting_run(gateway, verb):
+    gateway.reader.runs[RUN] = run(status="paused")
+    answer = await gateway.operate(verb, {**ENOUGH[verb], "id": "c1", "by": "ann"})
+    told = answer.json()
+    assert (answer.status_code, told["id"], told["accepted"]) == (200, "c1", True)
+    assert (told["event"], told["run"]["status"]) == ("run.paused", "paused")
+    [(agent, run_id, kind, fields)] = gateway.commands.sent
+    assert (agent, run_id, kind) == ("triage", RUN, verb)
+    assert (fields["id"], fields["by"]) == ("c1", "ann")
+    if verb == "signal":
+        assert json.loads(fields["payload"]) == {"n": 9_007_199_254_740_993}
+    if verb == "approve":
+        assert json.loads(fields["payload"]) == {"approved": True, "note": "fine"}
+
+
+@pytest.mark.parametrize(("code", "status"), REFUSALS.items())
+async def test_what_the_owner_refuses_has_a_code_a_message_and_a_status(gateway, code, status):
+    gateway.reader.answers_with = ("command.refused", code, "because")
+    answer = await gateway.operate("cancel", {"id": "c1"})
+    assert answer.status_code == status
+    assert answer.json() == {
+        "id": "c1",
+        "accepted": False,
+        "event": "command.refused",
+        "code": code,
+        "message": "because",
+        "run": None,
+    }
+
+
+async def test_a_repeated_command_counts_as_accepted(gateway):
+    gateway.reader.answers_with = ("command.repeated", None, "")
+    answer = await gateway.operate("cancel", {"id": "c1"})
+    assert (answer.status_code, answer.json()["accepted"]) == (200, True)
+
+
+async def test_an_id_is_taken_from_the_header_or_the_body_or_made_and_told(gateway):
+    header = await gateway.operate("pause", Idempotency_Key="from-header")
+    body = await gateway.operate("pause", {"id": "from-body"})
+    both = await gateway.operate("pause", {"id": "same"}, Idempotency_Key="same")
+    none = await gateway.operate("pause", b"")
+    told = [answer.json()["id"] for answer in (header, body, both, none)]
+    assert told == ["from-header", "from-body", "same", FakeClock().unique()]
+    assert [fields["id"] for *_, fields in gateway.commands.sent] == told
+    differ = await gateway.operate("pause", {"id": "one"}, Idempotency_Key="other")
+    assert differ.status_code == 422
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+@pytest.mark.parametrize("command_id", ["", "*", "x" * 129, "x" * 10_000, "a b", "a/b"])
+async def test_an_id_of_a_command_that_cannot_be_one_is_refused(gateway, where, command_id):
+    given = {"Idempotency_Key": command_id} if where == "header" else {}
+    body = {"id": command_id} if where == "body" else {}
+    answer = await gateway.operate("cancel", body, **given)
+    assert answer.status_code == 422
+    assert "id" in answer.json()["error"]
+    assert gateway.commands.sent == []
+
+
+@pytest.mark.parametrize("run_id", ["%20", "*", "@ready", "a%00", "\uff41", "x" * 300, "null%0A"])
+async def test_a_run_id_that_cannot_be_one_is_a_404_and_never_another_run(gateway, run_id):
+    answer = await gateway.operate("cancel", run_id=run_id)
+    assert answer.status_code == 404
+    assert gateway.commands.sent == []
+
+
+async def test_run_ids_reach_the_owner_exactly_as_they_were_sent(gateway):
+    for run_id in ("null", "A", "a", "a~1~0", "a:b", "0"):
+        await gateway.operate("cancel", run_id=run_id)
+    assert [sent[1] for sent in gateway.commands.sent] == ["null", "A", "a", "a~1~0", "a:b", "0"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status"),
+    [
+        ("pause", b"{", 400),
+        ("pause", b'{"by": "a", "by": "b"}', 400),
+        ("pause", b"[]", 422),
+        ("pause", b"null", 422),
+        ("pause", b'{"id": null}', 422),
+        ("pause", b'{"idd": "typo"}', 422),
+        ("signal", b"{}", 422),
+        ("signal", b'{"name": "go", "payload": NaN}', 400),
+        ("signal", b'{"name": "go\\u0000"}', 422),
+        ("approve", b'{"approved": true}', 422),
+        ("approve", b'{"question": "q", "approved": "true"}', 422),
+        ("approve", b'{"question": null, "approved": true}', 422),
+        ("resolve", b'{"choice": "maybe"}', 422),
+        ("resolve", b'{"choice": "give_up", "result": 1}', 422),
+    ],
+)
+async def test_a_command_that_says_something_else_than_it_can_is_refused(
+    gateway, verb, body, status
+):
+    answer = await gateway.operate(verb, body)
+    assert answer.status_code == status
+    assert "error" in answer.json()
+    assert gateway.commands.sent == []
+
+
+async def test_a_form_or_no_content_type_steers_nothing_as_a_foreign_web_page_could_send_it(
+    gateway,
+):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        assert (await gateway.operate("cancel", b"", Content_Type=kind)).status_code == 415
+    assert gateway.commands.sent == []
+
+
+async def test_an_operation_that_there_is_not_is_a_404_with_those_that_there_are(gateway):
+    answer = await gateway.operate("delete")
+    assert answer.status_code == 404
+    assert "cancel" in answer.json()["error"]
+    assert (await gateway.http.post("/runs/nobody/r/cancel", json={})).status_code == 404
+    assert (await gateway.http.get(f"/runs/triage/{RUN}/cancel")).status_code == 405
+
+
+async def test_without_an_answer_in_time_a_202_says_how_to_go_on():
+    gateway = Gateway(answer_s=0.05)
+    gateway.reader.answers_with = None
+    answer = await gateway.operate("cancel", {"id": "c1"})
+    assert answer.status_code == 202
+    assert (answer.json()["id"], answer.json()["accepted"]) == ("c1", None)
+    assert "same id" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize("part", ["reader", "commands"])
+async def test_a_command_while_the_log_is_away_is_a_503_with_the_id_to_repeat_it_with(
+    gateway, part
+):
+    if part == "reader":
+        gateway.reader.away = True
+    else:
+        gateway.commands.fails["triage"] = Unavailable("secret-broker:9092 is away")
+    answer = await gateway.operate("cancel")
+    assert answer.status_code == 503
+    assert answer.json()["id"] == FakeClock().unique()
+    assert int(answer.headers["Retry-After"]) > 0
+    assert "secret-broker" not in answer.text
+
+
+async def test_a_signal_over_the_limit_of_its_topic_is_a_413(gateway):
+    gateway.commands.fails["triage"] = RecordTooLarge("takes 2 bytes", size=2, limit=1)
+    assert (await gateway.operate("signal", {"name": "go"})).status_code == 413
+
+
 # Events -------------------------------------------------------------------------------------
 
 
@@ -686,6 +939,20 @@ async def test_the_history_is_served_as_events_whose_ids_are_offsets(gateway):
     ]
     assert json.loads(frames[2]["data"])["result"] == {"text": "a\nb"}
     assert gateway.reader.closed == 1
+
+
+async def test_what_a_run_waits_for_and_remembers_is_part_of_its_history(gateway):
+    finished(gateway)
+    branch = {"agent": "writer", "step": None, "payload": b"\x00not for JSON"}
+    wait = jsonable(Wait(kind="children", since_ms=1)) | {"branches": [branch, branch]}
+    memory = Memory(thread=2, spent=(Amount("ms", 1500),), granted=(Amount("money", 2_000_000),))
+    told = event("step.completed", wait=wait, memory=jsonable(memory), payload=b"[1]", carry=b"2")
+    gateway.reader.history[RUN].insert(1, (8, told))
+    answer = await gateway.http.get(f"/runs/triage/{RUN}/events")
+    data = json.loads(parsed(answer.text)[1]["data"])
+    assert (data["payload"], data["carry"], data["wait"]["branches"]) == ([1], 2, 2)
+    assert data["memory"]["thread"] == 2
+    assert (data["memory"]["spent"], data["memory"]["granted"]) == ({"seconds": 1.5}, {"money": 2})
 
 
 @pytest.mark.parametrize(

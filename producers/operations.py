@@ -1,0 +1,350 @@
+"""What an operator asks of a run: one command on the run's partition, and its owner's answer.
+
+Nothing is decided here. Each command has an id, and the owner answers each with one event that has
+this id; the same id again changes nothing and is answered again. So whoever gets no answer asks
+again with the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from surefoot.schemas.payload import digest, strict_json
+from surefoot.state.agent import check_run_id
+from surefoot.state.errors import Unavailable
+from surefoot.state.model import jsonable
+from surefoot.state.ports import Clock, Commands, RunReader, RunView
+from surefoot.state.versions import Version, Versions
+from surefoot.state.views import run_json
+
+#: HTTP status of what a run's owner refuses
+REFUSALS: Mapping[str, int] = {
+    "unknown_run": 404, "unknown_question": 404, "no_such_version": 404, "not_allowed": 403,
+    "too_late": 409, "already_decided": 409, "not_possible": 409, "stale_epoch": 409,
+    "expired": 409, "compensated": 409, "nothing_in_doubt": 409, "bad_payload": 422,
+    "bad_choice": 422, "unknown_step": 422, "mailbox_full": 429,
+}  # fmt: skip
+
+#: events that answer a command; a later one may have a signal's id as well
+_ANSWERS = frozenset({
+    "run.paused", "run.resumed", "run.cancelled", "run.cancelling", "run.retried", "run.resolved",
+    "run.rewound", "signal.received", "approval.decided", "command.repeated", "command.refused",
+})  # fmt: skip
+
+Verb = Literal["pause", "resume", "cancel", "retry", "signal", "approve", "resolve"]
+
+#: exact, and safe wherever ids are shown
+CommandId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,127}$")]
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Note = Annotated[str, Field(max_length=4096)]
+
+
+class _Body(BaseModel):
+    """What may be said with every command."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: CommandId = ""
+    by: Name | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Those of schemas/avro/Command.avsc."""
+        return {"by": self.by}
+
+
+class _Signal(_Body):
+    name: Name
+    payload: Any = None
+
+    def fields(self) -> dict[str, Any]:
+        return super().fields() | {"name": self.name, "payload": strict_json(self.payload)}
+
+
+class _Approve(_Body):
+    question: Name
+    approved: bool
+    note: Note | None = None
+
+    def fields(self) -> dict[str, Any]:
+        said = {"approved": self.approved, "note": self.note}
+        return super().fields() | {"name": self.question, "payload": strict_json(said)}
+
+
+class _Resolve(_Body):
+    choice: Literal["happened", "did_not", "give_up"]
+    result: Any = None
+
+    def fields(self) -> dict[str, Any]:
+        if self.choice != "happened" and self.result is not None:
+            raise ValueError('"result" goes with "choice": "happened" only')
+        return super().fields() | {"name": self.choice, "payload": strict_json(self.result)}
+
+
+BODIES: Mapping[Verb, type[_Body]] = {
+    "pause": _Body, "resume": _Body, "cancel": _Body, "retry": _Body, "signal": _Signal,
+    "approve": _Approve, "resolve": _Resolve,
+}  # fmt: skip
+
+
+def command(verb: Verb, said: Any) -> tuple[str | None, dict[str, Any]]:
+    """(id, other fields) of the command that these JSON values ask for; id None: none is given.
+
+    Raises: ValueError — what is wrong, by the names of the JSON's fields.
+    """
+    try:
+        body = BODIES[verb].model_validate(said)
+    except ValidationError as error:
+        raise ValueError(_told(error)) from None
+    return body.id or None, body.fields()
+
+
+def _told(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, item['loc'])) or 'the body'}: {item['msg']}" for item in error.errors()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a command."""
+
+    id: str
+    #: None: nobody has answered in time; the command is on its way all the same
+    accepted: bool | None
+    #: type of the event that answers it; None: there was none, or none was needed
+    event: str | None = None
+    #: of a refusal
+    code: str | None = None
+    message: str | None = None
+    #: the run as it is now; None: there is none, or it cannot be read just now
+    run: RunView | None = None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that says as much."""
+        if self.accepted is None:
+            return 202
+        return 200 if self.accepted else REFUSALS.get(self.code or "", 409)
+
+    def json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"id": self.id, "accepted": self.accepted}
+        if self.accepted is None:
+            return told | {"hint": "no answer yet: look at the run, or repeat it with the same id"}
+        if not self.accepted:
+            told |= {"code": self.code, "message": self.message}
+        run = run_json(self.run) if self.run is not None else None
+        return told | {"event": self.event, "run": run}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Sends commands and waits for their answers. `send_s` and `answer_s` are how long Kafka and
+    the run's owner may take."""
+
+    commands: Commands
+    reader: RunReader
+    clock: Clock
+    send_s: float
+    answer_s: float
+
+    async def ask(
+        self,
+        agent: str,
+        run_id: str,
+        kind: str,
+        *,
+        command_id: str,
+        **fields: Any,
+    ) -> Reply:
+        """Have a command answered by the owner of its run. `fields`: others of Command.avsc.
+
+        Raises: Unavailable — it may or may not have been sent: ask again with the same id;
+        RecordTooLarge — it was not sent.
+        Under cancellation: like Unavailable.
+        """
+        async with self.reader.answers(agent, run_id) as events:
+            await self.commands.send(
+                agent, run_id, kind, id=command_id, deadline_s=self.send_s, **fields
+            )
+            try:
+                async with asyncio.timeout(self.answer_s):
+                    event = await _answer(events, command_id)
+            except TimeoutError:
+                event = None
+        if event is None:
+            return Reply(id=command_id, accepted=None)
+        run = await self._latest(agent, run_id)
+        refused = event["type"] == "command.refused"
+        return Reply(
+            id=command_id,
+            accepted=not refused,
+            event=event["type"],
+            code=event["name"] if refused else None,
+            message=event["failure"]["message"] if refused else None,
+            run=run,
+        )
+
+    async def _latest(self, agent: str, run_id: str) -> RunView | None:
+        try:
+            return await self.reader.latest(agent, run_id)
+        except Unavailable:
+            return None
+
+    async def rewind(
+        self,
+        versions: Versions,
+        agent: str,
+        run_id: str,
+        seq: int,
+        *,
+        command_id: str,
+        emit: bool,
+        by: str | None = None,
+    ) -> Reply:
+        """Send a run back to its version `seq`, as its history tells it.
+
+        Raises: as `ask`; StateError — part of that version has expired.
+        """
+        run = await self.reader.latest(agent, run_id)
+        lines = await versions.lines(agent, [run_id], lambda number, _step: number == seq)
+        if run is None or run_id not in lines:
+            return _refusal(command_id, "unknown_run", f"agent {agent} has no run {run_id}")
+        line = lines[run_id]
+        if command_id in line.rewinds:
+            return Reply(id=command_id, accepted=True, event="command.repeated", run=run)
+        version = line.versions.get(seq)
+        if version is None:
+            return _refusal(command_id, "no_such_version", no_version(run, seq), run)
+        messages = await versions.messages(agent, run_id, thread_of(version))
+        return await self.ask(
+            agent,
+            run_id,
+            "rewind",
+            command_id=command_id,
+            by=by,
+            **rewind_fields(
+                version,
+                messages,
+                epoch=run.epoch,
+                emit=emit,
+                created_ms=run.created_ms,
+                now_ms=self.clock.now_ms(),
+            ),
+        )
+
+    async def fork(
+        self, versions: Versions, agent: str, run_id: str, seq: int, *, new_id: str
+    ) -> Reply:
+        """Start another run from version `seq` of this one. Its name is the id of the command: the
+        same name again is the same run.
+
+        Raises: as `ask`; StateError — part of that version has expired; ValueError — the name
+        cannot be a run's.
+        """
+        check_run_id(new_id)
+        run = await self.reader.latest(agent, run_id)
+        lines = await versions.lines(agent, [run_id], lambda number, _step: number == seq)
+        if run is None or run_id not in lines:
+            return _refusal(new_id, "unknown_run", f"agent {agent} has no run {run_id}")
+        version = lines[run_id].versions.get(seq)
+        if version is None:
+            return _refusal(new_id, "no_such_version", no_version(run, seq), run)
+        if version.wait is not None:
+            message = (
+                f"version {seq} waits for {version.wait.kind}, and a run cannot begin with that; "
+                "fork an earlier version, or the one after it"
+            )
+            return _refusal(new_id, "not_possible", message, run)
+        there = await self.reader.latest(agent, new_id)
+        if there is not None:
+            if there.input_digest == digest(version.payload):
+                return Reply(id=new_id, accepted=True, event="command.repeated", run=there)
+            return _refusal(new_id, "not_possible", f"there is another run {new_id} already", there)
+        messages = await versions.messages(agent, run_id, thread_of(version))
+        return await self._start(agent, new_id, version, messages)
+
+    async def _start(
+        self, agent: str, run_id: str, version: Version, messages: tuple[bytes, ...]
+    ) -> Reply:
+        async with self.reader.answers(agent, run_id) as events:
+            await self.commands.send(
+                agent, run_id, "start", deadline_s=self.send_s, step=version.step,
+                payload=version.payload, carry=version.carry, memory=_memory(version),
+                messages=list(messages),
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(self.answer_s):
+                    event = await anext(events, None)
+            except TimeoutError:
+                event = None
+        if event is None:
+            return Reply(id=run_id, accepted=None)
+        run = await self._latest(agent, run_id)
+        if event["type"] == "start.ignored":
+            return _refusal(run_id, "not_possible", f"there is another run {run_id} already", run)
+        return Reply(id=run_id, accepted=True, event=event["type"], run=run)
+
+
+async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[str, Any] | None:
+    """The event that answers that command; None when there will be none for us."""
+    async for event in events:
+        if event["id"] == identity and event["type"] in _ANSWERS:
+            return event
+    return None
+
+
+def _refusal(identity: str, code: str, message: str, run: RunView | None = None) -> Reply:
+    return Reply(id=identity, accepted=False, code=code, message=message, run=run)
+
+
+def no_version(run: RunView, seq: int) -> str:
+    """Why a run has no version `seq` to go back to."""
+    if 0 <= seq < run.seq:
+        return (
+            f"version {seq} of {run.run_id} is part of its compensation, or the events that tell "
+            "it have expired"
+        )
+    return f"{run.run_id} has versions 0 to {run.seq}, less the one that ended it; got {seq}"
+
+
+def rewind_fields(
+    version: Version,
+    messages: tuple[bytes, ...],
+    *,
+    epoch: int,
+    emit: bool,
+    created_ms: int,
+    now_ms: int,
+) -> dict[str, Any]:
+    """Fields of the command that sends a run, now in `epoch`, back to that version. A wait begins
+    anew, with as much time as it had; a sleep ends when it would have."""
+    wait, due_ms = version.wait, version.due_ms
+    if wait is not None and due_ms is not None:
+        due_ms = now_ms + due_ms - wait.since_ms
+    return {
+        "epoch": epoch,
+        "emit": int(emit),
+        "seq": version.seq,
+        "step": version.step,
+        "payload": version.payload,
+        "carry": version.carry,
+        "memory": _memory(version),
+        "messages": list(messages),
+        "wait": None if wait is None else jsonable(wait) | {"since_ms": now_ms},
+        "due_ms": due_ms,
+        "created_ms": created_ms,
+    }
+
+
+def _memory(version: Version) -> dict[str, Any] | None:
+    return None if version.memory is None else jsonable(version.memory)
+
+
+def thread_of(version: Version) -> int:
+    """How many messages the run's thread had."""
+    return version.memory.thread if version.memory is not None else 0

@@ -1,0 +1,93 @@
+"""What the commands that look at runs and steer them have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.loader import load_agents
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.terminal import printable
+from surefoot.infra.topics import Topics
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.agent import Agent
+from surefoot.state.errors import ConfigError
+from surefoot.state.explain import clock_time
+from surefoot.state.partitioner import partition_of
+from surefoot.state.topics import AgentTopics
+
+
+def resolve(agent: str) -> tuple[str, Agent | None]:
+    """The name of the agent, and the agent itself when its file is given."""
+    if not agent.endswith(".py"):
+        return agent, None
+    agents = load_agents([Path(agent)])
+    if len(agents) > 1:
+        names = ", ".join(each.name for each in agents)
+        raise ConfigError(f"{agent} defines several agents; name one of them: {names}")
+    return agents[0].name, agents[0]
+
+
+@asynccontextmanager
+async def run_reader(
+    name: str, run_ids: Collection[str] | None = None
+) -> AsyncIterator[KafkaRunReader]:
+    """A reader of that agent's runs; of the partitions of these runs only, when they are given.
+
+    Raises: ConfigError — there is no such agent.
+    """
+    settings = load_settings()
+    await require_agent(name, settings)
+    partitions = (
+        None
+        if run_ids is None
+        else {partition_of(run_id, settings.partitions) for run_id in run_ids}
+    )
+    reader = KafkaRunReader(settings, [name], partitions)
+    await reader.start()
+    try:
+        yield reader
+    finally:
+        await reader.stop()
+
+
+async def require_agent(name: str, settings: Settings) -> None:
+    """Raises ConfigError when no agent of that name has ever had its topics made."""
+    topic = AgentTopics(settings.app, name).state
+    async with Topics(settings) as topics:
+        if not await topics.describe([topic]):
+            raise ConfigError(
+                f"there is no topic {topic}: check the agent's name and SUREFOOT_APP, or run "
+                "`surefoot topics apply`"
+            )
+
+
+def from_json(option: str, text: str) -> Any:
+    """The values of JSON that was typed. Raises ConfigError."""
+    try:
+        return parse_json(text.encode("utf-8", "surrogateescape"))
+    except BadPayload as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:
+    """Rows of text from outside; the column `wraps` may take more than one line."""
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        made.add_column(title, no_wrap=title != wraps)
+    for row in rows:
+        made.add_row(*(printable(cell) for cell in row))
+    return made
+
+
+def told(field: str, value: Any) -> str:
+    """One value as a person reads it, by the name of its field."""
+    if field.endswith("_ms"):
+        return clock_time(value)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,224 @@
+"""Steer runs: one command each, answered by the owner of the run's partition."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import typer
+
+from surefoot.commands.common import resolve, run_reader
+from surefoot.infra import logging
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.kafka_client import KafkaCommands
+from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.settings import load_settings
+from surefoot.infra.terminal import printable
+from surefoot.producers.operations import Operator, Reply, Verb, command
+from surefoot.state.agent import check_run_id
+from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
+
+#: how long Kafka may take to acknowledge a command
+SEND_S = 10.0
+EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
+
+Ask = Callable[[Operator, KafkaRunReader, str], Awaitable[Reply]]
+
+
+def operate(
+    verb: Verb,
+    agent: str,
+    run_id: str,
+    said: Mapping[str, Any],
+    *,
+    command_id: str | None,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Send the command and print what came of it; returns the exit status.
+
+    Raises: ConfigError — nothing was sent; Unavailable — Kafka did not answer, and the message has
+    the id to repeat it with.
+    """
+    identity, fields = _command(verb, _given(said, command_id))
+
+    async def ask(operator: Operator, _: KafkaRunReader, chosen: str) -> Reply:
+        return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
+
+    name, _ = resolve(agent)
+    return _asked(name, run_id, ask, command_id=identity, wait_s=wait_s, as_json=as_json)
+
+
+def approve(
+    agent: str,
+    run_id: str,
+    said: Mapping[str, Any],
+    *,
+    command_id: str | None,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Answer the question that is named, or the one that the run asks now, which is printed."""
+    if said["question"] is None:
+        question = _question(agent, run_id)
+        if question is None:
+            return EXIT_REFUSED
+        typer.echo(f"question {question}", err=True)
+        said = {**said, "question": question}
+    return operate(
+        "approve", agent, run_id, said, command_id=command_id, wait_s=wait_s, as_json=as_json
+    )
+
+
+def _question(agent: str, run_id: str) -> str | None:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, _ = resolve(agent)
+    _check(run_id)
+
+    async def read() -> str | None:
+        async with run_reader(name, [run_id]) as reader:
+            run = await reader.latest(name, run_id)
+            if run is None:
+                typer.echo(f"surefoot: agent {name!r} has no run {run_id!r}", err=True)
+            elif run.wait is None or run.wait.question is None:
+                typer.echo(f"surefoot: run {run_id} asks nothing; it is {run.status}", err=True)
+            else:
+                return run.wait.question
+            return None
+
+    return asyncio.run(read())
+
+
+def rewind(
+    agent: str,
+    run_id: str,
+    seq: int,
+    *,
+    emit: bool,
+    by: str | None,
+    command_id: str | None,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Send the run back to an earlier version of itself."""
+    identity, fields = _command("pause", _given({"by": by}, command_id))  # has an id and `by` too
+    name, _ = resolve(agent)
+
+    async def ask(operator: Operator, reader: KafkaRunReader, chosen: str) -> Reply:
+        return await operator.rewind(
+            reader, name, run_id, seq, command_id=chosen, emit=emit, **fields
+        )
+
+    return _asked(name, run_id, ask, command_id=identity, wait_s=wait_s, as_json=as_json)
+
+
+def fork(
+    agent: str, run_id: str, seq: int, *, new_id: str | None, wait_s: float, as_json: bool
+) -> int:
+    """Start another run from a version of this one."""
+    new = _check(SystemClock().unique() if new_id is None else new_id)
+    name, _ = resolve(agent)
+
+    async def ask(operator: Operator, reader: KafkaRunReader, chosen: str) -> Reply:
+        return await operator.fork(reader, name, run_id, seq, new_id=chosen)
+
+    return _asked(
+        name, run_id, ask, command_id=new, option="--run-id", others=[new], wait_s=wait_s,
+        as_json=as_json,
+    )  # fmt: skip
+
+
+def _given(said: Mapping[str, Any], command_id: str | None) -> dict[str, Any]:
+    given = {key: value for key, value in said.items() if value is not None}
+    return given if command_id is None else given | {"id": command_id}
+
+
+def _command(verb: Verb, given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    try:
+        return command(verb, given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check(run_id: str) -> str:
+    try:
+        return check_run_id(run_id)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _asked(
+    name: str,
+    run_id: str,
+    ask: Ask,
+    *,
+    command_id: str | None,
+    wait_s: float,
+    as_json: bool,
+    option: str = "--id",
+    others: list[str] | None = None,
+) -> int:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    _check(run_id)
+    chosen = SystemClock().unique() if command_id is None else command_id
+
+    async def go() -> Reply:
+        async with operator(name, [run_id, *(others or [])], wait_s) as (one, reader, _):
+            return await ask(one, reader, chosen)
+
+    try:
+        reply = asyncio.run(go())
+    except Unavailable as error:
+        raise Unavailable(f"{error}; repeat it with {option} {chosen}") from error
+    except (RecordTooLarge, StateError) as error:
+        raise ConfigError(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps(reply.json()))
+    else:
+        _tell(name, run_id, reply, option, wait_s)
+    return exit_status(reply)
+
+
+@asynccontextmanager
+async def operator(
+    name: str, run_ids: list[str] | None, wait_s: float
+) -> AsyncIterator[tuple[Operator, KafkaRunReader, KafkaCommands]]:
+    """An operator of that agent's runs, and what it reads and writes with."""
+    clock = SystemClock()
+    async with run_reader(name, run_ids) as reader:
+        commands = KafkaCommands(load_settings(), clock.now_ms)
+        try:
+            one = Operator(
+                commands=commands, reader=reader, clock=clock, send_s=SEND_S, answer_s=wait_s
+            )
+            yield one, reader, commands
+        finally:
+            await commands.stop()
+
+
+def exit_status(reply: Reply) -> int:
+    """0 done, 1 refused, 3 no answer."""
+    if reply.accepted is None:
+        return EXIT_NO_ANSWER
+    return EXIT_DONE if reply.accepted else EXIT_REFUSED
+
+
+def _tell(name: str, run_id: str, reply: Reply, option: str, wait_s: float) -> None:
+    if reply.accepted is None:
+        typer.echo(
+            f"surefoot: no answer in {wait_s:g} s; the command is on its way. Look with `surefoot "
+            f"runs show {name} {run_id}`, or repeat it with {option} {reply.id}",
+            err=True,
+        )
+        return
+    if not reply.accepted:
+        typer.echo(f"surefoot: {reply.code}: {printable(reply.message or '')}", err=True)
+        return
+    run = reply.run
+    now = f"{run.run_id} is {run.status} at step {run.step!r} (seq {run.seq})" if run else run_id
+    typer.echo(f"{reply.event}: {printable(now)}")
+    if option == "--id":
+        typer.echo(f"command {reply.id}")
