@@ -1,0 +1,386 @@
+"""Tools: functions and agents that a model may call, and what it is told of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, overload
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import to_json
+
+from surefoot.agents.messages import ToolCall, clean
+from surefoot.schemas.payload import strict_json
+from surefoot.state.agent import Agent, duration_s
+from surefoot.state.context import Context
+from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+
+#: what all providers accept
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+_CHARS_MIN = 100
+
+#: call: a journaled call; once: at most once; step: in the step itself; child: a run of its own
+Way = Literal["call", "once", "step", "child"]
+
+Parse = Callable[[bytes], Any]
+
+
+class ToolError(Exception):
+    """Raise it from a tool to tell the model what went wrong. From one that is `once`, it also says
+    that the matter is settled: it is recorded, and the call not in doubt."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tool:
+    """What a model may call. Made by `tool` and `agent_tool`."""
+
+    name: str
+    description: str
+    #: JSON schema of the arguments, an object
+    parameters: dict[str, Any]
+    way: Way
+    fn: Callable[..., Any] | None = None
+    agent: Agent | None = None
+    #: tells whether an earlier call has happened, see Context.once
+    probe: Callable[..., Any] | None = None
+    #: a person is asked first; `by` names who may answer, `expires` how long they have
+    approve: bool = False
+    by: Sequence[str] = ()
+    expires: str | float | None = None
+    #: how much of its result the model is told, in characters
+    chars_max: int
+    #: makes of the model's JSON what the function, or the agent, takes
+    parse: Parse = field(repr=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, as it was before it was a tool."""
+        if self.fn is None:
+            raise TypeError(f"tool {self.name!r} is an agent; start a run of it")
+        return self.fn(*args, **kwargs)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the model is told of it."""
+        return {
+            "name": self.name, "description": self.description, "parameters": self.parameters
+        }  # fmt: skip
+
+    def read(self, call: ToolCall) -> Any:
+        """The arguments, as the function takes them.
+
+        Raises: ToolError — in words for the model.
+        """
+        if isinstance(call.arguments, str):
+            raise ToolError("the arguments are not a JSON object")
+        try:
+            return self.parse(strict_json(call.arguments))
+        except ValidationError as error:
+            raise ToolError(_in_words(error)) from error
+
+    @cached_property
+    def body(self) -> Callable[[ToolCall], Any]:
+        """What ctx.call and ctx.once call: sync when the function is. Gives text.
+
+        Raises: ToolError for whatever the function raises; not for TerminalError and
+        RetryableError; of a tool that is `once` only for a ToolError.
+        """
+        fn, errors = self.fn, _definite if self.way == "once" else _any
+        assert fn is not None
+        if inspect.iscoroutinefunction(inspect.unwrap(fn)):
+
+            async def body(call: ToolCall) -> Any:
+                given = self.read(call)
+                with errors():
+                    value = await fn(**given)
+                return self.text(value)
+
+            return body
+
+        def body_in_thread(call: ToolCall) -> Any:
+            given = self.read(call)
+            with errors():
+                value = fn(**given)
+            return self.text(value)
+
+        return body_in_thread
+
+    @cached_property
+    def look(self) -> Callable[[ToolCall], Any] | None:
+        """The probe, as ctx.once takes it."""
+        probe = self.probe
+        if probe is None:
+            return None
+
+        async def look(call: ToolCall) -> Any:
+            told = probe(**self.read(call))
+            told = await told if inspect.isawaitable(told) else told
+            return told if told is None or isinstance(told, bool) else self.text(told)
+
+        return look
+
+    async def in_step(self, ctx: Context, call: ToolCall) -> str:
+        """Run it with the step's own context. What it wants of that is committed with the step.
+
+        Raises: as `body`.
+        """
+        assert self.fn is not None
+        given = self.read(call)
+        with _any():
+            value = self.fn(ctx, **given)
+            return self.text(await value if inspect.isawaitable(value) else value)
+
+    def text(self, value: Any) -> str:
+        """What the model is told of a result: text as it is, all else as JSON; at most `chars_max`
+        characters of it."""
+        text = _text(value)
+        if len(text) <= self.chars_max:
+            return text
+        note = f"\n[cut short: it has {len(text)} characters]"
+        return text[: self.chars_max - len(note)] + note
+
+
+@contextmanager
+def _any() -> Iterator[None]:
+    try:
+        yield
+    except (TerminalError, RetryableError):
+        raise
+    except ToolError as error:
+        raise ToolError(str(error)) from error
+    except Exception as error:
+        raise ToolError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _definite() -> Iterator[None]:
+    try:
+        yield
+    except ToolError as error:
+        raise ToolError(str(error)) from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return clean(value)
+    if value is None:
+        return "done"
+    try:
+        return to_json(value, bytes_mode="base64", inf_nan_mode="constants", fallback=str).decode()
+    except ValueError:  # text that is not even UTF-8, or something that contains itself
+        return clean(str(value))
+
+
+def _in_words(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in found]
+    return "bad arguments: " + "; ".join(told)
+
+
+# Making them ----------------------------------------------------------------------------------
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    once: bool = ...,
+    probe: Callable[..., Any] | None = ...,
+    approve: bool = ...,
+    by: Sequence[str] = ...,
+    expires: str | float | None = ...,
+    chars_max: int = ...,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    once: bool = False,
+    probe: Callable[..., Any] | None = None,
+    approve: bool = False,
+    by: Sequence[str] = (),
+    expires: str | float | None = None,
+    chars_max: int = 50_000,
+) -> Any:
+    """Make a tool of a function with type hints, `async def` or `def` (which runs in a thread). Its
+    name, its docstring and its types are what the model is told.
+
+    It runs as a journaled call: after a crash one that has returned is not called again, one that
+    was in the air is. With `once` it is called at most once; `probe(**arguments)` tells after a
+    crash whether it has happened (see Context.once). With `approve` a person is asked first, and
+    the answer holds for these very arguments. A function whose first parameter is a Context runs in
+    the step itself: what it asks of ctx.outbox, ctx.plan and so on is committed with the step; it
+    is called again when the step is, and a plain `def` must be quick.
+
+    What it raises is told to the model, but for RetryableError (the step is tried again, and the
+    model told when no attempt is left) and TerminalError (the run fails).
+
+    Raises: ConfigError at import when it cannot be a tool.
+    """
+
+    def make(fn: Callable[..., Any]) -> Tool:
+        named = str(name or getattr(fn, "__name__", ""))
+        where = f"tool {named!r}"
+        hints, parameters = _signature(fn, where)
+        in_step = bool(parameters) and hints[parameters[0].name] is Context
+        if in_step and (once or probe is not None):
+            raise ConfigError(f"{where} is given the Context; call ctx.once in it instead")
+        if probe is not None and not once:
+            raise ConfigError(f"{where}: a probe is of use only with once=True")
+        told = description or inspect.getdoc(fn)
+        schema, parse = _from_signature(parameters[in_step:], hints, where)
+        return _checked(
+            Tool(
+                name=named, description=told or "", parameters=schema, fn=fn, probe=probe,
+                way="step" if in_step else "once" if once else "call", approve=approve,
+                by=tuple(by), expires=expires, chars_max=chars_max, parse=parse,
+            )
+        )  # fmt: skip
+
+    return make if fn is None else make(fn)
+
+
+def agent_tool(
+    agent: Agent,
+    *,
+    description: str,
+    name: str | None = None,
+    approve: bool = False,
+    by: Sequence[str] = (),
+    expires: str | float | None = None,
+    chars_max: int = 50_000,
+) -> Tool:
+    """Make a tool of another agent: a call of it is a child run, with the input of its start step
+    as arguments. An input that is no object goes under `input`."""
+    kind = agent.start_step.payload_type
+    schema, parse = _of_type(kind)
+    return _checked(
+        Tool(
+            name=name or agent.name, description=description, parameters=schema, way="child",
+            agent=agent, approve=approve, by=tuple(by), expires=expires, chars_max=chars_max,
+            parse=parse,
+        )
+    )  # fmt: skip
+
+
+def _checked(made: Tool) -> Tool:
+    where = f"tool {made.name!r}"
+    if not _NAME.fullmatch(made.name):
+        raise ConfigError(f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -")
+    if not made.description:
+        raise ConfigError(f"{where}: write a docstring; it is what the model is told of it")
+    duration_s(made.expires)
+    if made.chars_max < _CHARS_MIN:
+        raise ConfigError(
+            f"{where}: chars_max is a number from {_CHARS_MIN}; got {made.chars_max!r}"
+        )
+    return made
+
+
+def _signature(
+    fn: Callable[..., Any], where: str
+) -> tuple[dict[str, Any], list[inspect.Parameter]]:
+    if not inspect.isroutine(fn):
+        raise ConfigError(f"{where} is no function; got {type(fn).__name__}")
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise ConfigError(f"{where}: {error}; declare its types at module level") from error
+    parameters = list(inspect.signature(fn).parameters.values())
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"{where}: {parameter} cannot be told to a model; name each argument")
+        if parameter.name not in hints:
+            raise ConfigError(f"{where}: annotate {parameter.name!r} with its type")
+    return hints, parameters
+
+
+def _from_signature(
+    parameters: Sequence[inspect.Parameter], hints: dict[str, Any], where: str
+) -> tuple[dict[str, Any], Parse]:
+    """(JSON schema, parser) of keyword arguments. The model's fields have names of their own,
+    because an argument may be called as one of BaseModel's methods."""
+    fields: dict[str, Any] = {
+        f"a{number}": (
+            hints[each.name],
+            Field(... if each.default is each.empty else each.default, alias=each.name),
+        )
+        for number, each in enumerate(parameters)
+    }
+    try:
+        model = create_model("arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        schema = model.model_json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigError(f"{where}: its arguments cannot be made of JSON ({error})") from error
+    names = [each.name for each in parameters]
+
+    def parse(data: bytes) -> dict[str, Any]:
+        made = model.model_validate_json(data)
+        return {name: getattr(made, f"a{number}") for number, name in enumerate(names)}
+
+    return _untitled(schema), parse
+
+
+def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
+    """(JSON schema, parser) of one value."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    schema = adapter.json_schema()
+    if schema.get("type") == "object" and "properties" in schema:
+        return _untitled(schema), adapter.validate_json
+    wrapper = create_model("arguments", __config__=ConfigDict(extra="forbid"), input=(kind, ...))
+
+    def parse(data: bytes) -> Any:
+        return getattr(wrapper.model_validate_json(data), "input")  # noqa: B009  (made here)
+
+    return _untitled(wrapper.model_json_schema()), parse
+
+
+def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without the titles that pydantic makes up, which say nothing that the names do not."""
+    schema = {key: value for key, value in schema.items() if key != "title"}
+    for place in ("properties", "$defs"):
+        if place in schema:
+            schema[place] = {name: _untitled(each) for name, each in schema[place].items()}
+    return schema
+
+
+# The plan, as tools ---------------------------------------------------------------------------
+
+
+def plan_tools() -> list[Tool]:
+    """Lets the model keep the run's to-do list: `tools=[search, *plan_tools()]`."""
+    return [tool(plan_add), tool(plan_tick), tool(plan_drop)]
+
+
+def plan_add(ctx: Context, items: list[str]) -> list[dict[str, str]]:
+    """Add items to your plan, in the order in which you will do them. Returns the plan."""
+    for item in items:
+        ctx.plan.add(item)
+    return _plan(ctx)
+
+
+def plan_tick(ctx: Context, item_id: str) -> list[dict[str, str]]:
+    """Say that an item of your plan is done. Returns the plan."""
+    ctx.plan.tick(item_id)
+    return _plan(ctx)
+
+
+def plan_drop(ctx: Context, item_id: str) -> list[dict[str, str]]:
+    """Say that an item of your plan need not be done any more. Returns the plan."""
+    ctx.plan.drop(item_id)
+    return _plan(ctx)
+
+
+def _plan(ctx: Context) -> list[dict[str, str]]:
+    return [{"id": each.id, "text": each.text, "state": each.state} for each in ctx.plan.items]
