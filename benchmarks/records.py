@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 
 from surefoot.schemas.payload import digest
-from surefoot.state.machine import Rules, decide
+from surefoot.state.machine import decide
 from surefoot.state.model import End, Go, Record, Returned, Start, State, Work
 from surefoot.state.topics import AgentTopics
+from surefoot.state.turn import Rules
 from surefoot.state.wire import Wire
 
 AGENT = "bench"

@@ -43,8 +43,6 @@ class Step:
     partition: int
     #: epoch ms: when its transaction's records were handed to the client
     at_ms: int
-    #: the transaction that committed it
-    txn: bytes
 
 
 async def create_topics(settings: Settings) -> None:
@@ -164,10 +162,15 @@ async def start_runs(settings: Settings, count: int, steps: int) -> None:
 @asynccontextmanager
 async def events_reader(settings: Settings) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer at the beginning of every partition of the events; sees what is committed."""
+    async with _reader(settings, AgentTopics(settings.app, AGENT).events) as consumer:
+        yield consumer
+
+
+@asynccontextmanager
+async def _reader(settings: Settings, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
     async with AIOKafkaConsumer(
         **settings.kafka(), isolation_level="read_committed", enable_auto_commit=False
     ) as consumer:
-        topic = AgentTopics(settings.app, AGENT).events
         places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
         consumer.assign(places)
         for place in places:
@@ -182,11 +185,22 @@ async def written(reader: AIOKafkaConsumer) -> int:
 
 async def all_steps(reader: AIOKafkaConsumer) -> list[Step]:
     """Every step committed so far, in order within each partition."""
+    return [step for record in await _all(reader) if (step := step_of(record)) is not None]
+
+
+async def transactions(settings: Settings) -> int:
+    """How many transactions have moved a run, or recorded something for one."""
+    async with _reader(settings, AgentTopics(settings.app, AGENT).state) as reader:
+        headers = [dict(record.headers) for record in await _all(reader)]
+    return len({each["sf-txn"] for each in headers if "sf-run" in each})
+
+
+async def _all(reader: AIOKafkaConsumer) -> list[Any]:
     ends = await reader.end_offsets(reader.assignment())
-    found: list[Step] = []
+    found: list[Any] = []
     while any([await reader.position(place) < end for place, end in ends.items()]):
         for records in (await reader.getmany(timeout_ms=200)).values():
-            found += filter(None, map(step_of, records))
+            found += records
     return found
 
 
@@ -200,7 +214,6 @@ def step_of(record: Any) -> Step | None:
         seq=event["seq"],
         partition=record.partition,
         at_ms=record.timestamp,
-        txn=dict(record.headers)["sf-txn"],
     )
 
 

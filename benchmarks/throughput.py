@@ -28,6 +28,7 @@ from benchmarks.site import (
     process,
     quantile,
     start_runs,
+    transactions,
     written,
 )
 from surefoot.infra.settings import Settings
@@ -70,7 +71,7 @@ async def measure(
         "in_flight": settings.in_flight,
         "runs": runs,
         "steps": len(steps),
-        "steps_per_transaction": len(steps) / len({step.txn for step in steps}),
+        "steps_per_transaction": len(steps) / await transactions(settings),
         **_rate(steps),
         **_latency(steps),
         **_cost(samples, len(steps)),

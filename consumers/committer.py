@@ -25,7 +25,7 @@ from surefoot.state.errors import (
     RecordTooLarge,
     Unavailable,
 )
-from surefoot.state.machine import Rules, decide
+from surefoot.state.machine import decide
 from surefoot.state.model import (
     Entries,
     Entry,
@@ -52,6 +52,7 @@ from surefoot.state.ports import (
 from surefoot.state.progress import Progress
 from surefoot.state.store import RunStore
 from surefoot.state.topics import dead_topic
+from surefoot.state.turn import Rules
 from surefoot.state.wire import Wire
 
 log = structlog.get_logger(__name__)

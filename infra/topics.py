@@ -14,8 +14,8 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.machine import pool_agent_name
 from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec
+from surefoot.state.turn import pool_agent_name
 
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"

@@ -18,9 +18,9 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 
 from surefoot.schemas.payload import BadPayload, load
 from surefoot.state.errors import ConfigError
-from surefoot.state.machine import Rules, pool_agent_name
 from surefoot.state.model import Amount, Amounts
 from surefoot.state.retry import Retry
+from surefoot.state.turn import Rules, pool_agent_name
 
 _AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from surefoot import Context
 from surefoot.schemas.codec import encode
-from surefoot.state.machine import Rules, decide
+from surefoot.state.machine import decide
 from surefoot.state.model import (
     NO_MEMORY,
     Entry,
@@ -26,6 +26,7 @@ from surefoot.state.model import (
     jsonable,
 )
 from surefoot.state.ports import Piece
+from surefoot.state.turn import Rules
 from surefoot.state.wire import decode_entry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from surefoot.state.machine import Rules, decide
+from surefoot.state.machine import decide
 from surefoot.state.model import (
     Await,
     Branch,
@@ -33,6 +33,7 @@ from surefoot.state.model import (
     TaskRecord,
     Work,
 )
+from surefoot.state.turn import Rules
 
 NOW = 1_700_000_000_000
 STEPS = frozenset({"a", "b", "c", "pooled", "undo", "sorry"})

@@ -73,6 +73,24 @@ async def test_a_join_runs_once_with_all_results_in_the_order_of_the_branches(
         await kafka.check_history(agent)
 
 
+async def test_a_thousand_branches_on_four_workers_are_joined_once_with_each_result(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = forking(agent_name, 1_000)
+    async with cluster(bootstrap, app, agent, partitions=4) as kafka:
+        for slot in range(4):
+            await kafka.work(agent, slot=slot, ready=False)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "completed", timeout_s=120.0)
+        expected = ",".join(str(number * 10) for number in range(1_000))
+        assert await result(kafka, agent, "r") == f'[[{expected}],"c"]'.encode()
+        events = await kafka.events(agent)
+        finished = [event["name"] for event in events if event["type"] == "child.finished"]
+        assert sorted(finished) == sorted(f"r~1~{number}" for number in range(1_000))
+        assert names(await kafka.events(agent, "r")).count("wait.over") == 1
+        await kafka.check_history(agent)
+
+
 async def test_a_limit_keeps_the_rest_back_until_a_branch_is_over(
     bootstrap: str, app: str, agent_name: str
 ) -> None:

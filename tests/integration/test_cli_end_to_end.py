@@ -263,3 +263,42 @@ def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: P
         lambda: "sample tracker got POST" in dev.said(), timeout_s=60, what="the comment to arrive"
     )
     assert dev.stop(signal.SIGINT) == 0
+
+
+POOLED = """
+from surefoot import Agent, Context, Done, Next
+
+studio = Agent("studio")
+
+
+@studio.step
+async def prepare(ctx: Context, prompt: str) -> Next:
+    return Next(render, prompt)
+
+
+@studio.step(pool="gpu", concurrency=2)
+async def render(ctx: Context, prompt: str) -> Done:
+    return Done(f"a picture of {prompt}")
+"""
+
+
+def test_a_pool_is_a_group_of_workers_of_its_own(cli: Cli, tmp_path: Path, app: str) -> None:
+    file = tmp_path / "studio.py"
+    file.write_text(POOLED)
+    assert f"created {app}.studio.gpu.commands" in cli.ok("topics", "apply", str(file))
+    unknown = cli.run("worker", str(file), "--pool", "tpu")
+    assert unknown.returncode == 2
+    assert "there are: gpu" in unknown.stderr
+    worker = cli.start("worker", str(file))
+    worker.wait_for("worker_ready")
+    run_id = cli.ok("runs", "start", str(file), "--payload", '"a cat"').strip()
+
+    def shown() -> dict[str, Any]:
+        found = cli.run("runs", "show", "studio", run_id, "--json")
+        return json.loads(found.stdout) if found.returncode == 0 else {}
+
+    until_sync(lambda: shown().get("status") == "waiting", what="the run to wait for its pool")
+    assert shown()["wait"]["kind"] == "pool"
+    pool = cli.start("worker", str(file), "--pool", "gpu")
+    until_sync(lambda: shown().get("result") == "a picture of a cat", what="the picture")
+    assert pool.stop() == worker.stop() == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
-from surefoot.state.machine import TABLE, Rules, decide
+from surefoot.state.machine import TABLE, decide
 from surefoot.state.model import (
     TERMINAL,
     Amount,
@@ -58,6 +58,7 @@ from surefoot.state.outcome import encode_outcome
 from surefoot.state.ports import In, Out
 from surefoot.state.store import RunStore
 from surefoot.state.topics import AgentTopics
+from surefoot.state.turn import Rules
 from surefoot.state.wire import Wire
 from tests.decisions import entries_after
 

@@ -229,8 +229,8 @@ def test_every_refusal_has_its_status(code: str, status: int) -> None:
 
 def test_every_refusal_of_the_machine_has_a_status() -> None:
     """By its source: the codes are the first arguments of what it raises."""
-    source = Path(machine.__file__).read_text()
-    codes = set(re.findall(r'_Refused\(\s*"(\w+)"', source)) - {"stale"}
+    sources = [path.read_text() for path in Path(machine.__file__).parent.glob("*.py")]
+    codes = set(re.findall(r'\bRefused\(\s*"(\w+)"', "".join(sources))) - {"stale"}
     assert codes == REFUSALS.keys()
 
 

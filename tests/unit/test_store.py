@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefoot.schemas.codec import decode
-from surefoot.state.machine import Rules, decide
+from surefoot.state.machine import decide
 from surefoot.state.model import (
     Amount,
     Cancel,
@@ -24,6 +24,7 @@ from surefoot.state.model import (
 from surefoot.state.ports import In
 from surefoot.state.store import RunStore
 from surefoot.state.topics import APPLIED_KEY, AgentTopics
+from surefoot.state.turn import Rules
 from surefoot.state.wire import Wire
 
 JOURNALED: tuple[EntryKind, ...] = ("call", "reserved", "intent", "partial")

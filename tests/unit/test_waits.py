@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from surefoot.state import waits
-from surefoot.state.machine import SIGNALS_KEPT
 from surefoot.state.model import (
     Answer,
     Await,
@@ -26,6 +25,7 @@ from surefoot.state.model import (
     Spawn,
     TimedOut,
 )
+from surefoot.state.waiting import SIGNALS_KEPT
 from surefoot.state.wire import COMMAND_ID_MAX
 from tests.decisions import (
     FAILURE,
