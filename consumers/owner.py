@@ -706,7 +706,10 @@ class Owner:
         old = self._store.expired(now_ms - self._limits.dedup_window_ms)
         if now_s >= self._look_for_old_s:
             self._look_for_old_s = now_s + 60.0
-            old += self._store.early(now_ms - self._limits.early_signals_ms)
+            early = self._store.early(now_ms - self._limits.early_signals_ms)
+            for run_id in early:
+                self._logger.warning("early_signals_expired", run_id=run_id)
+            old += early
         for run_id in old:
             keys = list(self._store.keys(run_id))
             self._store.forget(run_id)

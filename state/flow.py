@@ -36,10 +36,11 @@ def go_on(turn: Turn, run: Run, *, task: bool = True) -> Run:
     if short is not None:
         return overspent(turn, run, short, f"the run has used up its {short}")
     if run.due_ms is not None:
-        return turn.moved(run, status="waiting")
+        return run if run.status == "waiting" else turn.moved(run, status="waiting")
     pool = turn.rules.pools.get(run.step)
     if pool is None:
-        run = turn.moved(run, status="running")
+        if run.status != "running":
+            run = turn.moved(run, status="running")
         if task:
             turn.task(run)
         return run

@@ -640,14 +640,20 @@ class Decision:
     refused: Refusal | None = None
 
 
+#: types of fields that the codec takes as they are
+_AS_IS: Final = frozenset({type(None), str, int, bytes})
+
+
 def jsonable(value: Any) -> dict[str, Any]:
     """The fields of one of these values, as the codec takes them."""
-    return {name: _plain(getattr(value, name)) for name in value.__slots__}
+    fields = {name: getattr(value, name) for name in value.__slots__}
+    for name, item in fields.items():
+        if type(item) not in _AS_IS:
+            fields[name] = _plain(item)
+    return fields
 
 
 def _plain(item: Any) -> Any:
-    if item is None or isinstance(item, str | int | bytes):
-        return item
     if isinstance(item, tuple):
         return [_plain(each) for each in item]
     return jsonable(item) if is_dataclass(item) else item

@@ -50,18 +50,20 @@ SIGNALS_KEPT = 1_000
 def returned(turn: Turn, run: Run, event: Returned) -> Run:
     """The step is committed: what becomes of the run is what its body returned."""
     before = run
-    follow = turn.moved(
-        run,
-        status="paused" if run.status == "paused" else "running",
-        version=event.version or run.version,
-        seq=run.seq + 1,
-        attempt=0,
-        due_ms=None,
-        wait=None,
-        failure=None,
-        carry=event.carry,
-        memory=_remembered(turn, run, event),
-    )
+    changes: dict[str, Any] = {
+        "status": "paused" if run.status == "paused" else "running",
+        "version": event.version or run.version,
+        "seq": run.seq + 1,
+        "attempt": 0,
+        "due_ms": None,
+        "wait": None,
+        "failure": None,
+        "carry": event.carry,
+        "memory": _remembered(turn, run, event),
+    }
+    if isinstance(event.then, Go):
+        changes |= _next_step(turn, run, event.then)
+    follow = turn.moved(run, **changes)
     say(turn, run.run_id, run.memory.thread if run.memory else 0, event.messages)
     told: dict[str, Any] = {
         "of": before,
@@ -79,7 +81,6 @@ def returned(turn: Turn, run: Run, event: Returned) -> Run:
         case HandOver():
             return _hand_over(turn, follow, event.then, told)
         case Go():
-            follow = _next_step(turn, follow, event.then)
             turn.tell(follow, "step.completed", version=True, **told)
             return go_on(turn, follow)
         case Await():
@@ -125,14 +126,15 @@ def say(turn: Turn, run_id: str, first: int, messages: tuple[bytes, ...]) -> Non
         )  # fmt: skip
 
 
-def _next_step(turn: Turn, run: Run, go: Go) -> Run:
+def _next_step(turn: Turn, run: Run, go: Go) -> dict[str, Any]:
+    """What changes in a run that goes on with another step, now or later."""
     due_ms = go.at_ms
     if go.after_ms is not None:
         due_ms = turn.now_ms + go.after_ms
-    run = replace(run, step=go.step, payload=go.payload, due_ms=due_ms)
-    if due_ms is None or run.status == "paused":
-        return run
-    return replace(run, status="waiting")
+    changes: dict[str, Any] = {"step": go.step, "payload": go.payload, "due_ms": due_ms}
+    if due_ms is not None and run.status != "paused":
+        changes["status"] = "waiting"
+    return changes
 
 
 def raised(turn: Turn, run: Run, event: Raised) -> Run:
