@@ -405,6 +405,7 @@ def replay(
     replay_id: Annotated[
         str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
     ] = None,
+    wait_s: Wait = 30.0,
 ) -> None:
     """Go through a stretch of an agent's partitions again, after an incident.
 
@@ -417,7 +418,7 @@ def replay(
         go_through(
             Wanted(
                 agent=agent, start=start, end=end, partition=partition, topic=topic, mode=mode,
-                step=step, effects=effects, dry_run=dry_run, replay_id=replay_id,
+                step=step, effects=effects, dry_run=dry_run, replay_id=replay_id, wait_s=wait_s,
             )
         )
     )  # fmt: skip

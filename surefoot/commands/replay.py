@@ -21,9 +21,6 @@ from surefoot.producers.replay import Replay, Row, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.ports import InputKind
 
-#: how long the owner of a run may take to answer
-_ANSWER_S = 30.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -39,6 +36,8 @@ class Wanted:
     effects: Literal["suppress", "re-emit"]
     dry_run: bool
     replay_id: str | None
+    #: how long the owner of a run may take to answer, in seconds
+    wait_s: float
 
 
 def replay(wanted: Wanted) -> int:
@@ -65,7 +64,7 @@ def replay(wanted: Wanted) -> int:
     partitions = range(settings.partitions) if wanted.partition is None else [wanted.partition]
 
     async def go() -> int:
-        async with operator(name, None, _ANSWER_S) as (one, reader, commands):
+        async with operator(name, None, wanted.wait_s) as (one, reader, commands):
             source = KafkaStretch(settings, name, commands)
             try:
                 pieces = await source.pieces(stretch, partitions, wanted.topic)

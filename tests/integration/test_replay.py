@@ -165,7 +165,7 @@ async def test_a_rerun_without_an_owner_says_which_runs_gave_no_answer(
     await finished(kafka, "r1")
     await worker.drain()
     args = ("--from", begun, "--mode", "rerun", "--id", "fix-8")
-    told = await replayed(cli, *args, status=3)
+    told = await replayed(cli, *args, "--wait", "2", status=3)
     assert told[-1].endswith("0 sent back, 0 skipped, 0 refused, 1 without an answer")
     await kafka.work(ops)
     told = await replayed(cli, *args)
