@@ -355,6 +355,7 @@ class Owner:
         if run.status != "running" or start.messages:
             self._submit(start.run_id, start, source)
         elif self.agent.ordered and not self._lane_is_free(start.run_id):
+            self._keep_head(start.run_id)
             self._flights[start.run_id] = flight = Flight(run=run, pending=(start,))
             flight.sources.append(source)
             self._decided(flight, Queue())
@@ -597,6 +598,14 @@ class Owner:
         lane.append(run_id)
         return lane[0] == run_id
 
+    def _keep_head(self, run_id: str) -> None:
+        """Commit the start of the lane's first run no later than that of one behind it: who takes
+        the partition over would else find the one behind alone, and begin it first."""
+        head = self._flights.get(self._lanes[affinity(run_id)][0])
+        if head is not None and head.pending:
+            pending, head.pending = head.pending, ()
+            self._add(Item(sources=(), run_id=head.run.run_id, inputs=pending))
+
     def _leave_lane(self, run_id: str) -> None:
         name = affinity(run_id)
         lane = self._lanes.get(name)
@@ -654,16 +663,17 @@ class Owner:
     def _reconcile(self, moved: Moved) -> None:
         """Have in flight what the run, as it is now, asks for, and nothing else."""
         before, run = moved.before, moved.after
+        if run is None:
+            return  # its start, if that is in flight, is still to be decided
         flight = self._flights.get(moved.run_id)
         if flight is not None:
-            parked = run is not None and run.status == "paused" and flight.call is None
+            parked = run.status == "paused" and flight.call is None
             if flight.holds(run) and not (parked and flight.item is None):
-                assert run is not None
                 flight.run = run
             else:
                 self._drop(flight)
                 flight = None
-        if run is None or run is before:
+        if run is before:
             return
         if before is None or (before.status, before.due_ms) != (run.status, run.due_ms):
             self._arm(run)
