@@ -73,6 +73,8 @@ class Item:
     inputs: tuple[Input, ...] = ()
     #: records that move no run, given their headers
     outs: Callable[[Headers], list[Out]] | None = None
+    #: it answers somebody's command, which is not to be answered again
+    answers: bool = False
     #: called once it is committed, with why it moved nothing, if that is so
     on_done: Callable[[Refusal | None], None] | None = None
     refused: Refusal | None = field(default=None, init=False)
@@ -119,6 +121,10 @@ class Committer:
         self.progress: dict[InputKind, Progress] = {}
         #: a commit is under way whose outcome is not known yet
         self.busy = False
+        #: offsets of commands that have been answered, although an earlier record is in work
+        self.answered: set[int] = set()
+        #: commands below this offset were answered before somebody set the group's offset back
+        self._answered_below = 0
         self._rules = rules
         self._partition = partition
         self._log = log
@@ -159,6 +165,10 @@ class Committer:
                     start=starts[kind],
                 )  # fmt: skip
         self.progress = {kind: Progress(starts[kind] or 0) for kind in INPUT_KINDS}
+        self.answered = set(self.store.answered)
+        group, state = committed["commands"], self.store.applied.get("commands")
+        if group is not None and state is not None and group < state:
+            self._answered_below = state
         self._committed = {kind: o for kind, o in committed.items() if o is not None}
         return starts
 
@@ -194,6 +204,11 @@ class Committer:
         finally:
             self.busy = False
 
+    def was_answered(self, offset: int) -> bool:
+        """Whether that command has been answered, before a takeover or a reset of offsets had it
+        read again. Commands may not be taken twice: what was refused then could be legal now."""
+        return offset < self._answered_below or offset in self.answered
+
     async def commit_offsets(self) -> None:
         """With nothing else to commit: the offsets, if they have moved."""
         if self._offsets(()) != self._committed:
@@ -213,7 +228,8 @@ class Committer:
         outs, drafts = self._build(batch, txn)
         offsets = self._offsets([*earlier, *batch])
         applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
-        outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),)))
+        answered = self._answered_after([*earlier, *batch], offsets["commands"])
+        outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),), answered))
         assert self._ownership is not None
         try:
             self._state_position = await self._ownership.commit(outs, offsets)
@@ -226,6 +242,7 @@ class Committer:
             if not await self._settle(batch, txn):
                 return [], []
         self._committed.update(offsets)
+        self.answered = answered
         return batch, [self._remember(draft) for draft in drafts]
 
     def _remember(self, draft: _Draft) -> Moved:
@@ -333,6 +350,10 @@ class Committer:
             kind, offset = item.sources[0]
             source = f"{getattr(self._wire.topics, kind)}/{self._partition}/{offset}".encode()
         return (("sf-txn", txn), ("sf-src", source))
+
+    def _answered_after(self, batch: Sequence[Item], watermark: int) -> set[int]:
+        new = {offset for item in batch if item.answers for _, offset in item.sources}
+        return {offset for offset in self.answered | new if offset >= watermark}
 
     def _offsets(self, batch: Sequence[Item]) -> dict[InputKind, int]:
         done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}

@@ -33,6 +33,7 @@ from surefoot.schemas.payload import digest
 from surefoot.state.agent import Agent
 from surefoot.state.machine import decide, ignored_start
 from surefoot.state.model import (
+    OPERATIONS,
     Failure,
     Forward,
     Input,
@@ -53,6 +54,9 @@ from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log
 from surefoot.state.retry import delay_ms
 from surefoot.state.store import RunStore
 from surefoot.state.wire import Wire, decode_command, decode_task, input_of, memory_of, parent_of
+
+#: so many answered commands may stand above the lowest record in work, before it is let go
+ANSWERED_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +296,9 @@ class Owner:
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
             return self._dead(source, record, failure)
+        if isinstance(event, OPERATIONS) and self._committer.was_answered(record.offset):
+            self._committer.progress["commands"].done(record.offset)
+            return None
         if event is not None:
             self._submit(run_id, event, source)
             return None
@@ -549,7 +556,12 @@ class Owner:
         pending: tuple[Input, ...] = ()
         if flight is not None:
             pending, flight.pending = flight.pending, ()
-        self._add(Item(sources=sources, run_id=run_id, inputs=(*pending, event), on_done=on_done))
+        self._add(
+            Item(
+                sources=sources, run_id=run_id, inputs=(*pending, event), on_done=on_done,
+                answers=isinstance(event, OPERATIONS),
+            )
+        )  # fmt: skip
 
     def _quarantine(self, run: Run, failure: Failure) -> None:
         self._logger.error("run_attention", run_id=run.run_id, code=failure.code)
@@ -581,8 +593,9 @@ class Owner:
         if now_s < self._look_for_long_s:
             return
         self._look_for_long_s = now_s + self._limits.forward_after_s / 30
+        pressing = len(self._committer.answered) > ANSWERED_MAX
         for flight in self._flights.values():
-            old = now_s - flight.since_s >= self._limits.forward_after_s
+            old = pressing or now_s - flight.since_s >= self._limits.forward_after_s
             if flight.call is not None and flight.item is None and flight.sources and old:
                 flight.since_s = now_s
                 sources, flight.sources = flight.sources, []

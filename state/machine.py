@@ -15,13 +15,14 @@ its step when that time has come, and the outcome is applied to the waiting run 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, assert_never, get_args
+from typing import Final, assert_never
 
 from surefoot.state import waits
 from surefoot.state.flow import go_on, overspent, park, tell_parent
 from surefoot.state.model import (
     COMMANDS_KEPT,
     NO_MEMORY,
+    OPERATIONS,
     TERMINAL,
     Answer,
     Cancel,
@@ -64,7 +65,6 @@ from surefoot.state.waiting import (
     timed_out,
 )
 
-_OPERATIONS: Final = get_args(Operation)
 _ENDS: Final[frozenset[Status | None]] = frozenset(TERMINAL)
 _ON: Final[frozenset[Status | None]] = frozenset({"running", "waiting"})
 _PARKED: Final[frozenset[Status | None]] = frozenset({"paused"})
@@ -117,7 +117,7 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
     turn = Turn(rules, dict(state.entries), now_ms)
     status = run.status if run is not None else None
     try:
-        if isinstance(event, _OPERATIONS) and _repeated(run, state, event):
+        if isinstance(event, OPERATIONS) and _repeated(run, state, event):
             turn.tell(run, "command.repeated", id=event.id, by=event.by)
             return Decision(run, tuple(turn.records))
         if isinstance(event, Answer) and run is not None:
@@ -126,12 +126,12 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
             raise illegal(status, event)
         after = _apply(turn, run, event)
     except Refused as error:
-        if not isinstance(event, _OPERATIONS):
+        if not isinstance(event, OPERATIONS):
             return Decision(run, refused=error.refusal)
         turn = Turn(rules, {}, now_ms)
         turn.refuse(run, event, error.refusal)
         return Decision(run, tuple(turn.records), error.refusal)
-    if after is not None and isinstance(event, _OPERATIONS):
+    if after is not None and isinstance(event, OPERATIONS):
         kept = (*after.commands, event.id)[-COMMANDS_KEPT:]
         after = replace(after, commands=kept)
     return Decision(after, tuple(turn.records))

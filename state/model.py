@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 Status = Literal[
     "pending", "running", "waiting", "paused", "attention", "completed", "failed", "cancelled"
@@ -531,6 +531,7 @@ class Rewind:
 
 
 Operation = Signal | Answer | Pause | Resume | Cancel | RetryRun | Resolve | Rewind
+OPERATIONS: Final = get_args(Operation)
 Input = (
     Start
     | Queue

@@ -76,13 +76,15 @@ class RunStore:
         self.broken: dict[str, str] = {}
         #: input offsets (next to read) that the state includes
         self.applied: dict[str, int | None] = {}
+        #: offsets of commands from there on that have been answered
+        self.answered: frozenset[int] = frozenset()
         self._with_bad_entries: set[str] = set()
 
     def apply(self, records: Iterable[In]) -> None:
         """Take in committed records of the state topic, in the order of their offsets."""
         for record in records:
             if record.key == APPLIED_KEY:
-                self.applied = decode_applied(record.value)
+                self.applied, self.answered = decode_applied(record.value)
             elif record.key is not None and not record.key.startswith(b"@"):
                 run_id, slot = split_key(record.key)
                 if slot is None:

@@ -6,6 +6,7 @@ check it: which transaction, which input it answers, which run and step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,9 +103,22 @@ class Wire:
                 told = dead_headers(failure.code, failure.message, record.attempts, record.run_id)
                 return Out(dead_topic(self.app), 0, key, value, (*headers, *told))
 
-    def applied(self, offsets: dict[str, int | None], partition: int, headers: Headers) -> Out:
-        """The record that says up to where the inputs have been applied."""
-        return Out(self.topics.state, partition, APPLIED_KEY, encode("Applied", offsets), headers)
+    def applied(
+        self,
+        offsets: dict[str, int | None],
+        partition: int,
+        headers: Headers,
+        answered: Iterable[int] = (),
+    ) -> Out:
+        """The record that says up to where the inputs have been applied, and which commands from
+        there on have been answered."""
+        return Out(
+            self.topics.state,
+            partition,
+            APPLIED_KEY,
+            encode("Applied", offsets | {"answered": sorted(answered)}),
+            headers,
+        )
 
     def tombstone(self, key: bytes, partition: int, headers: Headers) -> Out:
         """Forget a run whose dedup window is over, or one of its entries."""
@@ -288,12 +302,15 @@ def _amounts(items: list[dict[str, Any]]) -> tuple[Amount, ...]:
     return tuple(Amount(**item) for item in items)
 
 
-def decode_applied(value: bytes | None) -> dict[str, int | None]:
-    """Next offsets to read by input; none known when the record is unreadable."""
+def decode_applied(value: bytes | None) -> tuple[dict[str, int | None], frozenset[int]]:
+    """(next offsets to read by input, offsets of answered commands from there on); none known when
+    the record is unreadable."""
     try:
-        return decode(value, "Applied")[1]
+        fields = decode(value, "Applied")[1]
     except UndecodableError:
-        return {}
+        return {}, frozenset()
+    answered = frozenset(fields.pop("answered"))
+    return fields, answered
 
 
 def decode_command(record: In) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from surefoot import (
     all_of,
     n_of,
 )
+from surefoot.state.wire import command_out
 from tests.harness import Cluster, cluster, names
 from tests.waiting import until
 
@@ -370,6 +371,46 @@ async def test_pausing_lets_the_running_step_in_and_goes_no_further_until_resume
         ] == ["command.repeated", "run.resumed"]
         await kafka.until_status(agent, "r", "completed")
         await kafka.check_history(agent)
+
+
+@pytest.mark.parametrize("how", ["killed", "offsets set back"])
+async def test_a_command_that_is_read_again_is_not_taken_again(
+    bootstrap: str, app: str, agent_name: str, how: str
+) -> None:
+    """A run in its first step holds the offset back, so that what follows is read once more after a
+    takeover: a resume that changed nothing then must not undo the pause that came after it."""
+    body = Body()
+    agent = body.agent(agent_name, "async")
+    other = waiting_agent(agent_name)
+    agent.step(other.steps["count"].fn)
+    agent.step(other.steps["end"].fn)
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        first = await kafka.work(agent)
+        await kafka.start(agent, "holds")
+        await until(body.began.is_set, what="the step to begin")
+        await kafka.send(
+            command_out(
+                app, 1, agent_name, run_id="r", kind="start", sent_ms=0, step="count", payload=b"0"
+            )
+        )
+        await kafka.until_status(agent, "r", "waiting")
+        for kind, event in (("resume", "command.repeated"), ("pause", "run.paused")):
+            identity = await kafka.tell(agent, "r", kind)
+            assert (await kafka.answer(agent, "r", identity))["type"] == event
+        if how == "killed":
+            await first.vanish()
+            body.let_go.set()
+        else:
+            body.let_go.set()
+            await kafka.until_status(agent, "holds", "completed")
+            await first.drain()
+            await kafka.set_offsets(agent, {("commands", 0): 0, ("tasks", 0): 0})
+        await kafka.work(agent)
+        await kafka.start(agent, "later")
+        await kafka.until_status(agent, ["holds", "later"], "completed")
+        assert await kafka.status(agent, "r") == "paused"
+        told = names(await kafka.events(agent, "r"))
+        assert (told.count("command.repeated"), told.count("run.resumed")) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["async", "swallows", "thread"])

@@ -58,7 +58,7 @@ WAIT: dict[str, Any] = {
 }
 RECORDS: dict[str, dict[str, Any]] = {
     "Amount": AMOUNT,
-    "Applied": {"commands": 4, "tasks": None},
+    "Applied": {"commands": 4, "tasks": None, "answered": [7, 9]},
     "Branch": BRANCH,
     "Checkpoint": {
         "run_id": "gh-1",
@@ -350,11 +350,11 @@ def test_an_enum_number_outside_the_schema_is_undecodable(number: int):
 
 @pytest.mark.parametrize("number", [-1, -2, 2])
 def test_a_union_branch_outside_the_schema_is_undecodable(number: int):
-    good = encode("Applied", {"commands": None, "tasks": None})
+    good = encode("Applied", {"commands": None, "tasks": None, "answered": []})
     more = zigzag(number) + (b"\x02" if number == -1 else b"")
 
     with pytest.raises(UndecodableError):
-        decode(good[:10] + more + b"\x00")
+        decode(good[:10] + more + b"\x00\x00")
 
 
 def test_an_int_that_no_other_avro_reader_would_take_is_undecodable():
