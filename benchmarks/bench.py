@@ -116,7 +116,11 @@ class Bench:
     async def call(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("engine", "calling")
         runs = self._runs("engine")
-        return [await self._throughput(kind, IN_FLIGHT[0], runs) for kind in kinds]
+        return [
+            await self._throughput(kind, in_flight, runs)
+            for in_flight in IN_FLIGHT
+            for kind in kinds
+        ]
 
     async def signal(self) -> dict[str, Any]:
         return await control.signals(

@@ -66,9 +66,11 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float]:
         found["own_thread_steps_per_s"] = (
             executor["engine"]["steps_per_s"] / executor["one_loop"]["steps_per_s"]
         )
-    call = {row["kind"]: row for row in results.get("call", ())}
-    if call:
-        found["call_steps_per_s"] = call["calling"]["steps_per_s"] / call["engine"]["steps_per_s"]
+    calls = {(row["kind"], row["in_flight"]): row for row in results.get("call", ())}
+    for (kind, in_flight), row in calls.items():
+        if kind == "calling":
+            without = calls["engine", in_flight]
+            found[f"call_steps_per_s_{in_flight}"] = row["steps_per_s"] / without["steps_per_s"]
     forks = {row["processes"]: row for row in results.get("fork", ())}
     if forks:
         found["fork_4_over_1"] = forks[4]["branches_per_s"] / forks[1]["branches_per_s"]

@@ -343,6 +343,7 @@ class Committer:
             attempt=run.attempt if run is not None else 0,
         )
         item.inputs = (*starts, Quarantine(failure=failure))
+        item.on_done = None  # it was not done
 
     def _headers(self, item: Item, txn: bytes) -> Headers:
         source = b"timer"

@@ -255,8 +255,8 @@ class Owner:
         return run.step not in self.agent.steps and not mapped
 
     def _arm(self, run: Run) -> None:
-        """Look at the run again when its time has come."""
-        if run.status == "waiting" and run.due_ms is not None:
+        """Look at the run again when its time has come; one of newer code is not for this worker."""
+        if run.status == "waiting" and run.due_ms is not None and run.run_id not in self._held:
             heapq.heappush(self._timers, (run.due_ms, run.run_id))
 
     # Inputs ----------------------------------------------------------------------------------
@@ -388,15 +388,16 @@ class Owner:
 
     def _asked_for(self, source: Source, run_id: str, seq: int, task: In | None) -> None:
         """A record asks for a step: run it, if the run is there and nobody does yet. A task may
-        be read before the answer to its own commit has come; it is then looked at again."""
+        be read before the answer to its own commit has come; it is then looked at again, also when
+        it looks like a copy: the run may have been sent back to the step that is in work."""
         flight = self._flights.get(run_id)
         run = self._store.live.get(run_id)
-        if flight is not None and flight.run.seq == seq:
-            flight.sources.append(source)  # a copy of what asked for the step in work
-        elif flight is None and run is not None and run.seq == seq and self._runnable(run):
+        if flight is None and run is not None and run.seq == seq and self._runnable(run):
             self._queue_run(run, source)
         elif task is not None and self._committer.busy:
             self._early.append(task)
+        elif flight is not None and flight.run.seq == seq:
+            flight.sources.append(source)  # a copy of what asked for the step in work
         else:
             self._committer.progress[source[0]].done(source[1])
             self._logger.debug("task_skipped", run_id=run_id, seq=seq)
@@ -690,7 +691,9 @@ class Owner:
             return
         if before is None or (before.status, before.due_ms) != (run.status, run.due_ms):
             self._arm(run)
-        if self.agent.verifiers and before is not None and before.status != "running":
+        if run.terminal:
+            self._resumed.discard(run.run_id)
+        elif self.agent.verifiers and before is not None and _rests(before):
             self._resumed.add(run.run_id)
         if before is None and run.seq == 0 and run.status == "running" and flight is None:
             self._queue_run(run)
@@ -780,6 +783,11 @@ class Owner:
                 self._executor.give_up(flight.call)
                 self._dispatch.release()
         self._flights.clear()
+
+
+def _rests(run: Run) -> bool:
+    """Whether it is for something from outside to let the run go on."""
+    return run.wait is not None or run.status in ("paused", "attention", "failed")
 
 
 def _work(run: Run) -> Work:

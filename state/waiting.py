@@ -393,7 +393,7 @@ def child_done(turn: Turn, run: Run, event: ChildDone) -> Run:
         raise Refused("stale", "the run does not wait for that child")
     if slot in turn.entries:
         raise Refused("stale", "that child has been told of before")
-    was_started = waits.started(wait, turn.entries)
+    was_started = waits.started(wait, turn.entries) if wait.limit else []
     turn.put(
         Entry(
             run_id=run.run_id, slot=slot, kind="branch", seq=run.seq, epoch=run.epoch,
@@ -401,7 +401,10 @@ def child_done(turn: Turn, run: Run, event: ChildDone) -> Run:
         )
     )  # fmt: skip
     turn.tell(run, "child.finished", name=event.child, failure=event.failure)
-    for index in waits.started(wait, turn.entries):
-        if index not in was_started:
-            turn.records.append(waits.start_child(run, wait, index))
+    if wait.limit:
+        for index in waits.started(wait, turn.entries):
+            if index not in was_started:
+                turn.records.append(waits.start_child(run, wait, index))
+    if event.failure is None and len(turn.entries) < len(wait.branches):
+        return run  # too few to be all: no need to go through them
     return look(turn, run)

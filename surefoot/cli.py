@@ -198,56 +198,31 @@ def runs_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> Non
     raise typer.Exit(0 if commands.list_versions(agent, run_id, as_json=as_json) else 1)
 
 
-@runs.command("pause")
-def runs_pause(
-    agent: AgentName,
-    run_id: RunId,
-    command_id: CommandId = None,
-    by: By = None,
-    wait_s: Wait = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Pause a run: what is running ends, and nothing is run after it until it is resumed."""
-    _operate("pause", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+#: commands that say nothing but themselves
+_PLAIN: dict[Literal["pause", "resume", "cancel", "retry"], str] = {
+    "pause": "Pause a run: what is running ends, and nothing is run after it until it is resumed.",
+    "resume": "Let a paused run go on.",
+    "cancel": "Cancel a run and its children, also in the middle of a step; its compensation is "
+    "run.",
+    "retry": "Try again what failed or needed attention; its attempts are counted anew.",
+}
 
 
-@runs.command("resume")
-def runs_resume(
-    agent: AgentName,
-    run_id: RunId,
-    command_id: CommandId = None,
-    by: By = None,
-    wait_s: Wait = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Let a paused run go on."""
-    _operate("resume", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+def _plain(verb: Literal["pause", "resume", "cancel", "retry"], told: str) -> None:
+    @runs.command(verb, help=told)
+    def operate(
+        agent: AgentName,
+        run_id: RunId,
+        command_id: CommandId = None,
+        by: By = None,
+        wait_s: Wait = 10.0,
+        as_json: Json = False,
+    ) -> None:
+        _operate(verb, agent, run_id, {"by": by}, command_id, wait_s, as_json)
 
 
-@runs.command("cancel")
-def runs_cancel(
-    agent: AgentName,
-    run_id: RunId,
-    command_id: CommandId = None,
-    by: By = None,
-    wait_s: Wait = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Cancel a run and its children, also in the middle of a step; its compensation is run."""
-    _operate("cancel", agent, run_id, {"by": by}, command_id, wait_s, as_json)
-
-
-@runs.command("retry")
-def runs_retry(
-    agent: AgentName,
-    run_id: RunId,
-    command_id: CommandId = None,
-    by: By = None,
-    wait_s: Wait = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Try again what failed or needed attention; its attempts are counted anew."""
-    _operate("retry", agent, run_id, {"by": by}, command_id, wait_s, as_json)
+for _verb, _told in _PLAIN.items():
+    _plain(_verb, _told)
 
 
 @runs.command("signal")

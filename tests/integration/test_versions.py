@@ -198,3 +198,25 @@ async def test_state_that_new_code_cannot_decode_parks_that_run_and_no_other(
         await kafka.work(old)  # rolled back
         await kafka.tell(old, "old", "retry")
         await kafka.until_status(old, "old", "completed")
+
+
+async def test_older_code_does_not_wake_a_run_of_newer_code(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    old = version_1(agent_name)
+    new = version_1(agent_name)
+    new.version = 2
+    async with cluster(bootstrap, app, old, partitions=1) as kafka:
+        worker = await kafka.work(new)
+        await kafka.start(new, "r", b'{"after":"2s"}')
+        await kafka.until_status(new, "r", "waiting")
+        await worker.drain()
+        back = await kafka.work(old)
+        for kind in ("pause", "resume"):
+            await kafka.answer(old, "r", await kafka.tell(old, "r", kind))
+        await kafka.start(old, "later", b'{"after":"2s"}')
+        await kafka.until_status(old, "later", "completed")  # the time of r has come as well
+        assert await kafka.status(old, "r") == "waiting"
+        await back.drain()
+        await kafka.work(new)
+        await kafka.until_status(new, "r", "completed")

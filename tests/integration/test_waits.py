@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,9 @@ from surefoot import (
     all_of,
     n_of,
 )
+from surefoot.consumers.owner import Owner
+from surefoot.infra.kafka_log import KafkaOwnership
+from surefoot.state.ports import In, InputKind, Out
 from surefoot.state.wire import command_out
 from tests.harness import Cluster, cluster, names
 from tests.waiting import until
@@ -411,6 +415,54 @@ async def test_a_command_that_is_read_again_is_not_taken_again(
         assert await kafka.status(agent, "r") == "paused"
         told = names(await kafka.events(agent, "r"))
         assert (told.count("command.repeated"), told.count("run.resumed")) == (1, 0)
+
+
+async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new task is read before the commit that wrote it has been answered, when it still looks
+    like a copy of the task in work."""
+    agent = Agent(agent_name)
+    bodies = 0
+    held = asyncio.Event()
+
+    @agent.step
+    async def first(ctx: Context, payload: int) -> Next:
+        return Next(second, payload)
+
+    @agent.step
+    async def second(ctx: Context, payload: int) -> Done:
+        nonlocal bodies
+        bodies += 1
+        if bodies == 1:
+            held.set()
+            await asyncio.Event().wait()
+        return Done(payload)
+
+    commit, ingest = KafkaOwnership.commit, Owner.ingest
+    asked = asyncio.Event()
+
+    async def late(self: KafkaOwnership, records: Sequence[Out], offsets: Any) -> int:
+        position = await commit(self, records, offsets)
+        if held.is_set() and any(out.topic == kafka.topics(agent).tasks for out in records):
+            await asyncio.wait_for(asked.wait(), 30)
+        return position
+
+    def told(self: Owner, kind: InputKind, record: In) -> None:
+        ingest(self, kind, record)
+        if held.is_set() and kind == "tasks":
+            asked.set()
+
+    monkeypatch.setattr(KafkaOwnership, "commit", late)
+    monkeypatch.setattr(Owner, "ingest", told)
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        await kafka.work(agent)
+        await kafka.start(agent, "r", b"1")
+        await until(held.is_set, what="the second step to be held")
+        await kafka.tell(agent, "r", "rewind", epoch=0, seq=1, step="second", payload=b"2")
+        await kafka.until_status(agent, "r", "completed")
+        assert asked.is_set()
+        assert (await result(kafka, agent, "r"), bodies) == (b"2", 2)
 
 
 @pytest.mark.parametrize("kind", ["async", "swallows", "thread"])

@@ -1,0 +1,84 @@
+"""What whoever waits for a commit is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from surefoot.consumers.committer import Committer, Item
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.memory_broker import MemoryBroker
+from surefoot.infra.memory_log import MemoryGroup, MemoryLog
+from surefoot.state.model import Journaled, Refusal, Start, Work
+from surefoot.state.ports import Assignment
+from surefoot.state.topics import AgentTopics, agent_specs
+from surefoot.state.turn import Rules
+from surefoot.state.wire import Wire
+
+TOPICS = AgentTopics("app", "a")
+START = Start(run_id="r", agent="a", version=1, step="s", payload=b"1", input_digest=b"12345678")
+
+
+@dataclass
+class Owned:
+    """Partition 0, taken over, in memory."""
+
+    committer: Committer
+
+    def add(self, value: bytes, told: list[Refusal | None], *, seq: int = 0) -> None:
+        """A running step wants something kept."""
+        note = Journaled(work=Work(seq=seq, attempt=0), slot="c:x#0", kind="call", value=value)
+        self.committer.add(Item(run_id="r", inputs=(note,), on_done=told.append))
+
+    async def commit(self) -> list[Refusal | None]:
+        """Commit, and tell as the owner does; returns why each item moved nothing."""
+        items, _ = await self.committer.commit()
+        for item in items:
+            if item.on_done is not None:
+                item.on_done(item.refused)
+        return [item.refused for item in items]
+
+
+async def owned(record_bytes: int) -> Owned:
+    clock = SystemClock()
+    broker = MemoryBroker(clock)
+    broker.create(agent_specs("app", "a", 1, 1_000_000))
+    log = MemoryLog(broker=broker, group=MemoryGroup(1), topics=TOPICS, slot=0)
+
+    def changed(change: Assignment) -> None:
+        del change
+
+    async def rebalancing() -> None: ...
+
+    await log.start(changed, rebalancing)
+    await log.poll(0.0)
+    committer = Committer(
+        rules=Rules(agent="a", steps=frozenset({"s"})), partition=0, log=log,
+        wire=Wire("app", TOPICS, 1), clock=clock, record_bytes=record_bytes,
+    )  # fmt: skip
+    await committer.take()
+    committer.add(Item(run_id="r", inputs=(START,)))
+    await committer.commit()
+    return Owned(committer)
+
+
+async def test_what_is_kept_is_told_and_what_is_stale_is_told_as_refused() -> None:
+    it = await owned(100_000)
+    kept: list[Refusal | None] = []
+    stale: list[Refusal | None] = []
+    it.add(b"1", kept)
+    it.add(b"2", stale, seq=5)
+    await it.commit()
+    assert kept == [None]
+    assert [refusal and refusal.code for refusal in stale] == ["stale"]
+    assert it.committer.store.entries["r"]["c:x#0"].value == b"1"
+
+
+async def test_a_step_is_not_told_that_its_record_is_kept_when_its_run_was_parked_instead() -> None:
+    it = await owned(20_000)
+    told: list[Refusal | None] = []
+    it.add(b'"%s"' % (b"x" * 30_000), told)
+    await it.commit()
+    run = it.committer.store.live["r"]
+    assert run.failure is not None
+    assert (run.status, run.failure.code) == ("attention", "too_large")
+    assert told == []
