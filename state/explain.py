@@ -76,7 +76,9 @@ def _next(run: RunView, now_ms: int) -> Iterator[str]:
     wait = run.wait
     if wait is not None:
         yield _waits_for(run, wait, now_ms)
-        if run.due_ms is not None:
+        if run.due_ms is not None and wait.kind == "budget":
+            yield f"even then, step {run.step!r} is not run before {_when(run.due_ms, now_ms)}"
+        elif run.due_ms is not None:
             then = f"step {wait.on_timeout!r} goes on" if wait.on_timeout else "the run fails"
             yield f"without it, {then} at {_when(run.due_ms, now_ms)}"
     elif run.due_ms is not None and run.attempt:

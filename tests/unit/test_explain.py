@@ -116,6 +116,13 @@ def test_a_spent_budget_tells_how_much_of_it_is_used() -> None:
     assert told.do[1] == "surefoot runs approve triage r1 --no --question q2"
 
 
+def test_a_spent_budget_of_a_run_that_was_to_sleep_is_not_a_deadline() -> None:
+    wait = waits("budget", names=("steps",), question="q2")
+    told = why(status="waiting", wait=wait, due_ms=NOW + 90_000)
+    assert told.because[1].startswith("even then, step 'draft' is not run before")
+    assert not any("fails" in because for because in told.because)
+
+
 def test_children_are_counted_and_named() -> None:
     branches = tuple(Branch(agent="writer", step=None, payload=b"1") for _ in range(1000))
     told = why(status="waiting", wait=waits("children", fork=2, limit=10, branches=branches))
