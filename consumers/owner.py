@@ -255,7 +255,7 @@ class Owner:
         return run.step not in self.agent.steps and not mapped
 
     def _arm(self, run: Run) -> None:
-        """Look at the run again when its time has come; one of newer code is not for this worker."""
+        """Look at the run again when its time has come, unless it is held for newer code."""
         if run.status == "waiting" and run.due_ms is not None and run.run_id not in self._held:
             heapq.heappush(self._timers, (run.due_ms, run.run_id))
 
