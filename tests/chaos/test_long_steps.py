@@ -213,7 +213,7 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
         await until(lambda: len(owner._committer) == 1, what="the result of the long step")
         (task,) = await kafka.read(kafka.topics(agent).tasks)
         await kafka.send(Out(task.topic, 0, task.key, task.value))
-        await until(lambda: owner._flights["long"].sources, what="the copy of its task")
+        await until(lambda: owner._early, what="the copy of its task")
         owner._limits = type(owner._limits)(forward_after_s=0.0)
         held.set()
         await kafka.until_status(agent, ("long", "other"), "completed")
