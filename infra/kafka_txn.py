@@ -24,6 +24,7 @@ from aiokafka.errors import (
     RecordListTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
@@ -177,12 +178,18 @@ class TransactionalProducer:
         return ends
 
     async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
-        """Nobody can write to a topic that is not there, however often it is tried."""
-        if producer.client.cluster.partitions_for_topic(topic):
+        """Nobody can write to a topic that is not there, however often it is tried. Only a broker
+        can say so: to aiokafka every topic is unknown while none answers."""
+        client = producer.client
+        if client.cluster.partitions_for_topic(topic):
             return
         try:
-            await producer.client._wait_on_metadata(topic)
+            await client._wait_on_metadata(topic)
         except UnknownTopicOrPartitionError as error:
+            answer = await client.send(client.get_random_node(), MetadataRequest([topic]))
+            codes = [told[0] for told in answer.topics if told[1] == topic]
+            if codes != [UnknownTopicOrPartitionError.errno]:
+                raise
             raise NoSuchTopic(
                 f"there is no topic {topic}: check the agent's name, or run "
                 "`surefoot topics apply` for that agent"

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.kafka_txn import TransactionalProducer
+from surefoot.state.errors import OutcomeUnknown
+from surefoot.state.ports import Out
 from tests.chaos.agents import adder, chain, gated
 from tests.chaos.lives import lives
 from tests.harness import cluster
@@ -96,6 +99,23 @@ async def test_a_commit_cut_off_by_a_frozen_broker_is_settled_when_it_thaws(
         await kafka.check_history(gated)
         life.process.terminate()
         assert await life.ended() == 0
+
+
+async def test_a_topic_that_nobody_can_be_asked_about_is_not_taken_for_missing(
+    own: list[Broker], app: str
+) -> None:
+    (broker,) = own
+    async with cluster(broker.bootstrap, app, adder, partitions=1, **SHORT) as kafka:
+        topics = kafka.topics(adder)
+        producer = TransactionalProducer(topics.transactional_id(0), kafka.settings, kafka.clock)
+        await producer.start()
+        broker.pause()
+        try:
+            with pytest.raises(OutcomeUnknown):
+                await producer.transact([Out(topics.events, 0, None, b"x")], {}, topics.group)
+        finally:
+            broker.resume()
+            await producer.retire()
 
 
 async def test_no_run_is_lost_while_the_broker_is_away(
