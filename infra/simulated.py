@@ -17,8 +17,8 @@ from surefoot.consumers.attempt import Call
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
-from surefoot.infra.memory_broker import MemoryBroker
-from surefoot.infra.memory_log import MemoryGroup, MemoryLog, MemoryOwnership
+from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
+from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.virtual import VirtualClock, VirtualLoop, in_thread
 from surefoot.state.agent import Agent
 from surefoot.state.model import Run
@@ -63,7 +63,7 @@ class World:
     #: told of each attempt that begins
     on_attempt: Callable[[Run], None] = lambda _run: None
     broker: MemoryBroker = field(init=False)
-    groups: dict[str, MemoryGroup] = field(default_factory=dict)
+    groups: dict[str, EmbeddedGroup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker = MemoryBroker(self.clock)
@@ -72,10 +72,10 @@ class World:
     def topics(self, agent: str) -> AgentTopics:
         return AgentTopics(self.app, agent)
 
-    def group(self, agent: str) -> MemoryGroup:
+    def group(self, agent: str) -> EmbeddedGroup:
         """The consumer group of an agent, whose topics are there."""
         self.broker.create(agent_specs(self.app, agent, self.partitions, RECORD_BYTES))
-        return self.groups.setdefault(agent, MemoryGroup(self.partitions))
+        return self.groups.setdefault(agent, EmbeddedGroup(self.partitions))
 
 
 class Process:
@@ -172,10 +172,10 @@ def _is_settled(worker: Worker) -> bool:
     )
 
 
-class _Log(MemoryLog):
+class _Log(EmbeddedLog):
     """Tells when a commit has got to a point at which the process can be killed."""
 
-    def __init__(self, process: Process, *, topics: AgentTopics, group: MemoryGroup) -> None:
+    def __init__(self, process: Process, *, topics: AgentTopics, group: EmbeddedGroup) -> None:
         super().__init__(broker=process.world.broker, group=group, topics=topics, slot=0)
         self._process = process
 
@@ -183,13 +183,13 @@ class _Log(MemoryLog):
         """News wakes it: to look more often would find nothing."""
         return await super().poll(max(timeout_s, _SELDOM_S))
 
-    def _take(self, partition: int) -> _Ownership:
-        return _Ownership(self._process, self._topics, partition)
+    def _owned(self, partition: int, epoch: int) -> _Ownership:
+        return _Ownership(self._process, self._topics, partition, epoch)
 
 
-class _Ownership(MemoryOwnership):
-    def __init__(self, process: Process, topics: AgentTopics, partition: int) -> None:
-        super().__init__(process.world.broker, topics, partition)
+class _Ownership(EmbeddedOwnership):
+    def __init__(self, process: Process, topics: AgentTopics, partition: int, epoch: int) -> None:
+        super().__init__(process.world.broker, topics, partition, epoch)
         self._process = process
         self._number = 0
 

@@ -17,9 +17,16 @@ from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from surefoot.infra.clock import SystemClock
+from surefoot.infra.embedded_file import EmbeddedFile
+from surefoot.infra.embedded_log import (
+    EmbeddedBroker,
+    EmbeddedGroup,
+    EmbeddedLog,
+    EmbeddedOwnership,
+)
+from surefoot.infra.embedded_memory import MemoryBroker
+from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
-from surefoot.infra.memory_broker import MemoryBroker
-from surefoot.infra.memory_log import MemoryGroup, MemoryLog, MemoryOwnership
 from surefoot.state.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.ports import Assignment, In, InputKind, Log, Out, Ownership
@@ -53,6 +60,8 @@ class Adapter(Protocol):
     """One implementation, and what a test has to do to it from outside."""
 
     topics: AgentTopics
+    #: offsets that the end of a transaction takes in each partition
+    marker: int
 
     def log(self, slot: int, clock: SystemClock) -> Log: ...
     async def write(self, out: Out) -> int:
@@ -81,6 +90,8 @@ class Adapter(Protocol):
 
 
 class KafkaAdapter:
+    marker = 1
+
     def __init__(self, kafka: Cluster, agent: str) -> None:
         self.topics = kafka.topics(agent)
         self._kafka = kafka
@@ -204,43 +215,33 @@ async def kafka_adapter(bootstrap: str, app: str, agent_name: str) -> AsyncItera
         yield KafkaAdapter(kafka, agent_name)
 
 
-class MemoryAdapter:
+class EmbeddedAdapter:
+    """What is the same wherever the records are kept."""
+
+    _broker: EmbeddedBroker
+
     def __init__(self, app: str, agent: str) -> None:
         self.topics = AgentTopics(app, agent)
-        self._broker = MemoryBroker(SystemClock())
         self._broker.create(agent_specs(app, agent, PARTITIONS, RECORD_MAX_BYTES))
-        self._group = MemoryGroup(PARTITIONS)
+        self._group = EmbeddedGroup(PARTITIONS)
 
-    def log(self, slot: int, clock: SystemClock) -> MemoryLog:
+    def log(self, slot: int, clock: SystemClock) -> EmbeddedLog:
         del clock
-        return MemoryLog(broker=self._broker, group=self._group, topics=self.topics, slot=slot)
+        return EmbeddedLog(broker=self._broker, group=self._group, topics=self.topics, slot=slot)
 
     async def write(self, out: Out) -> int:
-        (offset,) = self._broker.write([out])
+        (offset,) = await self._broker.append([out])
         return offset
 
-    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
-        stranger = f"{self.topics.group}.stranger"
-        transaction = self._broker.begin(stranger, self._broker.take(stranger), outs)
-
-        async def abort() -> None:
-            self._broker.abort(transaction)
-
-        return abort
-
     async def visible(self, topic: str) -> list[bytes | None]:
-        logs = (self._broker.partition(topic, number) for number in range(PARTITIONS))
-        return [record.value for log in logs for record in log.read(0)[0]]
-
-    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        log = self._broker.partition(topic, partition)
-        log.delete_before(log.end if offset == -1 else offset)
+        places = [(topic, number) for number in range(PARTITIONS)]
+        return [r.value for place in places for r in self._broker.read(place, 0, 1_000)[0]]
 
     def lose_answer(self, ownership: Ownership) -> None:
         async def lose() -> None:
             raise OutcomeUnknown("lost")
 
-        assert isinstance(ownership, MemoryOwnership)
+        assert isinstance(ownership, EmbeddedOwnership)
         ownership._answer = lose  # type: ignore[method-assign]
 
     def hold_commit(self, ownership: Ownership) -> Held:
@@ -250,7 +251,7 @@ class MemoryAdapter:
             held.reached.set()
             await held.go_on.wait()
 
-        assert isinstance(ownership, MemoryOwnership)
+        assert isinstance(ownership, EmbeddedOwnership)
         ownership._end = hold  # type: ignore[method-assign]
         return held
 
@@ -261,7 +262,7 @@ class MemoryAdapter:
             sent.set()
             await asyncio.sleep(0)
 
-        assert isinstance(ownership, MemoryOwnership)
+        assert isinstance(ownership, EmbeddedOwnership)
         ownership._end = send_only  # type: ignore[method-assign]
         return sent
 
@@ -271,9 +272,58 @@ class MemoryAdapter:
         async def rejoin() -> None:
             await go_on.wait()
 
-        assert isinstance(log, MemoryLog)
+        assert isinstance(log, EmbeddedLog)
         log._rejoin = rejoin  # type: ignore[method-assign]
         return go_on
+
+
+class MemoryAdapter(EmbeddedAdapter):
+    marker = 1
+
+    def __init__(self, app: str, agent: str) -> None:
+        self._broker: MemoryBroker = MemoryBroker(SystemClock())
+        super().__init__(app, agent)
+
+    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+        stranger = f"{self.topics.group}.stranger"
+        transaction = self._broker.begin(stranger, await self._broker.take(stranger), outs)
+
+        async def abort() -> None:
+            self._broker.abort(transaction)
+
+        return abort
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        log = self._broker.partition(topic, partition)
+        log.delete_before(log.end if offset == -1 else offset)
+
+
+class SqliteAdapter(EmbeddedAdapter):
+    """Has no markers and no aborted records: what is not committed is not in the file."""
+
+    marker = 0
+
+    def __init__(self, broker: SqliteBroker, app: str, agent: str) -> None:
+        self._broker: SqliteBroker = broker
+        super().__init__(app, agent)
+
+    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+        stranger = f"{self.topics.group}.stranger"
+        self._broker.begin(stranger, await self._broker.take(stranger), outs)
+
+        async def abort() -> None:
+            """Nothing of it is in the file."""
+
+        return abort
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        place = (topic, partition)
+        begin = self._broker.end_offset(place) if offset == -1 else offset
+
+        def delete(file: EmbeddedFile) -> None:
+            file.delete(place, range(begin), begin=begin)
+
+        await self._broker.maintain(delete)
 
 
 @dataclass(slots=True)
@@ -353,25 +403,53 @@ class Group:
             await member.close()
 
 
-#: what cannot be said of the log in memory, by the test that says it of Kafka
-NOT_IN_MEMORY = {
+#: what cannot be said of an embedded log, by the test that says it of Kafka
+NOT_EMBEDDED = {
     "test_the_lease_is_shorter_than_the_session_and_renewed_by_proof": (
-        "a member in memory looks at its group's coordinator itself: a lease needs no proof there"
+        "a member in one process with its group's coordinator looks at it: a lease needs no proof, "
+        "and there are no other machines to rebalance with"
     ),
 }
+#: and of one that is kept in a file, where nobody sees a transaction before it is committed
+NOT_IN_A_FILE = dict.fromkeys(
+    (
+        "test_the_position_of_an_input_read_to_its_end_steps_over_what_cannot_be_read",
+        "test_nothing_is_read_beyond_a_transaction_that_is_still_open",
+        "test_restoring_waits_for_a_transaction_that_is_still_open",
+    ),
+    "no transaction is in the file before it is committed: there is nothing to step over",
+)
+GAPS = {"kafka": {}, "memory": NOT_EMBEDDED, "sqlite": NOT_EMBEDDED | NOT_IN_A_FILE}
 
 
-@pytest.fixture(params=["kafka", "memory"])
+@asynccontextmanager
+async def adapter_of(
+    kind: str, request: pytest.FixtureRequest, app: str, agent: str
+) -> AsyncIterator[Adapter]:
+    match kind:
+        case "memory":
+            yield MemoryAdapter(app, agent)
+        case "sqlite":
+            path = request.getfixturevalue("tmp_path") / "log.db"
+            broker = SqliteBroker(path, SystemClock(), owner=True)
+            try:
+                yield SqliteAdapter(broker, app, agent)
+            finally:
+                await broker.close()
+        case _:
+            bootstrap = request.getfixturevalue("bootstrap")
+            async with kafka_adapter(bootstrap, app, agent) as made:
+                yield made
+
+
+@pytest.fixture(params=["kafka", "memory", "sqlite"])
 async def adapter(
     request: pytest.FixtureRequest, app: str, agent_name: str
 ) -> AsyncIterator[Adapter]:
-    if request.param == "memory":
-        gap = NOT_IN_MEMORY.get(request.function.__name__)
-        if gap is not None:
-            request.applymarker(pytest.mark.xfail(reason=gap, strict=True))
-        yield MemoryAdapter(app, agent_name)
-        return
-    async with kafka_adapter(request.getfixturevalue("bootstrap"), app, agent_name) as made:
+    gap = GAPS[request.param].get(request.function.__name__)
+    if gap is not None:
+        request.applymarker(pytest.mark.xfail(reason=gap, strict=True))
+    async with adapter_of(request.param, request, app, agent_name) as made:
         yield made
 
 
@@ -466,6 +544,7 @@ class TestLog:
     async def test_the_position_of_an_input_read_to_its_end_steps_over_what_cannot_be_read(
         self, adapter: Adapter, group: Group
     ) -> None:
+        assert adapter.marker, "there is nothing to step over"
         out = Out(adapter.topics.commands, 0, None, b"1")
         await adapter.write(out)
         await write_aborted(adapter, [out, out])
@@ -487,6 +566,7 @@ class TestLog:
     async def test_nothing_is_read_beyond_a_transaction_that_is_still_open(
         self, adapter: Adapter, group: Group
     ) -> None:
+        assert adapter.marker, "there is no transaction that is open"
         commands = adapter.topics.commands
         member = await group.join()
         await member.until_changes(1)
@@ -705,10 +785,10 @@ class TestLog:
         if tail in ("marker", "aborted", "emptied"):
             outs = [Out(state, 0, b"k", b"1"), Out(state, 0, b"k", None)]
             end = await ownership.commit(outs, NOTHING)
-            values, end = [b"1", None], end + 1
+            values, end = [b"1", None], end + adapter.marker
         if tail in ("aborted", "only aborted"):
             await write_aborted(adapter, aborted)
-            end += len(aborted) + 1
+            end += (len(aborted) + 1) * adapter.marker
         if tail == "emptied":
             await adapter.delete_before(state, 0, -1)
             values = []

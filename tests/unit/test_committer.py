@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from surefoot.consumers.committer import Committer, Item
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.memory_broker import MemoryBroker
-from surefoot.infra.memory_log import MemoryGroup, MemoryLog
+from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.state.model import Journaled, Refusal, Start, Work
 from surefoot.state.ports import Assignment
 from surefoot.state.topics import AgentTopics, agent_specs
@@ -42,7 +42,7 @@ async def owned(record_bytes: int) -> Owned:
     clock = SystemClock()
     broker = MemoryBroker(clock)
     broker.create(agent_specs("app", "a", 1, 1_000_000))
-    log = MemoryLog(broker=broker, group=MemoryGroup(1), topics=TOPICS, slot=0)
+    log = EmbeddedLog(broker=broker, group=EmbeddedGroup(1), topics=TOPICS, slot=0)
 
     def changed(change: Assignment) -> None:
         del change

@@ -43,7 +43,7 @@ from surefoot import (
     all_of,
 )
 from surefoot.crash_points import _differences, _End, _RunEnd
-from surefoot.infra.memory_log import MemoryOwnership
+from surefoot.infra.embedded_log import EmbeddedOwnership
 from surefoot.infra.virtual import NotSimulated, VirtualClock, VirtualLoop
 from surefoot.testing import (
     CrashFound,
@@ -944,14 +944,14 @@ def test_every_difference_between_two_ends_is_told() -> None:
 
 
 def test_a_committed_step_that_runs_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgotten(self: MemoryOwnership) -> dict[Any, int | None]:
+    async def forgotten(self: EmbeddedOwnership) -> dict[Any, int | None]:
         return {"commands": None, "tasks": None}
 
-    async def nothing(self: MemoryOwnership, start: int | None, apply: Any) -> int:
+    async def nothing(self: EmbeddedOwnership, start: int | None, apply: Any) -> int:
         return 0
 
-    monkeypatch.setattr(MemoryOwnership, "committed", forgotten)
-    monkeypatch.setattr(MemoryOwnership, "restore", nothing)
+    monkeypatch.setattr(EmbeddedOwnership, "committed", forgotten)
+    monkeypatch.setattr(EmbeddedOwnership, "restore", nothing)
     agent = Agent("twice")
 
     @agent.step

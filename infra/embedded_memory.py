@@ -1,4 +1,4 @@
-"""A broker in memory that keeps what Kafka keeps: topics, transactions, epochs, committed offsets.
+"""The embedded log's broker in memory: topics, transactions, epochs and offsets as Kafka has them.
 
 What of Kafka can be seen through it, and is the same:
 
@@ -19,12 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from surefoot.infra.embedded_log import Place
 from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
 from surefoot.state.ports import Clock, In, Out
 from surefoot.state.topics import TopicSpec
-
-#: a topic and the number of a partition
-Place = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +33,8 @@ class Transaction:
     epoch: int
     #: offset of its first record, by partition
     places: dict[Place, int] = field(default_factory=dict)
+    #: offset after its last record, by partition
+    ends: dict[Place, int] = field(default_factory=dict)
     #: None: open
     committed: bool | None = None
 
@@ -73,9 +73,12 @@ class Partition:
         del self._open[transaction]
         self._slots.append((None, transaction))
 
-    def read(self, position: int) -> tuple[list[In], int]:
-        """Committed records from there to the last stable offset, and the next position."""
+    def read(self, position: int, most: int | None = None) -> tuple[list[In], int]:
+        """Committed records from there to the last stable offset, and the next position. `most`:
+        how many offsets to look at; None: all."""
         end = self.stable_end
+        if most is not None:
+            end = min(end, max(position, self.start) + most)
         slots = self._slots[max(0, position - self.start) : end - self.start]
         records = [
             record
@@ -96,7 +99,7 @@ class MemoryBroker:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._topics: dict[str, list[Partition]] = {}
-        self._record_bytes: dict[str, int] = {}
+        self._specs: dict[str, TopicSpec] = {}
         self._epochs: dict[str, int] = {}
         self._open: dict[str, Transaction] = {}
         #: committed offsets (next to read) by group
@@ -104,18 +107,20 @@ class MemoryBroker:
         #: called when there may be more to read; a dict for its order
         self.listeners: dict[Callable[[], None], None] = {}
 
-    def create(self, specs: Iterable[TopicSpec]) -> None:
-        """Create those of the topics that there are not."""
-        for spec in specs:
-            if spec.name not in self._topics:
-                self._topics[spec.name] = [Partition() for _ in range(spec.partitions)]
-                self._record_bytes[spec.name] = int(spec.config["max.message.bytes"])
+    def create(self, specs: Iterable[TopicSpec]) -> list[str]:
+        """Create those of the topics that there are not; returns their names."""
+        new = [spec for spec in specs if spec.name not in self._topics]
+        for spec in new:
+            self._topics[spec.name] = [Partition() for _ in range(spec.partitions)]
+            self._specs[spec.name] = spec
+        return [spec.name for spec in new]
 
     def has(self, topic: str) -> bool:
         return topic in self._topics
 
-    def partitions(self, topic: str) -> int:
-        return len(self._topics[topic])
+    def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
+        """Those of the topics that there are."""
+        return {name: self._specs[name] for name in names if name in self._specs}
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Raises: NoSuchTopic."""
@@ -136,9 +141,36 @@ class MemoryBroker:
         self._tell()
         return offsets
 
+    async def append(self, outs: Sequence[Out]) -> list[int]:
+        """As `write`."""
+        return self.write(outs)
+
+    def publish(self, outs: Sequence[Out]) -> None:
+        """As `write`."""
+        self.write(outs)
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def begin_offset(self, place: Place) -> int:
+        return self.partition(*place).start
+
+    def end_offset(self, place: Place) -> int:
+        return self.partition(*place).end
+
+    def stable_end(self, place: Place) -> int:
+        return self.partition(*place).stable_end
+
+    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+        return self.partition(*place).read(position, most)
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        """Offset of the first committed record of that time or later; None: there is none."""
+        records, _ = self.partition(*place).read(0)
+        return next((record.offset for record in records if record.timestamp_ms >= time_ms), None)
+
     # Transactions ----------------------------------------------------------------------------
 
-    def take(self, transactional_id: str) -> int:
+    async def take(self, transactional_id: str) -> int:
         """A new epoch of that id: the former one is fenced, what it had open is aborted."""
         epoch = self._epochs.get(transactional_id, -1) + 1
         self._epochs[transactional_id] = epoch
@@ -157,15 +189,20 @@ class MemoryBroker:
         transaction = self._open[transactional_id] = Transaction(transactional_id, epoch)
         for out in outs:
             place = (out.topic, out.partition)
-            transaction.places.setdefault(place, self._topics[out.topic][out.partition].end)
-            self._append(out, transaction)
+            offset = self._append(out, transaction)
+            transaction.places.setdefault(place, offset)
+            transaction.ends[place] = offset + 1
         return transaction
 
-    def commit(self, transaction: Transaction, group: str, offsets: Mapping[Place, int]) -> None:
-        """Make it visible, and the group's offsets with it. Raises: FencedError."""
+    async def commit(
+        self, transaction: Transaction, group: str, offsets: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """Make it visible, and the group's offsets with it. Returns the offset after its last
+        record, of each place. Raises: FencedError."""
         self._fence(transaction.transactional_id, transaction.epoch)
         self._offsets.setdefault(group, {}).update(offsets)
         self._end(transaction, committed=True)
+        return transaction.ends
 
     def abort(self, transaction: Transaction) -> None:
         self._end(transaction, committed=False)
@@ -193,7 +230,7 @@ class MemoryBroker:
     def _check(self, outs: Sequence[Out]) -> None:
         for out in outs:
             self.partition(out.topic, out.partition)
-            size, limit = record_size(out), self._record_bytes[out.topic]
+            size, limit = record_size(out), int(self._specs[out.topic].config["max.message.bytes"])
             if size > limit:
                 raise RecordTooLarge(
                     f"a record of {size} bytes for {out.topic}", size=size, limit=limit

@@ -1,8 +1,9 @@
-"""The Log port in memory: several members in one process, on a MemoryBroker.
+"""The embedded log: the Log port without Kafka, for one process.
 
-It keeps to the contract that the Kafka adapter keeps to (tests/integration/test_log_contract.py),
-with one difference: a member asks the group's coordinator by looking at it, so that its lease needs
-no proof and does not run out while nobody asks.
+Where the records are kept is the broker's business: in memory (embedded_memory.py), or in a SQLite
+file (embedded_sqlite.py). It keeps to the contract that the Kafka adapter keeps to
+(tests/integration/test_log_contract.py), with one difference: a member asks the group's coordinator
+by looking at it, so that its lease needs no proof and does not run out while nobody asks.
 
 Every call that is a request on Kafka lets other tasks run in between, and none waits for time.
 """
@@ -10,16 +11,16 @@ Every call that is a request on Kafka lets other tasks run in between, and none 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, Protocol
 
 import structlog
 
 from surefoot.infra.assignor import Claim, share_out
-from surefoot.infra.memory_broker import MemoryBroker, Place
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
 from surefoot.state.ports import INPUT_KINDS, Assignment, In, InputKind, Out
-from surefoot.state.topics import AgentTopics
+from surefoot.state.topics import AgentTopics, TopicSpec
 
 log = structlog.get_logger(__name__)
 
@@ -27,21 +28,89 @@ log = structlog.get_logger(__name__)
 LEASE_S = 8.0
 #: a restore that is held up by an open transaction for this long is given up, in seconds
 RESTORE_DEADLINE_S = 20.0
+#: records of one partition that are read at a time
+READ_MOST = 1_000
+
+#: a topic and the number of a partition
+Place = tuple[str, int]
 
 
-class MemoryGroup:
+class EmbeddedBroker(Protocol):
+    """Topics, transactional ids and the offsets of consumer groups, kept somewhere.
+
+    One event loop; what is not `async` neither waits nor lets anybody else run in between.
+    """
+
+    #: called when there may be more to read; a dict for its order
+    listeners: dict[Callable[[], None], None]
+
+    def create(self, specs: Iterable[TopicSpec]) -> list[str]:
+        """Create those of the topics that there are not; returns their names."""
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
+        """Those of the topics that there are."""
+
+    def begin_offset(self, place: Place) -> int:
+        """The first offset that retention has left. Raises NoSuchTopic, as all that take a place
+        do."""
+
+    def end_offset(self, place: Place) -> int:
+        """The high watermark: offset of the record to be written next."""
+
+    def stable_end(self, place: Place) -> int:
+        """The last stable offset: readers of committed records stop before it."""
+
+    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+        """Committed records from there on, `most` of them, and the next position."""
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        """Offset of the first record of that time or later; None: there is none."""
+
+    async def append(self, outs: Sequence[Out]) -> list[int]:
+        """Write records outside of any transaction; returns their offsets once they will not be
+        lost. Raises NoSuchTopic, RecordTooLarge — nothing was written; Unavailable."""
+
+    def publish(self, outs: Sequence[Out]) -> None:
+        """Write records soon, and wait for nothing. Raises NoSuchTopic, RecordTooLarge."""
+
+    async def take(self, transactional_id: str) -> int:
+        """A new epoch of that id; the former one is fenced, what it had open is aborted. Raises
+        Unavailable."""
+
+    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Any:
+        """A transaction with these records in it, still to be committed.
+
+        Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
+        """
+
+    async def commit(
+        self, transaction: Any, group: str, offsets: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """Make it visible, and the group's offsets with it; it will not be lost. Returns the offset
+        after its last record, of each place that it wrote to.
+
+        Raises: FencedError — nothing was written; OutcomeUnknown. Under cancellation the commit
+        goes on.
+        """
+
+    def committed(self, group: str, place: Place) -> int | None:
+        """The group's offset (next to read); None: never committed. One that is no longer there is
+        told as the first that is."""
+
+
+class EmbeddedGroup:
     """The coordinator of one agent's consumer group: static members, eager rebalances."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
         self.generation = 0
         #: by instance; None: gone without leaving, and still a member
-        self._members: dict[str, MemoryLog | None] = {}
+        self._members: dict[str, EmbeddedLog | None] = {}
         self._claims: dict[str, Claim] = {}
         self._rebalancing: asyncio.Task[None] | None = None
         self._again = False
 
-    def join(self, instance: str, member: MemoryLog) -> None:
+    def join(self, instance: str, member: EmbeddedLog) -> None:
         """A known instance gets what it had, and nobody else notices."""
         known = instance in self._members and not self._again
         self._members[instance] = member
@@ -82,11 +151,11 @@ class MemoryGroup:
                 member._assigned(self._claims[instance][1], self.generation)
 
 
-class MemoryLog:
+class EmbeddedLog:
     """Implements ports.Log for one agent: one member of its consumer group."""
 
     def __init__(
-        self, *, broker: MemoryBroker, group: MemoryGroup, topics: AgentTopics, slot: int
+        self, *, broker: EmbeddedBroker, group: EmbeddedGroup, topics: AgentTopics, slot: int
     ) -> None:
         self._broker = broker
         self._group = group
@@ -135,7 +204,8 @@ class MemoryLog:
         for (kind, partition), position in self._positions.items():
             if partition in self._paused:
                 continue
-            records, after = self._broker.partition(self._kinds[kind], partition).read(position)
+            place = (self._kinds[kind], partition)
+            records, after = self._broker.read(place, position, READ_MOST)
             self._positions[kind, partition] = after
             found += ((kind, record) for record in records)
         return found
@@ -160,23 +230,24 @@ class MemoryLog:
         found: dict[InputKind, int] = {}
         for kind, topic in self._kinds.items():
             position = self._positions[kind, partition]
-            if position >= self._broker.partition(topic, partition).stable_end:
+            if position >= self._broker.stable_end((topic, partition)):
                 found[kind] = position
         return found
 
-    async def own(self, partition: int) -> MemoryOwnership:
+    async def own(self, partition: int) -> EmbeddedOwnership:
         await asyncio.sleep(0)
         if self._gone:
             raise Unavailable("this member is gone")
-        return self._take(partition)
+        epoch = await self._broker.take(self._topics.transactional_id(partition))
+        return self._owned(partition, epoch)
 
-    def _take(self, partition: int) -> MemoryOwnership:
-        return MemoryOwnership(self._broker, self._topics, partition)
+    def _owned(self, partition: int, epoch: int) -> EmbeddedOwnership:
+        return EmbeddedOwnership(self._broker, self._topics, partition, epoch)
 
     def publish(self, records: Sequence[Out]) -> None:
         for record in records:
             try:
-                self._broker.write([record])
+                self._broker.publish([record])
             except RecordRefused as error:
                 log.warning("publish_dropped", topic=record.topic, error=str(error))
 
@@ -228,15 +299,17 @@ class MemoryLog:
         self._on_change(change)
 
 
-class MemoryOwnership:
+class EmbeddedOwnership:
     """Implements ports.Ownership: one partition under one producer epoch."""
 
-    def __init__(self, broker: MemoryBroker, topics: AgentTopics, partition: int) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, topics: AgentTopics, partition: int, epoch: int
+    ) -> None:
         self._broker = broker
         self._topics = topics
         self._partition = partition
         self._id = topics.transactional_id(partition)
-        self._epoch = broker.take(self._id)
+        self._epoch = epoch
         self._closed = False
 
     async def committed(self) -> dict[InputKind, int | None]:
@@ -245,37 +318,42 @@ class MemoryOwnership:
         return {kind: self._broker.committed(group, self._input(kind)) for kind in INPUT_KINDS}
 
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
-        state = self._broker.partition(self._topics.state, self._partition)
-        target = state.end
+        broker, place = self._broker, (self._topics.state, self._partition)
+        target = broker.end_offset(place)
+        await self._until_stable(place, target)
+        position = start or 0
+        while position < target:
+            records, position = broker.read(place, position, READ_MOST)
+            apply(records)
+            await asyncio.sleep(0)
+        return position
+
+    async def _until_stable(self, place: Place, target: int) -> None:
+        """Wait for the transactions that are open below it."""
         changed = asyncio.Event()
         self._broker.listeners[changed.set] = None
         try:
             async with asyncio.timeout(RESTORE_DEADLINE_S):
-                while state.stable_end < target:
+                while self._broker.stable_end(place) < target:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
             raise Unavailable(f"an open transaction holds {self._topics.state}") from None
         finally:
             self._broker.listeners.pop(changed.set, None)
-        records, position = state.read(start or 0)
-        apply(records)
-        return position
 
     async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
         if self._closed:
             raise OutcomeUnknown("this ownership has been given up")
         transaction = self._broker.begin(self._id, self._epoch, records)
-        state = self._broker.partition(self._topics.state, self._partition)
-        position = state.end
         await self._end()
         places = {self._input(kind): offset for kind, offset in offsets.items()}
-        self._broker.commit(transaction, self._topics.group, places)
+        ends = await self._broker.commit(transaction, self._topics.group, places)
         await self._answer()
-        return position
+        return ends[self._topics.state, self._partition]
 
     async def _end(self) -> None:
-        """The records are written, the transaction is open."""
+        """Everything has been checked, and is about to be committed."""
         await asyncio.sleep(0)
 
     async def _answer(self) -> None:

@@ -1,0 +1,350 @@
+"""The embedded log's file: durable, whole, one owner, and kept small."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.embedded_file import EmbeddedFile
+from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.infra.embedded_upkeep import Upkeep
+from surefoot.state.errors import (
+    ConfigError,
+    FencedError,
+    NoSuchTopic,
+    OutcomeUnknown,
+    RecordTooLarge,
+    Unavailable,
+)
+from surefoot.state.ports import Out
+from surefoot.state.topics import DAY_MS, TopicSpec
+from tests.waiting import until
+
+SIZE = {"max.message.bytes": "1000", "message.timestamp.type": "CreateTime"}
+STATE = TopicSpec(name="a.state", partitions=2, config={"cleanup.policy": "compact", **SIZE})
+EVENTS = TopicSpec(
+    name="a.events", partitions=2,
+    config={"cleanup.policy": "delete", "retention.ms": str(DAY_MS), **SIZE},
+)  # fmt: skip
+
+
+class MovingClock(SystemClock):
+    """Can be set forward."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def clock() -> MovingClock:
+    return MovingClock()
+
+
+@pytest.fixture
+async def broker(path: Path, clock: MovingClock) -> AsyncIterator[SqliteBroker]:
+    made = SqliteBroker(path, clock, owner=True)
+    made.create([STATE, EVENTS])
+    yield made
+    await made.close()
+
+
+def event(value: bytes, key: bytes | None = b"k", partition: int = 0) -> Out:
+    return Out(EVENTS.name, partition, key, value, (("sf-run", b"r"), ("empty", b"")))
+
+
+def state(key: bytes, value: bytes | None) -> Out:
+    return Out(STATE.name, 0, key, value)
+
+
+def values(broker: SqliteBroker, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in broker.read((topic, partition), 0, 10_000)[0]]
+
+
+# Writing and reading ------------------------------------------------------------------------
+
+
+async def test_a_record_comes_back_as_it_was_given(broker: SqliteBroker) -> None:
+    outs = [event(b"1"), Out(EVENTS.name, 0, None, None), event(b"", b"")]
+    assert await broker.append(outs) == [0, 1, 2]
+    records, position = broker.read((EVENTS.name, 0), 0, 10)
+    assert position == 3
+    assert [(r.key, r.value, tuple(r.headers)) for r in records] == [
+        (out.key, out.value, tuple(out.headers)) for out in outs
+    ]
+
+
+async def test_a_page_ends_where_the_next_one_begins(broker: SqliteBroker) -> None:
+    await broker.append([event(b"%d" % n) for n in range(5)])
+    found: list[bytes | None] = []
+    position = 0
+    while position < 5:
+        records, position = broker.read((EVENTS.name, 0), position, 2)
+        found += [record.value for record in records]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_what_was_committed_is_there_after_the_file_was_opened_anew(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    epoch = await broker.take("id")
+    place = (EVENTS.name, 1)
+    transaction = broker.begin("id", epoch, [event(b"1", partition=1), state(b"k", b"2")])
+    ends = await broker.commit(transaction, "group", {place: 7})
+    assert ends == {place: 1, (STATE.name, 0): 1}
+    await broker.close()
+    again = SqliteBroker(path, clock, owner=True)
+    try:
+        assert (values(again, EVENTS.name, 1), values(again, STATE.name)) == ([b"1"], [b"2"])
+        assert again.committed("group", place) == 7
+        assert again.committed("group", (EVENTS.name, 0)) is None
+        assert await again.take("id") == epoch + 1
+    finally:
+        await again.close()
+
+
+async def test_an_older_epoch_writes_nothing_even_when_it_began_before_the_newer_one(
+    broker: SqliteBroker,
+) -> None:
+    epoch = await broker.take("id")
+    old = broker.begin("id", epoch, [event(b"old")])
+    newer = await broker.take("id")
+    with pytest.raises(FencedError):
+        await broker.commit(old, "group", {(EVENTS.name, 0): 5})
+    with pytest.raises(FencedError):
+        broker.begin("id", epoch, [])
+    await broker.commit(broker.begin("id", newer, [event(b"new")]), "group", {})
+    assert values(broker, EVENTS.name) == [b"new"]
+    assert broker.committed("group", (EVENTS.name, 0)) is None
+
+
+async def test_a_commit_that_nobody_waits_for_any_more_is_made_all_the_same(
+    broker: SqliteBroker,
+) -> None:
+    epoch = await broker.take("id")
+    waiting = asyncio.ensure_future(
+        broker.commit(broker.begin("id", epoch, [event(b"1")]), "group", {})
+    )
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await until(lambda: values(broker, EVENTS.name) == [b"1"], what="the record")
+
+
+async def test_what_a_topic_does_not_take_is_refused_with_nothing_written(
+    broker: SqliteBroker,
+) -> None:
+    epoch = await broker.take("id")
+    with pytest.raises(NoSuchTopic, match=r"no topic a\.nothing"):
+        broker.begin("id", epoch, [event(b"1"), Out("a.nothing", 0, None, b"")])
+    with pytest.raises(NoSuchTopic, match="partition 2"):
+        await broker.append([event(b"1", partition=2)])
+    with pytest.raises(RecordTooLarge) as refused:
+        await broker.append([event(b"1"), event(b"x" * 1000)])
+    assert refused.value.limit == 1000
+    assert values(broker, EVENTS.name) == []
+
+
+async def test_a_file_that_cannot_be_written_to_loses_nothing_and_goes_on(
+    broker: SqliteBroker, path: Path
+) -> None:
+    """As when the disk is full: another connection keeps the file from growing."""
+    epoch = await broker.take("id")
+
+    def full(file: EmbeddedFile) -> None:
+        (pages,) = file._db.execute("PRAGMA page_count").fetchone()
+        file._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    await broker.maintain(full)
+    outs = [event(b"x" * 900) for _ in range(100)]
+    with pytest.raises(OutcomeUnknown, match="full"):
+        await broker.commit(broker.begin("id", epoch, outs), "group", {(EVENTS.name, 0): 1})
+    with pytest.raises(Unavailable, match="full"):
+        await broker.append(outs)
+    assert values(broker, EVENTS.name) == []
+    assert broker.committed("group", (EVENTS.name, 0)) is None
+
+    def room(file: EmbeddedFile) -> None:
+        file._db.execute("PRAGMA max_page_count = 1000000")
+
+    await broker.maintain(room)
+    await broker.commit(broker.begin("id", epoch, [event(b"1")]), "group", {})
+    assert values(broker, EVENTS.name) == [b"1"]
+    assert broker.read((EVENTS.name, 0), 0, 10)[0][0].offset == 0
+
+
+# Several processes --------------------------------------------------------------------------
+
+
+async def test_a_second_process_that_would_run_agents_is_told_who_does(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} runs agents on"):
+        SqliteBroker(path, clock, owner=True)
+    await broker.close()
+    again = SqliteBroker(path, clock, owner=True)
+    await again.close()
+
+
+async def test_what_another_process_appends_is_noticed_and_keeps_the_order(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    news = asyncio.Event()
+    broker.listeners[news.set] = None
+    other = SqliteBroker(path, clock, owner=False)
+    try:
+        await broker.append([event(b"1")])
+        assert await other.append([event(b"2")]) == [1]
+        news.clear()
+        await until(news.is_set, what="the news of the other's record")
+        assert values(broker, EVENTS.name) == [b"1", b"2"]
+        assert await broker.append([event(b"3")]) == [2]
+        await until(lambda: values(other, EVENTS.name) == [b"1", b"2", b"3"], what="the third")
+    finally:
+        await other.close()
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.state.ports import Out
+
+async def main():
+    broker = SqliteBroker(Path(sys.argv[1]), SystemClock(), owner=True)
+    epoch = await broker.take("id")
+    async def commit(number):
+        outs = [Out("a.events", 0, b"k", b"%d" % number), Out("a.events", 1, b"k", b"%d" % number)]
+        transaction = broker.begin("id", epoch, outs)
+        await broker.commit(transaction, "group", {("a.state", 0): number})
+        print(number, flush=True)
+    number = int(sys.argv[2])
+    while True:
+        await asyncio.gather(*(commit(n) for n in range(number, number + 5)))
+        number += 5
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_killed_among_its_commits_has_lost_none_that_it_was_told_of(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    await broker.close()
+    told: list[int] = []
+    for life in range(4):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", KILLED, str(path), str(life * 1_000_000),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        told += [int(await process.stdout.readline()) for _ in range(20 + 7 * life)]
+        process.kill()
+        told += [int(line) for line in (await process.stdout.read()).split(b"\n")[:-1]]
+        await process.wait()
+        again = SqliteBroker(path, clock, owner=True)
+        found = [int(value or b"") for value in values(again, EVENTS.name)]
+        assert found == [int(value or b"") for value in values(again, EVENTS.name, 1)]
+        assert len(set(found)) == len(found)
+        assert set(told) <= set(found)
+        assert again.committed("group", (STATE.name, 0)) == found[-1]
+        await again.close()
+
+
+# Files that are none of ours ----------------------------------------------------------------
+
+
+async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
+    tmp_path: Path, clock: MovingClock
+) -> None:
+    text = tmp_path / "text.db"
+    text.write_text("nothing that SQLite knows" * 100)
+    with pytest.raises(ConfigError, match="SUREFOOT_LOG"):
+        SqliteBroker(text, clock, owner=False)
+    with pytest.raises(ConfigError, match="folder that is there"):
+        SqliteBroker(tmp_path / "nowhere" / "log.db", clock, owner=False)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE t (x)")
+    db.close()
+    with pytest.raises(ConfigError, match="something else"):
+        SqliteBroker(other, clock, owner=False)
+    newer = tmp_path / "newer.db"
+    EmbeddedFile(newer).close()
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(ConfigError, match="another version"):
+        SqliteBroker(newer, clock, owner=False)
+
+
+# Keeping it small ---------------------------------------------------------------------------
+
+
+async def test_of_a_compacted_topic_the_latest_of_each_key_stays(
+    broker: SqliteBroker, clock: MovingClock
+) -> None:
+    upkeep = Upkeep(broker, clock)
+    await broker.append([state(b"k%d" % (n % 3), b"%d" % n) for n in range(1_200)])
+    await broker.append([state(b"gone", b"x"), state(b"gone", None)])
+    await upkeep.once()
+    assert values(broker, STATE.name) == [b"1197", b"1198", b"1199", None]
+    assert broker.end_offset((STATE.name, 0)) == 1_202
+    clock.ahead_ms = 2 * DAY_MS
+    await broker.append([state(b"k0", b"%d" % n) for n in range(1_000)])
+    await upkeep.once()
+    assert values(broker, STATE.name) == [b"1198", b"1199", b"999"]
+    assert await broker.append([state(b"k", b"next")]) == [2_202]
+
+
+async def test_a_place_with_little_that_is_new_is_not_compacted(
+    broker: SqliteBroker, clock: MovingClock
+) -> None:
+    upkeep = Upkeep(broker, clock)
+    await broker.append([state(b"k", b"%d" % n) for n in range(999)])
+    await upkeep.once()
+    assert len(values(broker, STATE.name)) == 999
+
+
+async def test_records_go_when_their_time_is_over_and_their_offsets_with_them(
+    broker: SqliteBroker, clock: MovingClock
+) -> None:
+    upkeep, place = Upkeep(broker, clock), (EVENTS.name, 0)
+    await broker.append([event(b"old")] * 1_100)
+    clock.ahead_ms = DAY_MS // 2
+    await broker.append([event(b"young")])
+    clock.ahead_ms = DAY_MS + 60_000
+    await upkeep.once()
+    assert values(broker, EVENTS.name) == [b"young"]
+    assert (broker.begin_offset(place), broker.end_offset(place)) == (1_100, 1_101)
+    clock.ahead_ms = 3 * DAY_MS
+    await upkeep.once()
+    assert broker.begin_offset(place) == broker.end_offset(place) == 1_101
+    assert await broker.append([event(b"next")]) == [1_101]
+
+
+async def test_the_first_record_of_a_time_is_found(
+    broker: SqliteBroker, clock: MovingClock
+) -> None:
+    place = (EVENTS.name, 0)
+    await broker.append([event(b"1"), event(b"2")])
+    clock.ahead_ms = 60_000
+    await broker.append([event(b"3")])
+    now_ms = clock.now_ms()
+    assert broker.offset_at(place, 0) == 0
+    assert broker.offset_at(place, now_ms - 30_000) == 2
+    assert broker.offset_at(place, now_ms + 30_000) is None
+    assert broker.offset_at((EVENTS.name, 1), 0) is None
