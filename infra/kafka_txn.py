@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     IllegalOperation,
     InvalidProducerEpoch,
+    InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
@@ -188,7 +189,7 @@ class TransactionalProducer:
         except UnknownTopicOrPartitionError as error:
             answer = await client.send(client.get_random_node(), MetadataRequest([topic]))
             codes = [told[0] for told in answer.topics if told[1] == topic]
-            if codes != [UnknownTopicOrPartitionError.errno]:
+            if codes not in ([UnknownTopicOrPartitionError.errno], [InvalidTopicError.errno]):
                 raise
             raise NoSuchTopic(
                 f"there is no topic {topic}: check the agent's name, or run "
