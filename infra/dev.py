@@ -20,15 +20,25 @@ from random import Random
 from typing import Any
 
 from surefoot.infra import logging
-from surefoot.infra.broker import Broker
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
 from surefoot.infra.broker_config import say
+from surefoot.infra.clock import SystemClock
 from surefoot.infra.demo.auditor import Request
 from surefoot.infra.demo.deliveries import issue_event
 from surefoot.infra.demo.tracker import Tracker
-from surefoot.infra.kafka_tail import Tail
 from surefoot.infra.loader import load_agents
+from surefoot.infra.serve_main import serve
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.stack import children, create_topics, require_free, running_broker, until_ready
+from surefoot.infra.stack import (
+    Site,
+    children,
+    create_topics,
+    require_free,
+    running_broker,
+    running_log,
+    until_ready,
+)
 from surefoot.infra.supervisor import Supervisor
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
@@ -39,6 +49,8 @@ from surefoot.state.topics import OUTBOX, AgentTopics
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
 GRACE_S = 10.0
+#: of the embedded log, where there is no Kafka and none is named; from where the command is run
+FILE = Path("surefoot.db")
 
 
 def run_broker() -> None:
@@ -63,9 +75,9 @@ def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
     settings = load_settings(gateway_port=port)
     require_free(settings.gateway_host, port)
     made = _make_secrets(agents, settings)
-    with running_broker(settings) as broker:
-        here = load_settings(bootstrap_servers=broker.bootstrap, gateway_port=port)
-        return asyncio.run(_Dev(agents, agent_file, here, broker, made).run(processes))
+    with running_log(settings, FILE) as site:
+        here = load_settings(gateway_port=port, **site.found_by)
+        return asyncio.run(_Dev(agents, agent_file, here, site, made).run(processes))
 
 
 def _make_secrets(agents: Sequence[Agent], settings: Settings) -> dict[str, str]:
@@ -81,47 +93,65 @@ def _variable(source: str) -> str:
     return f"SUREFOOT_WEBHOOK_{source.upper().replace('-', '_')}_SECRET"
 
 
+class InProcess:
+    """All parts in this process, to be run and stopped as a Supervisor is."""
+
+    def __init__(self, agents: Sequence[Agent], settings: Settings, backend: Backend) -> None:
+        self._agents = agents
+        self._settings = settings
+        self._backend = backend
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish; asked again: hurry."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def run(self) -> int:
+        return await serve(self._agents, self._settings, self._backend, self._stop, self._hurry)
+
+
 class _Dev:
     def __init__(
         self,
         agents: Sequence[Agent],
         agent_file: Path,
         settings: Settings,
-        broker: Broker,
+        site: Site,
         made: Mapping[str, str],
     ) -> None:
         self._agents = agents
         self._agent_file = agent_file
         self._settings = settings
-        self._broker = broker
+        self._site = site
         self._made = made
         self._out = plain_console()
         self._url = f"http://{settings.gateway_host}:{settings.gateway_port}"
 
     async def run(self, processes: int) -> int:
         """Start all parts, follow the runs, and stop the parts in the end."""
-        names = [agent.name for agent in self._agents]
-        env = {
-            "SUREFOOT_BOOTSTRAP_SERVERS": self._broker.bootstrap,
-            "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
-        }
-        specs = specs_for(names_of(self._agents), self._settings)
-        await create_topics(self._settings, specs)
-        supervisor = Supervisor(
-            children(
-                self._agent_file,
-                processes=processes,
-                env=env,
-                logs=None,
-                pools=sorted({pool for agent in self._agents for pool in agent.pools}),
-            ),
+        one = self._settings.embedded_path is not None
+        async with open_backend(self._settings, SystemClock(), owner=one) as backend:
+            specs = specs_for(names_of(self._agents), self._settings)
+            await create_topics(self._settings, backend, specs)
+            return await self._run(backend, self._parts(backend, processes))
+
+    def _parts(self, backend: Backend, processes: int) -> Supervisor | InProcess:
+        if self._settings.embedded_path is not None:
+            return InProcess(self._agents, self._settings, backend)
+        env = {**self._site.env, "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port)}
+        pools = sorted({pool for agent in self._agents for pool in agent.pools})
+        return Supervisor(
+            children(self._agent_file, processes=processes, env=env, logs=None, pools=pools),
             grace_s=self._settings.drain_timeout_s + GRACE_S,
         )
+
+    async def _run(self, backend: Backend, parts: Supervisor | InProcess) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, supervisor.stop)
-        running = asyncio.create_task(supervisor.run())
-        following = asyncio.create_task(self._follow([*names, OUTBOX]))
+            loop.add_signal_handler(number, parts.stop)
+        running = asyncio.create_task(parts.run())
+        names = [agent.name for agent in self._agents]
+        following = asyncio.create_task(self._follow(backend, [*names, OUTBOX]))
         try:
             done, _ = await asyncio.wait({running, following}, return_when="FIRST_COMPLETED")
             if following in done:
@@ -129,18 +159,15 @@ class _Dev:
             say("stopped gateway, workers and relay")
         finally:
             following.cancel()
-            supervisor.stop()
+            parts.stop()
             await asyncio.wait({running, following})
         return running.result()
 
-    async def _follow(self, names: Sequence[str]) -> None:
+    async def _follow(self, backend: Backend, names: Sequence[str]) -> None:
         """Show what happens, until cancelled."""
         tails = [
-            Tail(
-                self._settings,
-                AgentTopics(self._settings.app, name).events,
-                self._show_event,
-                from_end=True,
+            backend.tail(
+                AgentTopics(self._settings.app, name).events, self._show_event, from_end=True
             )
             for name in names
         ]
@@ -184,10 +211,10 @@ class _Dev:
         self._out.print(f"{time:%H:%M:%S} {printable(text)}", soft_wrap=True)
 
     def _welcome(self, tracker_url: str) -> None:
-        broker, out = self._broker, self._out
+        out = self._out
         lines = [
             "",
-            f"Kafka    {broker.bootstrap} ({broker.version}, {broker.kind})",
+            f"log      {self._site.told}",
             f"gateway  {self._url}",
             f"agents   {', '.join(agent.name for agent in self._agents)}",
             *(f"secret   {variable}={secret}" for variable, secret in self._made.items()),

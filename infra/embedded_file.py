@@ -14,6 +14,7 @@ import json
 import os
 import sqlite3
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -316,20 +317,29 @@ def _unpacked(data: bytes) -> tuple[tuple[str, bytes], ...]:
 class OwnerLock:
     """Held by the one process whose workers use the file, as long as it lives."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises: ConfigError — another process has it; the message names it."""
+    def __init__(self, path: Path, *, wait_s: float = 1.0) -> None:
+        """Waits for somebody who only looks whether it is held.
+
+        Raises: ConfigError — another process has it; the message names it.
+        """
         import fcntl  # noqa: PLC0415  (there is none on Windows)
 
         self._fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(self._fd, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._fd)
-            raise ConfigError(
-                f"process {holder} runs agents on {path} already, and an embedded log has one "
-                "process; stop that one, name another file with SUREFOOT_LOG, or use Kafka"
-            ) from None
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() < deadline_s:
+                    time.sleep(0.02)
+                    continue
+                holder = os.read(self._fd, 32).decode(errors="replace").strip() or "unknown"
+                os.close(self._fd)
+                raise ConfigError(
+                    f"process {holder} runs agents on {path} already, and an embedded log has one "
+                    "process; stop that one, name another file with SUREFOOT_LOG, or use Kafka"
+                ) from None
+            break
         os.truncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
 
@@ -338,3 +348,12 @@ class OwnerLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def has_owner(path: Path) -> bool:
+    """Whether a process runs agents on the file."""
+    try:
+        OwnerLock(path, wait_s=0.0).release()
+    except ConfigError:
+        return True
+    return False

@@ -65,6 +65,7 @@ class SqliteBroker:
 
     def __init__(self, path: Path, clock: Clock, *, owner: bool) -> None:
         """Raises: ConfigError — the file cannot be used, or has an owner already."""
+        self.path = path
         self._lock = OwnerLock(path) if owner else None
         self._clock = clock
         self._reader = EmbeddedFile(path)
@@ -98,7 +99,7 @@ class SqliteBroker:
         return made
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
-        self._refresh()
+        self.refresh()
         return {name: self._topics[name] for name in names if name in self._topics}
 
     # Reading ---------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class SqliteBroker:
     def _span(self, place: Place) -> Span:
         span = self._reader.spans.get(place)
         if span is None:
-            self._refresh()
+            self.refresh()
             span = self._reader.spans.get(place)
         if span is None:
             raise NoSuchTopic(
@@ -140,7 +141,8 @@ class SqliteBroker:
             )
         return span
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Look at what others have written and created by now."""
         self._changes = self._reader.changes()
         self._reader.look()
         self._topics = self._reader.topics()
@@ -152,7 +154,7 @@ class SqliteBroker:
             try:
                 if self._reader.changes() != self._changes:
                     before = {place: span.end for place, span in self._reader.spans.items()}
-                    self._refresh()
+                    self.refresh()
                     now = {place: span.end for place, span in self._reader.spans.items()}
                     if now != before:
                         self._tell()

@@ -12,11 +12,13 @@ import structlog
 import uvicorn
 from aiokafka.errors import KafkaError
 
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_client import KafkaCommands, KafkaReadiness
-from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.commands import LogCommands
+from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.topics import specs_for
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -42,7 +44,8 @@ def run_gateway(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await serve_gateway(agents, settings, stop, on_listening)
+        async with open_backend(settings, SystemClock()) as backend:
+            await serve_gateway(agents, settings, backend, stop, on_listening)
 
     asyncio.run(run())
 
@@ -50,6 +53,7 @@ def run_gateway(
 async def serve_gateway(
     agents: Sequence[Agent],
     settings: Settings,
+    backend: Backend,
     stop: asyncio.Event,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> None:
@@ -63,9 +67,9 @@ async def serve_gateway(
     Under cancellation: the same way down.
     """
     clock = SystemClock()
-    commands = KafkaCommands(settings, clock.now_ms)
-    readiness = KafkaReadiness(settings)
-    reader = KafkaRunReader(settings, [agent.name for agent in agents])
+    commands = LogCommands(settings, backend.appender(), clock.now_ms)
+    readiness = backend.readiness()
+    reader = LogRunReader(settings, backend, [agent.name for agent in agents])
     app = gateway_app(
         agents=agents,
         commands=commands,
@@ -75,7 +79,7 @@ async def serve_gateway(
         clock=clock,
         limits=Limits(body_bytes=settings.gateway_body_max_bytes),
     )
-    await _verify(agents, settings)
+    await _verify(agents, settings, backend)
     with _listen(settings) as listener:
         server = _Server(
             uvicorn.Config(
@@ -108,11 +112,11 @@ async def serve_gateway(
     log.info("gateway_stopped")
 
 
-async def _verify(agents: Sequence[Agent], settings: Settings) -> None:
+async def _verify(agents: Sequence[Agent], settings: Settings, backend: Backend) -> None:
     """The topics must be right before a client could create one by asking for it. While Kafka is
     away the gateway comes up all the same, to say so."""
     try:
-        async with asyncio.timeout(_VERIFY_S), Topics(settings) as topics:
+        async with asyncio.timeout(_VERIFY_S), backend.topics() as topics:
             await topics.verify(specs_for([agent.name for agent in agents], settings))
     except (Unavailable, KafkaError, TimeoutError) as error:
         log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")

@@ -1,4 +1,4 @@
-"""The producers' side of Kafka: commands, and the probe behind /ready.
+"""The producers' side of Kafka: single records, and the probe behind /ready.
 
 Idempotent batches never expire in aiokafka and its calls have no deadline of their own, so every
 wait here has one. A producer that failed in a way that may have left a hole in its sequence
@@ -8,9 +8,7 @@ numbers is retired and replaced, never used again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerFenced
@@ -22,7 +20,6 @@ from surefoot.infra.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Out, Position
 from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import command_out
 
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"
@@ -42,13 +39,12 @@ async def _check_partitions(producer: AIOKafkaProducer, topic: str, settings: Se
         )
 
 
-class KafkaCommands:
-    """`ports.Commands` over one idempotent, acks=all producer. Starts itself when first used, so
+class KafkaAppender:
+    """Implements Appender over one idempotent, acks=all producer. Starts itself when first used, so
     that a gateway comes up while the broker is away."""
 
-    def __init__(self, settings: Settings, now_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._now_ms = now_ms
         self._producer = Shared(self._make)
 
     def _make(self) -> AIOKafkaProducer:
@@ -60,42 +56,7 @@ class KafkaCommands:
             max_request_size=self._settings.record_max_bytes,
         )
 
-    async def start(
-        self,
-        agent: str,
-        run_id: str,
-        payload: bytes,
-        *,
-        traceparent: str | None = None,
-        deadline_s: float,
-    ) -> Position:
-        """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
-        return await self.send(
-            agent, run_id, "start", payload=payload, traceparent=traceparent, deadline_s=deadline_s
-        )
-
-    async def send(
-        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
-    ) -> Position:
-        """Write the command and wait until all in-sync replicas have it.
-
-        Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
-        written, or may still be when the broker is back: ask again with the same `id`.
-        Under cancellation: like Unavailable.
-        """
-        out = command_out(
-            self._settings.app,
-            self._settings.partitions,
-            agent,
-            run_id=run_id,
-            kind=kind,
-            sent_ms=self._now_ms(),
-            **fields,
-        )
-        return await self.append(out, f"the {kind} command of {run_id}", deadline_s=deadline_s)
-
     async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
-        """Write one record as it is, like `send`; `what` it is goes into the error."""
         limit = self._settings.record_max_bytes
         headers = list(out.headers)
         size = DefaultRecordBatchBuilder.estimate_size_in_bytes(out.key, out.value, headers)

@@ -1,8 +1,7 @@
 """Reading topics without a consumer group, committed records only.
 
-`Tail` follows a topic, `Lookups` reads a piece of one partition, `Offsets` and `Groups` ask where
-things stand. A position steps over transaction markers, so "read up to there" is always a
-comparison of positions, never of the offsets of records.
+Implements the readers of backend.py. A position steps over transaction markers, so "read up to
+there" is always a comparison of positions, never of the offsets of records.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIO
     )
 
 
-class Tail:
+class KafkaTail:
     """Hands every committed record of a topic to `apply`, in the order of each partition.
 
     All of its partitions, or those given. It goes on by itself after any failure, from where it
@@ -147,7 +146,7 @@ class Tail:
             self._moved.notify_all()
 
 
-class Lookups:
+class KafkaLookups:
     """Reads pieces of one topic, with a few consumers that are kept for the next time."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
@@ -213,7 +212,7 @@ class Lookups:
         await self._background.wait()
 
 
-class Offsets:
+class KafkaOffsets:
     """Asks the broker where things stand; reads no records."""
 
     def __init__(self, settings: Settings) -> None:
@@ -258,7 +257,7 @@ class Offsets:
         await self._client.stop()
 
 
-class Groups:
+class KafkaGroups:
     """Asks the broker about consumer groups, over a connection for each question."""
 
     def __init__(self, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Runs and their history, read from Kafka: committed records only, and nothing is written.
+"""Runs and their history, read from the log: committed records only, and nothing is written.
 
 In memory there is one small summary a run (state.views); the rest of a run is read from the state
 topic when somebody looks at it. History is one live tail a gateway, shared by all who watch, plus
@@ -8,6 +8,7 @@ a lookup for what had been written before.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -24,7 +25,7 @@ from typing import Any
 import structlog
 from aiokafka.errors import KafkaError
 
-from surefoot.infra.kafka_tail import Groups, Lookups, Offsets, Tail
+from surefoot.infra.backend import Backend, Lookups, Offsets
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.state.errors import StateError, Unavailable
@@ -47,19 +48,25 @@ _WAITING_RECORDS = 1_000
 _WAITING_BYTES = 4 * 1_048_576
 
 
-class KafkaRunReader:
+class LogRunReader:
     """`ports.RunReader` and `versions.Versions` for some agents of one app.
 
     With `partitions`, of the runs in these only: less is read before the first answer.
     """
 
     def __init__(
-        self, settings: Settings, agents: Sequence[str], partitions: Collection[int] | None = None
+        self,
+        settings: Settings,
+        backend: Backend,
+        agents: Sequence[str],
+        partitions: Collection[int] | None = None,
     ) -> None:
-        self._offsets = Offsets(settings)
+        self._offsets = backend.offsets()
         chosen = range(settings.partitions) if partitions is None else sorted(partitions)
         self._agents = {
-            name: _AgentReader(settings, AgentTopics(settings.app, name), self._offsets, chosen)
+            name: _AgentReader(
+                settings.partitions, backend, AgentTopics(settings.app, name), self._offsets, chosen
+            )
             for name in agents
         }
 
@@ -241,20 +248,23 @@ class _AgentReader:
     """The state and events topics of one agent."""
 
     def __init__(
-        self, settings: Settings, topics: AgentTopics, offsets: Offsets, partitions: Collection[int]
+        self,
+        count: int,
+        backend: Backend,
+        topics: AgentTopics,
+        offsets: Offsets,
+        partitions: Collection[int],
     ) -> None:
         self.index = RunIndex()
-        self.state = Tail(
-            settings, topics.state, self._apply, from_end=False, partitions=partitions
-        )
-        self.hub = EventHub(settings, topics.events)
-        self.history = Lookups(settings, topics.events)
-        self.states = Lookups(settings, topics.state)
+        self.state = backend.tail(topics.state, self._apply, from_end=False, partitions=partitions)
+        self.hub = EventHub(backend, topics.events)
+        self.history = backend.lookups(topics.events)
+        self.states = backend.lookups(topics.state)
         self._partitions = partitions
-        self._count = settings.partitions
+        self._count = count
         self._topics = topics
         self._offsets = offsets
-        self._groups = Groups(settings)
+        self._groups = backend.groups()
         self._caught_up = False
 
     def home(self, run_id: str) -> int:
@@ -363,8 +373,8 @@ class EventHub:
     It begins with the first watcher, so that a process in which nobody watches reads no events.
     """
 
-    def __init__(self, settings: Settings, topic: str) -> None:
-        self._tail = Tail(settings, topic, self._publish, from_end=True)
+    def __init__(self, backend: Backend, topic: str) -> None:
+        self._tail = backend.tail(topic, self._publish, from_end=True)
         self._watchers: dict[bytes, set[Watcher]] = {}
         self._closed = False
 
@@ -472,5 +482,5 @@ async def _bounded() -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise Unavailable(f"the log could not be read within {_DEADLINE_S:g} s") from error
-    except (KafkaError, OSError) as error:
+    except (KafkaError, sqlite3.Error, OSError) as error:
         raise Unavailable(f"the log could not be read: {error!r}") from error

@@ -22,6 +22,7 @@ from surefoot.state.errors import ConfigError
 
 _PREFIX = "SUREFOOT_"
 _WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")
+_SQLITE = re.compile(r"sqlite:///(.*[^/])")
 _APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -41,6 +42,9 @@ class Settings(BaseSettings):
 
     #: prefix of every topic, group and transactional id
     app: str = "surefoot"
+    #: where the records are kept: `kafka`, or `sqlite:///runs.db` for the embedded log (a relative
+    #: path; an absolute one has four slashes). None: Kafka
+    log: str | None = None
     #: `host:port`, comma-separated; None: only `surefoot dev` and the demo can start a broker
     bootstrap_servers: str | None = None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -84,6 +88,7 @@ class Settings(BaseSettings):
     def _agree(self) -> Self:
         if not _APP.fullmatch(self.app):
             raise ValueError(f"{_PREFIX}APP must be 1 to 63 of A-Z a-z 0-9 _ -; got {self.app!r}")
+        _embedded_path(self.log)
         order = (
             "heartbeat_interval_ms",
             "producer_request_timeout_ms",
@@ -119,6 +124,11 @@ class Settings(BaseSettings):
             raise ValueError(f"set both {_PREFIX}SSL_CERTFILE and {_PREFIX}SSL_KEYFILE, or neither")
         return self
 
+    @property
+    def embedded_path(self) -> Path | None:
+        """The file of the embedded log; None: the log is Kafka's."""
+        return _embedded_path(self.log)
+
     def kafka(self) -> dict[str, Any]:
         """Keyword arguments that every aiokafka client takes.
 
@@ -126,8 +136,9 @@ class Settings(BaseSettings):
         """
         if not self.bootstrap_servers:
             raise ConfigError(
-                f"no Kafka to connect to; set {_PREFIX}BOOTSTRAP_SERVERS=host:port, or use "
-                "`surefoot dev`, which starts a broker"
+                f"no Kafka to connect to; set {_PREFIX}BOOTSTRAP_SERVERS=host:port, or "
+                f"{_PREFIX}LOG=sqlite:///runs.db for the embedded log, or use `surefoot dev`, "
+                "which starts a broker"
             )
         common: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
@@ -161,6 +172,18 @@ class Settings(BaseSettings):
         empty entry is kept, so that the gateway can refuse it.
         """
         return _webhook_secrets(os.environ)
+
+
+def _embedded_path(log: str | None) -> Path | None:
+    if log is None or log == "kafka":
+        return None
+    match = _SQLITE.fullmatch(log)
+    if match is None:
+        raise ValueError(
+            f"{_PREFIX}LOG is `kafka` or a file such as sqlite:///runs.db (from where the command "
+            f"is run) or sqlite:////var/lib/runs.db; got {log!r}"
+        )
+    return Path(match[1])
 
 
 def _webhook_secrets(environ: Mapping[str, str]) -> dict[str, list[str]]:

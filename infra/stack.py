@@ -6,7 +6,8 @@ import asyncio
 import signal
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -14,17 +15,68 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from surefoot.infra.backend import Backend
 from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.broker_config import say
 from surefoot.infra.kafka_tail import consumer
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import Child
-from surefoot.infra.topics import Topics
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.topics import TopicSpec
 
 #: how long the broker may take to serve new topics, and the gateway until a transaction commits
 READY_S = 60.0
 _POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the records are kept."""
+
+    #: settings by which other processes find it
+    found_by: Mapping[str, str]
+    #: for a person
+    told: str
+    #: of what it is
+    version: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The same, as environment variables."""
+        return {f"SUREFOOT_{name.upper()}": value for name, value in self.found_by.items()}
+
+
+@contextmanager
+def running_log(settings: Settings, otherwise: Path) -> Iterator[Site]:
+    """The log that the settings name; or else a broker started here and stopped at the end; or
+    else, where none can be had, the embedded log in the file `otherwise`."""
+    if settings.embedded_path is not None:
+        yield _embedded(settings.embedded_path)
+        return
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(running_broker(settings))
+        except ConfigError as error:
+            if settings.log == "kafka" or settings.bootstrap_servers:
+                raise
+            say(str(error))
+            site = _embedded(otherwise)
+        else:
+            site = Site(
+                found_by={"bootstrap_servers": broker.bootstrap},
+                told=f"Kafka {broker.version} ({broker.kind}) at {broker.bootstrap}",
+                version=broker.version,
+            )
+        yield site
+
+
+def _embedded(path: Path) -> Site:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Site(
+        found_by={"log": f"sqlite:///{path.resolve()}"},
+        told=f"embedded log, one process; not Kafka ({path})",
+        version="embedded",
+    )
 
 
 @contextmanager
@@ -67,6 +119,13 @@ def children(
     ]
 
 
+def one_child(agent_file: Path, *, env: Mapping[str, str], logs: Path) -> Child:
+    """All of them in one process."""
+    return Child(
+        name="serve", args=["serve", str(agent_file)], env=env, log_path=logs / "serve.log"
+    )
+
+
 def require_free(host: str, port: int) -> None:
     """Raises ConfigError when somebody listens there already."""
     try:
@@ -77,11 +136,16 @@ def require_free(host: str, port: int) -> None:
         ) from error
 
 
-async def create_topics(settings: Settings, specs: Sequence[TopicSpec]) -> None:
+async def create_topics(settings: Settings, backend: Backend, specs: Sequence[TopicSpec]) -> None:
     """Create the topics, and wait until a broker that has only just started leads them and serves
     groups; so that no process has to report, at its start, that it does not yet."""
-    async with Topics(settings) as topics:
+    async with backend.topics() as topics:
         await topics.apply(specs)
+    if settings.embedded_path is None:
+        await _until_served(settings, specs)
+
+
+async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
     places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
     admin = AIOKafkaAdminClient(**settings.kafka())
     reader = consumer(settings, isolation_level="read_committed")

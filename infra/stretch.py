@@ -1,15 +1,15 @@
-"""A stretch of an agent's input topics on Kafka: where it begins and ends, its records, and the end
+"""A stretch of an agent's input topics: where it begins and ends, its records, and the end
 of the log, where copies of them go."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
 from aiokafka.errors import KafkaError
 
-from surefoot.infra.kafka_client import KafkaCommands
-from surefoot.infra.kafka_tail import Lookups, Offsets
+from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.producers.replay import Bounds, Piece
 from surefoot.state.errors import ConfigError, Unavailable
@@ -19,15 +19,17 @@ from surefoot.state.topics import AgentTopics
 _DEADLINE_S = 10.0
 
 
-class KafkaStretch:
+class LogStretch:
     """`replay.Stretch` for one agent."""
 
-    def __init__(self, settings: Settings, agent: str, commands: KafkaCommands) -> None:
+    def __init__(
+        self, settings: Settings, backend: Backend, agent: str, appender: Appender
+    ) -> None:
         topics = AgentTopics(settings.app, agent)
         self._names: dict[InputKind, str] = {"commands": topics.commands, "tasks": topics.tasks}
-        self._lookups = {kind: Lookups(settings, name) for kind, name in self._names.items()}
-        self._offsets = Offsets(settings)
-        self._commands = commands
+        self._lookups = {kind: backend.lookups(name) for kind, name in self._names.items()}
+        self._offsets = backend.offsets()
+        self._appender = appender
 
     async def pieces(
         self, wanted: Bounds, partitions: Sequence[int], offsets_of: InputKind
@@ -46,7 +48,7 @@ class KafkaStretch:
                 return [
                     await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
                 ]
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
             raise Unavailable(f"the log could not be read: {error!r}") from error
 
     async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
@@ -92,14 +94,14 @@ class KafkaStretch:
                     page, position = await lookups.page(
                         piece.partition, position, piece.end, lambda _key: True
                     )
-            except (KafkaError, OSError, TimeoutError) as error:
+            except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
                 raise Unavailable(f"the log could not be read: {error!r}") from error
             for record in page:
                 yield record
 
     async def append(self, record: Out) -> None:
         """Write one record. Raises Unavailable: it may or may not have been written."""
-        await self._commands.append(record, "a copied record", deadline_s=_DEADLINE_S)
+        await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
 
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from surefoot.infra.backend import Found
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -20,15 +20,6 @@ from surefoot.state.turn import pool_agent_name
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A topic as the cluster has it."""
-
-    partitions: int
-    replication: int
-    config: dict[str, str]
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:

@@ -1,6 +1,6 @@
 """One worker process: its agents' workers on one event loop, until SIGTERM.
 
-The Kafka clients and all decisions are on this loop, in the main thread; the author's code is on
+The log's clients and all decisions are on this loop, in the main thread; the author's code is on
 the executor's. A watchdog thread ends the process when this loop makes no progress, and says so
 when a step blocks the other one.
 """
@@ -20,11 +20,13 @@ import structlog
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_log import KafkaLog
 from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, names_of, specs_for
+from surefoot.infra.topics import names_of, specs_for
 from surefoot.state.agent import Agent
+from surefoot.state.ports import Clock
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 
@@ -46,6 +48,19 @@ def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int
 
 async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     clock = SystemClock()
+    stop, hurry = until_signalled()
+    async with open_backend(settings, clock) as backend:
+        async with backend.topics() as topics:
+            await topics.verify(specs_for(names_of(agents), settings))
+        following = asyncio.create_task(_follow_supervisor(stop))
+        try:
+            return await work(agents, settings, backend, clock, stop, hurry, slot=slot)
+        finally:
+            following.cancel()
+
+
+def until_signalled() -> tuple[asyncio.Event, asyncio.Event]:
+    """(stop, hurry): set by the first SIGTERM or SIGINT, and by the second."""
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -54,42 +69,50 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-    async with Topics(settings) as topics:
-        await topics.verify(specs_for(names_of(agents), settings))
+    return stop, hurry
+
+
+async def work(
+    agents: Sequence[Agent],
+    settings: Settings,
+    backend: Backend,
+    clock: Clock,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    *,
+    slot: int,
+) -> int:
+    """Run the agents' workers on the running loop until `stop` is set; then finish what is running,
+    for as long as the drain may take or until `hurry` is set. Returns the exit status."""
     executor = Executor(clock)
     executor.start()
-    workers = [_worker(agent, settings, clock, executor, slot) for agent in agents]
+    workers = [_worker(agent, settings, backend, clock, executor, slot) for agent in agents]
     watchdog = Watchdog(workers, clock)
     watchdog.start()
-    watching = [
-        asyncio.create_task(_watch_steps(executor)),
-        asyncio.create_task(_follow_supervisor(stop)),
-    ]
+    watching = asyncio.create_task(_watch_steps(executor))
     try:
         results = await asyncio.gather(
             *(worker.run(stop, drain_s=settings.drain_timeout_s, hurry=hurry) for worker in workers)
         )
     finally:
         watchdog.stop()
-        for task in watching:
-            task.cancel()
+        watching.cancel()
         executor.stop()
     return EXIT_CLEAN if all(results) else EXIT_GAVE_UP
 
 
 def _worker(
-    agent: Agent, settings: Settings, clock: SystemClock, executor: Executor, slot: int
+    agent: Agent,
+    settings: Settings,
+    backend: Backend,
+    clock: Clock,
+    executor: Executor,
+    slot: int,
 ) -> Worker:
     topics = AgentTopics(settings.app, agent.name)
     return Worker(
         agent=agent,
-        log=KafkaLog(
-            topics=topics,
-            partitions=settings.partitions,
-            settings=settings,
-            clock=clock,
-            slot=slot,
-        ),
+        log=backend.log(topics, slot),
         wire=Wire(settings.app, topics, settings.partitions),
         executor=executor,
         clock=clock,
@@ -134,7 +157,7 @@ class Watchdog(threading.Thread):
     """Ends a process whose workers have stopped polling: its supervisor starts a new one, and the
     group another owner. Dumps every thread's stack first."""
 
-    def __init__(self, workers: Sequence[Worker], clock: SystemClock) -> None:
+    def __init__(self, workers: Sequence[Worker], clock: Clock) -> None:
         super().__init__(name="surefoot-watchdog", daemon=True)
         self._workers = workers
         self._clock = clock

@@ -124,6 +124,17 @@ def gateway(agent_files: AgentFiles) -> None:
     service.gateway(agent_files)
 
 
+@app.command()
+def serve(agent_files: AgentFiles) -> None:
+    """Run gateway, workers and relay in this one process, until SIGTERM.
+
+    On the embedded log that SUREFOOT_LOG names, or on Kafka. Missing topics are created.
+    """
+    from surefoot.commands import service  # noqa: PLC0415
+
+    raise typer.Exit(service.serve(agent_files))
+
+
 @topics.command("apply")
 def topics_apply(agent_files: AgentFiles) -> None:
     """Create the topics that are missing, and check all of them. Nothing is altered."""
@@ -408,6 +419,7 @@ def dev(
     """Run everything for one agent: a broker, its topics, gateway, worker and relay.
 
     Shows what its runs do. Ctrl-C stops it all; a broker that was started here goes with its data.
+    Where none can be had, or SUREFOOT_LOG says so, everything is one process on the embedded log.
     """
     from surefoot.infra.dev import run_dev  # noqa: PLC0415
 
@@ -416,7 +428,9 @@ def dev(
 
 @app.command()
 def demo(
-    agent_file: AgentFile,
+    agent_file: Annotated[
+        Path | None, typer.Argument(metavar="[AGENT.py]", help="By default one that is built in.")
+    ] = None,
     deliveries: Annotated[int, typer.Option(min=10, max=100_000, help="How many.")] = 200,
     kills: Annotated[int, typer.Option(min=0, max=100, help="How many workers to kill.")] = 2,
     seed: Annotated[
@@ -425,8 +439,9 @@ def demo(
 ) -> None:
     """Kill workers under a load of webhooks, then audit every step and every effect.
 
-    The agent must take GitHub's `issues` event. The last line of the output is one JSON object;
-    the exit status is 0 only if nothing was lost, doubled or left unfinished.
+    On Kafka if it can be had (started here if need be), else on the embedded log. The agent must
+    take GitHub's `issues` event. The last line of the output is one JSON object; the exit status
+    is 0 only if nothing was lost, doubled or left unfinished.
     """
     from surefoot.infra.demo.demo import run_demo  # noqa: PLC0415
 

@@ -1,9 +1,10 @@
-"""`surefoot demo`: a real broker, real processes, real kills, and then the audit.
+"""`surefoot demo`: a real log, real processes, real kills, and then the audit.
 
 The gateway, two workers and the relay run as child processes of a supervisor, under a topic prefix
-of their own. Signed deliveries come in at an even pace, some of them twice; the tracker fails now
-and then; and while runs are under way a worker process is sent SIGKILL. When every run has come to
-its end everything is stopped, and the auditor reads all topics from their beginning.
+of their own; on the embedded log they are one child process. Signed deliveries come in at an even
+pace, some of them twice; the tracker fails now and then; and while runs are under way a process
+that works is sent SIGKILL. When every run has come to its end everything is stopped, and the
+auditor reads all topics from their beginning.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from surefoot.infra import logging
-from surefoot.infra.broker import Broker
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
 from surefoot.infra.broker_config import free_ports, say
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.demo.auditor import OUTBOX, Report, audit
@@ -30,15 +33,23 @@ from surefoot.infra.demo.display import Display, print_report
 from surefoot.infra.demo.evidence import read_topics
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
-from surefoot.infra.kafka_tail import Tail
 from surefoot.infra.loader import load_agents
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.stack import children, create_topics, running_broker, until_ready
-from surefoot.infra.supervisor import Supervisor
+from surefoot.infra.stack import (
+    Site,
+    children,
+    create_topics,
+    one_child,
+    running_log,
+    until_ready,
+)
+from surefoot.infra.supervisor import Child, Supervisor
 from surefoot.infra.topics import specs_for
 from surefoot.state.errors import ConfigError
 from surefoot.state.topics import AgentTopics
 
+#: the agent that is used where none is given
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triage.py"
 WORKERS = 2
 #: between two deliveries; and what each step takes longer, as asking a model would
 EVERY_S = 0.22
@@ -50,24 +61,27 @@ _POLL_S = 0.05
 EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
 
 
-def run_demo(agent_file: Path, *, deliveries: int, kills: int, seed: int | None) -> int:
+def run_demo(agent_file: Path | None, *, deliveries: int, kills: int, seed: int | None) -> int:
     """Returns 0 only if nothing was lost, doubled or left unfinished; 130 when interrupted.
 
-    Raises: ConfigError — no broker can be started, or the agent does not suit.
+    Raises: ConfigError — the log cannot be used, or the agent does not suit.
     """
     logging.configure(level="CRITICAL")
+    agent_file = agent_file or EXAMPLE
     agent = _suitable(agent_file)
     seed = secrets.randbelow(2**31) if seed is None else seed
-    with running_broker(load_settings()) as broker:
-        folder = Path(tempfile.mkdtemp(prefix="surefoot-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix="surefoot-demo-"))
+    with running_log(load_settings(), folder / "demo.db") as site:
         settings = load_settings(
             app=f"demo-{secrets.token_hex(4)}",
-            bootstrap_servers=broker.bootstrap,
             gateway_host="127.0.0.1",
             gateway_port=free_ports(1)[0],
+            **site.found_by,
         )
-        demo = _Demo(agent, settings, folder, deliveries=deliveries, kills=kills, seed=seed)
-        code = asyncio.run(demo.run(agent_file, broker))
+        demo = _Demo(
+            agent, agent_file, settings, site, folder, deliveries=deliveries, kills=kills, seed=seed
+        )
+        code = asyncio.run(demo.run())
     if code == EXIT_FAULT:
         say(f"what the processes had to say is in {folder}")
     else:
@@ -92,7 +106,9 @@ class _Demo:
     def __init__(
         self,
         agent: str,
+        agent_file: Path,
         settings: Settings,
+        site: Site,
         folder: Path,
         *,
         deliveries: int,
@@ -101,13 +117,16 @@ class _Demo:
     ) -> None:
         self._agent = agent
         self._settings = settings
+        self._site = site
         self._folder = folder
         self._kills = kills
         self._seed = seed
+        self._secret = secrets.token_hex(32)
         self._clock = SystemClock()
         self._random = Random(seed)  # noqa: S311  (a demo that can be repeated)
         self._plan = plan(deliveries, self._random)
         self._specs = specs_for([agent], settings)
+        self._children = self._parts(agent_file)
         self._outcome = Outcome()
         self._progress = Progress(self._clock.monotonic_s)
         self._display = Display(
@@ -117,65 +136,73 @@ class _Demo:
             monotonic_s=self._clock.monotonic_s,
         )
 
-    async def run(self, agent_file: Path, broker: Broker) -> int:
+    def _parts(self, agent_file: Path) -> list[Child]:
+        env = {
+            **self._site.env,
+            "SUREFOOT_APP": self._settings.app,
+            "SUREFOOT_GATEWAY_HOST": self._settings.gateway_host,
+            "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
+            "SUREFOOT_WEBHOOK_GITHUB_SECRET": self._secret,
+            "TRIAGE_THINK_S": str(THINK_S),
+        }
+        if self._settings.embedded_path is None:
+            return children(agent_file, processes=WORKERS, env=env, logs=self._folder)
+        return [one_child(agent_file, env=env, logs=self._folder)]
+
+    @property
+    def _workers(self) -> list[str]:
+        """Names of the children that run the agent's steps."""
+        return [
+            child.name for child in self._children if child.name.startswith(("worker", "serve"))
+        ]
+
+    async def run(self) -> int:
         """Act, stop everything, audit. A first SIGINT or SIGTERM ends it cleanly."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         began_s = self._clock.monotonic_s()
-        self._display.say(
-            f"Kafka {broker.version} ({broker.kind}) at {broker.bootstrap}, topics "
-            f"{self._settings.app}.*, seed {self._seed}"
-        )
-        acting = asyncio.create_task(self._act(agent_file))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not acting.done():
-            self._display.say("interrupted: stopping")
-            acting.cancel()
-            await asyncio.wait({acting})
-            return EXIT_INTERRUPTED
-        acting.result()
-        return await self._judge(broker, began_s)
+        app = self._settings.app
+        self._display.say(f"{self._site.told}, topics {app}.*, seed {self._seed}")
+        async with open_backend(self._settings, self._clock) as backend:
+            acting = asyncio.create_task(self._act(backend))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not acting.done():
+                self._display.say("interrupted: stopping")
+                acting.cancel()
+                await asyncio.wait({acting})
+                return EXIT_INTERRUPTED
+            acting.result()
+            return await self._judge(backend, began_s)
 
-    async def _act(self, agent_file: Path) -> None:
+    async def _act(self, backend: Backend) -> None:
         """The installation runs for as long as this does."""
-        secret = secrets.token_hex(32)
         book = self._folder / "requests.jsonl"
-        await create_topics(self._settings, self._specs)
+        await create_topics(self._settings, backend, self._specs)
         async with Tracker(book, seed=self._seed) as tracker:
-            env = {
-                "SUREFOOT_APP": self._settings.app,
-                "SUREFOOT_BOOTSTRAP_SERVERS": str(self._settings.bootstrap_servers),
-                "SUREFOOT_GATEWAY_HOST": self._settings.gateway_host,
-                "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
-                "SUREFOOT_WEBHOOK_GITHUB_SECRET": secret,
-                "TRIAGE_TRACKER_URL": tracker.url,
-                "TRIAGE_THINK_S": str(THINK_S),
-            }
+            found = {"TRIAGE_TRACKER_URL": tracker.url}
             supervisor = Supervisor(
-                children(agent_file, processes=WORKERS, env=env, logs=self._folder),
+                [replace(child, env={**child.env, **found}) for child in self._children],
                 grace_s=self._settings.drain_timeout_s + 10.0,
             )
             supervising = asyncio.create_task(supervisor.run())
             try:
-                await self._drive(supervisor, secret)
+                await self._drive(backend, supervisor)
             finally:
                 supervisor.stop()
                 await asyncio.wait({supervising})
 
-    async def _drive(self, supervisor: Supervisor, secret: str) -> None:
+    async def _drive(self, backend: Backend, supervisor: Supervisor) -> None:
         """Send, kill, and wait until all has come to its end."""
         url = f"http://{self._settings.gateway_host}:{self._settings.gateway_port}"
         logs = {
-            f"worker-{slot}": WorkerLog(self._folder / f"worker-{slot}.log", self._agent)
-            for slot in range(WORKERS)
+            name: WorkerLog(self._folder / f"{name}.log", self._agent) for name in self._workers
         }
         tails = [
-            Tail(
-                self._settings,
+            backend.tail(
                 AgentTopics(self._settings.app, name).events,
                 self._progress.apply,
                 from_end=False,
@@ -188,9 +215,10 @@ class _Demo:
             await until_ready(url)
             for worker_log in logs.values():
                 await _until(worker_log.ready, SETTLE_S)
-            self._display.say(f"gateway, {WORKERS} workers and relay are ready; deliveries begin")
+            names = ", ".join(child.name for child in self._children)
+            self._display.say(f"ready: {names}; deliveries begin")
             async with self._display.shown():
-                sender = Sender(url, secret, self._outcome)
+                sender = Sender(url, self._secret, self._outcome)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(sender.send_all(self._plan, every_s=EVERY_S))
                     group.create_task(self._kill_all(supervisor, logs))
@@ -241,18 +269,18 @@ class _Demo:
 
     # The verdict -----------------------------------------------------------------------------
 
-    async def _judge(self, broker: Broker, began_s: float) -> int:
+    async def _judge(self, backend: Backend, began_s: float) -> int:
         self._display.say("all stopped; the auditor reads the topics and the tracker's book")
-        topics = await read_topics(self._settings, self._specs)
+        topics = await read_topics(backend, self._specs)
         report = audit(topics, read_book(self._folder / "requests.jsonl"))
-        figures = self._figures(report, broker)
+        figures = self._figures(report)
         figures["took_s"] = round(self._clock.monotonic_s() - began_s, 1)
         faults = self._faults(report)
         print_report(figures, report, faults)
         print(json.dumps(figures))  # noqa: T201  (the result)
         return EXIT_FAULT if faults else EXIT_CLEAN
 
-    def _figures(self, report: Report, broker: Broker) -> dict[str, Any]:
+    def _figures(self, report: Report) -> dict[str, Any]:
         outcome, kills = self._outcome, self._progress.kills
         recovered = [kill.recovered_s for kill in kills if kill.recovered_s is not None]
         return {
@@ -277,7 +305,7 @@ class _Demo:
             "dead_letters": report.dead_letters,
             "recovery_first_step_s": [round(seconds, 2) for seconds in recovered],
             "steps_per_s": report.steps_per_s,
-            "broker": broker.version,
+            "broker": self._site.version,
             "seed": self._seed,
         }
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from rich.table import Table
 
-from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
 from surefoot.infra.loader import load_agents
+from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import printable
-from surefoot.infra.topics import Topics
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -37,19 +39,31 @@ def resolve(agent: str) -> tuple[str, Agent | None]:
 @asynccontextmanager
 async def run_reader(
     name: str, run_ids: Collection[str] | None = None
-) -> AsyncIterator[KafkaRunReader]:
+) -> AsyncIterator[LogRunReader]:
     """A reader of that agent's runs; of the partitions of these runs only, when they are given.
 
     Raises: ConfigError — there is no such agent.
     """
     settings = load_settings()
-    await require_agent(name, settings)
+    async with (
+        open_backend(settings, SystemClock()) as backend,
+        reader_on(backend, settings, name, run_ids) as reader,
+    ):
+        yield reader
+
+
+@asynccontextmanager
+async def reader_on(
+    backend: Backend, settings: Settings, name: str, run_ids: Collection[str] | None
+) -> AsyncIterator[LogRunReader]:
+    """As `run_reader`, on a backend that is open."""
+    await require_agent(name, settings, backend)
     partitions = (
         None
         if run_ids is None
         else {partition_of(run_id, settings.partitions) for run_id in run_ids}
     )
-    reader = KafkaRunReader(settings, [name], partitions)
+    reader = LogRunReader(settings, backend, [name], partitions)
     await reader.start()
     try:
         yield reader
@@ -57,10 +71,10 @@ async def run_reader(
         await reader.stop()
 
 
-async def require_agent(name: str, settings: Settings) -> None:
+async def require_agent(name: str, settings: Settings, backend: Backend) -> None:
     """Raises ConfigError when no agent of that name has ever had its topics made."""
     topic = AgentTopics(settings.app, name).state
-    async with Topics(settings) as topics:
+    async with backend.topics() as topics:
         if not await topics.describe([topic]):
             raise ConfigError(
                 f"there is no topic {topic}: check the agent's name and SUREFOOT_APP, or run "

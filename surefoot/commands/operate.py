@@ -10,12 +10,14 @@ from typing import Any
 
 import typer
 
-from surefoot.commands.common import resolve, run_reader
+from surefoot.commands.common import reader_on, resolve, run_reader
 from surefoot.infra import logging
+from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_client import KafkaCommands
-from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.commands import LogCommands
+from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import load_settings
+from surefoot.infra.stretch import LogStretch
 from surefoot.infra.terminal import printable
 from surefoot.producers.operations import Operator, Reply, Verb, command
 from surefoot.state.agent import check_run_id
@@ -25,7 +27,7 @@ from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unava
 SEND_S = 10.0
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
-Ask = Callable[[Operator, KafkaRunReader, str], Awaitable[Reply]]
+Ask = Callable[[Operator, LogRunReader, str], Awaitable[Reply]]
 
 
 def operate(
@@ -45,7 +47,7 @@ def operate(
     """
     identity, fields = _command(verb, _given(said, command_id))
 
-    async def ask(operator: Operator, _: KafkaRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> Reply:
         return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
 
     name, _ = resolve(agent)
@@ -107,7 +109,7 @@ def rewind(
     identity, fields = _command("pause", _given({"by": by}, command_id))  # has an id and `by` too
     name, _ = resolve(agent)
 
-    async def ask(operator: Operator, reader: KafkaRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
         return await operator.rewind(
             reader, name, run_id, seq, command_id=chosen, emit=emit, **fields
         )
@@ -122,7 +124,7 @@ def fork(
     new = _check(SystemClock().unique() if new_id is None else new_id)
     name, _ = resolve(agent)
 
-    async def ask(operator: Operator, reader: KafkaRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
         return await operator.fork(reader, name, run_id, seq, new_id=chosen)
 
     return _asked(
@@ -185,18 +187,24 @@ def _asked(
 @asynccontextmanager
 async def operator(
     name: str, run_ids: list[str] | None, wait_s: float
-) -> AsyncIterator[tuple[Operator, KafkaRunReader, KafkaCommands]]:
+) -> AsyncIterator[tuple[Operator, LogRunReader, LogStretch]]:
     """An operator of that agent's runs, and what it reads and writes with."""
-    clock = SystemClock()
-    async with run_reader(name, run_ids) as reader:
-        commands = KafkaCommands(load_settings(), clock.now_ms)
+    clock, settings = SystemClock(), load_settings()
+    async with (
+        open_backend(settings, clock) as backend,
+        reader_on(backend, settings, name, run_ids) as reader,
+    ):
+        appender = backend.appender()
+        stretch = LogStretch(settings, backend, name, appender)
+        commands = LogCommands(settings, appender, clock.now_ms)
         try:
             one = Operator(
                 commands=commands, reader=reader, clock=clock, send_s=SEND_S, answer_s=wait_s
             )
-            yield one, reader, commands
+            yield one, reader, stretch
         finally:
-            await commands.stop()
+            await stretch.stop()
+            await appender.stop()
 
 
 def exit_status(reply: Reply) -> int:

@@ -13,7 +13,6 @@ from surefoot.commands.common import resolve, table
 from surefoot.commands.operate import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
 from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_replay import KafkaStretch
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console
 from surefoot.producers.operations import Reply
@@ -64,30 +63,26 @@ def replay(wanted: Wanted) -> int:
     partitions = range(settings.partitions) if wanted.partition is None else [wanted.partition]
 
     async def go() -> int:
-        async with operator(name, None, wanted.wait_s) as (one, reader, commands):
-            source = KafkaStretch(settings, name, commands)
-            try:
-                pieces = await source.pieces(stretch, partitions, wanted.topic)
-                for piece in pieces:
-                    if piece.cut:
-                        typer.echo(
-                            f"surefoot: partition {piece.partition} of {piece.kind} begins at "
-                            f"offset {piece.start}; what was before has expired",
-                            err=True,
-                        )
-                made = Replay(id=chosen, agent=name, stretch=source, versions=reader, pieces=pieces)
-                touched = await made.touched()
-                if wanted.mode == "skip-completed":
-                    return await _append(made, touched, dry_run=wanted.dry_run)
-                rows, back = await made.plan(touched, wanted.step)
-                if wanted.dry_run:
-                    _show(rows)
-                    typer.echo(f"dry run: {_counted(rows, 'sent back')}; nothing was written")
-                    return EXIT_DONE
-                emit = wanted.effects == "re-emit"
-                return _tell(chosen, rows, await made.rerun(one, back, emit=emit))
-            finally:
-                await source.stop()
+        async with operator(name, None, wanted.wait_s) as (one, reader, source):
+            pieces = await source.pieces(stretch, partitions, wanted.topic)
+            for piece in pieces:
+                if piece.cut:
+                    typer.echo(
+                        f"surefoot: partition {piece.partition} of {piece.kind} begins at "
+                        f"offset {piece.start}; what was before has expired",
+                        err=True,
+                    )
+            made = Replay(id=chosen, agent=name, stretch=source, versions=reader, pieces=pieces)
+            touched = await made.touched()
+            if wanted.mode == "skip-completed":
+                return await _append(made, touched, dry_run=wanted.dry_run)
+            rows, back = await made.plan(touched, wanted.step)
+            if wanted.dry_run:
+                _show(rows)
+                typer.echo(f"dry run: {_counted(rows, 'sent back')}; nothing was written")
+                return EXIT_DONE
+            emit = wanted.effects == "re-emit"
+            return _tell(chosen, rows, await made.rerun(one, back, emit=emit))
 
     try:
         return asyncio.run(go())

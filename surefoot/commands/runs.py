@@ -11,8 +11,9 @@ import typer
 
 from surefoot.commands.common import require_agent, resolve, run_reader, table, told
 from surefoot.infra import logging
+from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_client import KafkaCommands
+from surefoot.infra.commands import LogCommands
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
@@ -155,12 +156,13 @@ def start_run(agent: str, payload: str, run_id: str | None) -> None:
 
     async def start() -> None:
         settings = load_settings()
-        await require_agent(name, settings)
-        commands = KafkaCommands(settings, clock.now_ms)
-        try:
-            await commands.start(name, named, data, deadline_s=START_S)
-        finally:
-            await commands.stop()
+        async with open_backend(settings, clock) as backend:
+            await require_agent(name, settings, backend)
+            commands = LogCommands(settings, backend.appender(), clock.now_ms)
+            try:
+                await commands.start(name, named, data, deadline_s=START_S)
+            finally:
+                await commands.stop()
 
     try:
         asyncio.run(start())

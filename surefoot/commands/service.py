@@ -10,6 +10,8 @@ from pathlib import Path
 import typer
 
 from surefoot.infra import logging
+from surefoot.infra.backends import open_backend, require_kafka
+from surefoot.infra.clock import SystemClock
 from surefoot.infra.loader import load_agents, pool_agents
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.supervisor import Child, Supervisor
@@ -32,6 +34,7 @@ def worker(agent_file: Path, processes: int, slot: int | None, pool: str | None)
         agents = pool_agents(agents, pool)
         args += ["--pool", pool]
     settings = load_settings()
+    require_kafka(settings, "worker")
     if slot is not None:
         from surefoot.infra.worker_main import run_worker  # noqa: PLC0415
 
@@ -43,6 +46,7 @@ def relay(processes: int, slot: int | None) -> int:
     """Supervise relay processes; with a slot, be one."""
     logging.configure()
     settings = load_settings()
+    require_kafka(settings, "relay")
     if slot is not None:
         from surefoot.infra.relay_main import run_relay  # noqa: PLC0415
 
@@ -73,7 +77,17 @@ def gateway(agent_files: Sequence[Path]) -> None:
     from surefoot.infra.gateway_main import run_gateway  # noqa: PLC0415
 
     logging.configure()
-    run_gateway(load_agents(agent_files), load_settings())
+    settings = load_settings()
+    require_kafka(settings, "gateway")
+    run_gateway(load_agents(agent_files), settings)
+
+
+def serve(agent_files: Sequence[Path]) -> int:
+    """Gateway, workers and relay in this process; returns the exit status."""
+    from surefoot.infra.serve_main import run_serve  # noqa: PLC0415
+
+    logging.configure()
+    return run_serve(load_agents(agent_files), load_settings())
 
 
 def topics_apply(agent_files: Sequence[Path]) -> None:
@@ -81,7 +95,7 @@ def topics_apply(agent_files: Sequence[Path]) -> None:
     names, settings = _names(agent_files), load_settings()
 
     async def apply() -> list[str]:
-        async with Topics(settings) as topics:
+        async with open_backend(settings, SystemClock()) as backend, backend.topics() as topics:
             return await topics.apply(specs_for(names, settings))
 
     created = asyncio.run(apply())
@@ -95,7 +109,7 @@ def topics_verify(agent_files: Sequence[Path]) -> None:
     names, settings = _names(agent_files), load_settings()
 
     async def verify() -> None:
-        async with Topics(settings) as topics:
+        async with open_backend(settings, SystemClock()) as backend, backend.topics() as topics:
             await topics.verify(specs_for(names, settings))
 
     asyncio.run(verify())

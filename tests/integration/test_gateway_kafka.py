@@ -18,12 +18,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.infra import kafka_reader, kafka_tail
+from surefoot.infra import kafka_tail, run_reader
 from surefoot.infra.broker import start_broker
 from surefoot.infra.clock import SystemClock
+from surefoot.infra.commands import LogCommands
 from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.kafka_client import READY_KEY, KafkaCommands, KafkaReadiness
-from surefoot.infra.kafka_reader import KafkaRunReader
+from surefoot.infra.kafka_backend import KafkaBackend
+from surefoot.infra.kafka_client import READY_KEY, KafkaAppender, KafkaReadiness
+from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.schemas.codec import decode
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
@@ -159,6 +161,14 @@ class Owner:
         await self.write(run_id, "run.completed", "completed", seq=steps, result=b'"ok"')
 
 
+def reader_of(settings: Settings, *given: Any) -> LogRunReader:
+    return LogRunReader(settings, KafkaBackend(settings, SystemClock()), *given)
+
+
+def commands_of(settings: Settings) -> LogCommands:
+    return LogCommands(settings, KafkaAppender(settings), SystemClock().now_ms)
+
+
 @pytest.fixture
 async def owner(kafka: Cluster, agent: Agent) -> AsyncIterator[Owner]:
     async with Owner(kafka.settings, agent) as made:
@@ -166,16 +176,16 @@ async def owner(kafka: Cluster, agent: Agent) -> AsyncIterator[Owner]:
 
 
 @pytest.fixture
-async def reader(kafka: Cluster, agent: Agent) -> AsyncIterator[KafkaRunReader]:
-    made = KafkaRunReader(kafka.settings, [agent.name])
+async def reader(kafka: Cluster, agent: Agent) -> AsyncIterator[LogRunReader]:
+    made = reader_of(kafka.settings, [agent.name])
     await made.start()
     yield made
     await made.stop()
 
 
 @pytest.fixture
-async def commands(kafka: Cluster) -> AsyncIterator[KafkaCommands]:
-    made = KafkaCommands(kafka.settings, SystemClock().now_ms)
+async def commands(kafka: Cluster) -> AsyncIterator[LogCommands]:
+    made = commands_of(kafka.settings)
     yield made
     await made.stop()
 
@@ -195,7 +205,8 @@ async def gateway(
     monkeypatch.setenv("SUREFOOT_WEBHOOK_GITHUB_SECRET", SECRET)
     stop = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve_gateway([agent], settings, stop, url.set_result))
+    backend = KafkaBackend(settings, SystemClock())
+    serving = asyncio.create_task(serve_gateway([agent], settings, backend, stop, url.set_result))
     await until(lambda: serving.done() or url.done(), what="the gateway to listen")
     if not url.done():
         await serving  # raises
@@ -255,7 +266,7 @@ async def test_twenty_deliveries_at_once_are_all_acknowledged_as_one_run_in_one_
 
 
 async def test_a_start_is_written_where_its_owner_looks_for_it(
-    kafka: Cluster, agent: Agent, commands: KafkaCommands
+    kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
     position = await commands.start(agent.name, "r1", b"7", traceparent=TRACE, deadline_s=10)
     [record] = await kafka.read(kafka.topics(agent).commands)
@@ -266,7 +277,7 @@ async def test_a_start_is_written_where_its_owner_looks_for_it(
 
 
 async def test_a_start_that_is_too_large_is_refused_and_the_next_one_is_not(
-    kafka: Cluster, agent: Agent, commands: KafkaCommands
+    kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
     limit = kafka.settings.record_max_bytes
     with pytest.raises(RecordTooLarge) as caught:
@@ -281,7 +292,7 @@ async def test_a_start_that_is_too_large_is_refused_and_the_next_one_is_not(
 
 
 async def test_any_command_is_written_with_what_it_says(
-    kafka: Cluster, agent: Agent, commands: KafkaCommands
+    kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
     await commands.send(
         agent.name, "r1", "signal", deadline_s=10, id="s1", name="go", payload=b"[1]", by="ann"
@@ -302,7 +313,7 @@ async def test_a_topic_with_another_partition_count_gets_no_command(
     kafka: Cluster, agent: Agent
 ) -> None:
     settings = kafka.settings.model_copy(update={"partitions": 3})
-    commands = KafkaCommands(settings, SystemClock().now_ms)
+    commands = commands_of(settings)
     with pytest.raises(Unavailable, match="SUREFOOT_PARTITIONS"):
         await commands.start(agent.name, "r1", b"7", deadline_s=10)
     await commands.stop()
@@ -327,7 +338,7 @@ async def test_without_an_answer_from_kafka_a_start_ends_at_its_deadline(
 ) -> None:
     async with mute_server() as address:
         settings = load_settings(bootstrap_servers=address)
-        commands = KafkaCommands(settings, SystemClock().now_ms)
+        commands = commands_of(settings)
         began = time.monotonic()
         starts = [commands.start("a", f"r{n}", b"7", deadline_s=0.5) for n in range(5)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
@@ -432,7 +443,7 @@ async def test_a_run_is_shown_from_its_latest_committed_checkpoint(
     await owner.write("r1", "run.started")
     await owner.write("r1", "step.completed", seq=1)
     await owner.write("r2", "run.completed", "completed", seq=1, result=b'{"a": 1}')
-    reader = KafkaRunReader(kafka.settings, [agent.name])
+    reader = reader_of(kafka.settings, [agent.name])
     await reader.start()  # the last record of each partition is a transaction marker
     one = await reader.get(agent.name, "r1")
     two = await reader.get(agent.name, "r2")
@@ -445,7 +456,7 @@ async def test_a_run_is_shown_from_its_latest_committed_checkpoint(
 
 
 async def test_runs_are_listed_most_recent_first_and_by_status(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     for n in range(8):
         status: Status = "completed" if n % 2 else "running"
@@ -475,7 +486,7 @@ async def test_what_was_aborted_tombstoned_or_is_no_run_is_not_shown(
     await owner.send("never", "run.started")
     await owner.send("kept", "run.completed", "completed")
     await owner.producer.abort_transaction()
-    reader = KafkaRunReader(kafka.settings, [agent.name])
+    reader = reader_of(kafka.settings, [agent.name])
     await reader.start()
     [run] = await reader.list(agent.name)
     assert (run.run_id, run.status) == ("kept", "running")
@@ -484,14 +495,14 @@ async def test_what_was_aborted_tombstoned_or_is_no_run_is_not_shown(
     await reader.stop()
 
 
-async def _now(reader: KafkaRunReader, agent: Agent, run_id: str, count: int) -> list[Any]:
+async def _now(reader: LogRunReader, agent: Agent, run_id: str, count: int) -> list[Any]:
     events = reader.events(agent.name, run_id, None)
     async with contextlib.aclosing(events):
         return [await anext(events) for _ in range(count)]
 
 
 async def test_a_checkpoint_that_cannot_be_decoded_is_shown_as_needing_attention(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.write_state("r1", b"\xc3\x01nonsense")
     await owner.write("r2", "run.started")
@@ -504,7 +515,7 @@ async def test_a_checkpoint_that_cannot_be_decoded_is_shown_as_needing_attention
 
 
 async def test_entries_of_a_run_are_no_runs_and_its_messages_are_read_from_them(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.write("r1", "run.started")
     await owner.write("r10", "run.started")
@@ -537,7 +548,7 @@ async def test_runs_are_counted_as_they_change_and_go(
     await owner.write("gone", "run.started", version=7)
     await owner.write_state("gone", None)
     await owner.write_state("broken", b"nonsense")
-    reader = KafkaRunReader(kafka.settings, [agent.name])
+    reader = reader_of(kafka.settings, [agent.name])
     await reader.start()
     assert await reader.counts(agent.name) == {
         (1, "running"): 1,
@@ -549,7 +560,7 @@ async def test_runs_are_counted_as_they_change_and_go(
 
 
 async def test_the_latest_state_of_a_run_waits_for_what_is_being_committed(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.write("r1", "run.started")
     for seq in range(1, 20):
@@ -561,7 +572,7 @@ async def test_the_latest_state_of_a_run_waits_for_what_is_being_committed(
 
 
 async def test_an_answer_is_seen_whenever_it_comes_after_the_watch_has_begun(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     for number in range(5):
         await owner.write("r1", "run.paused", "paused", id="earlier")
@@ -577,7 +588,7 @@ async def test_an_answer_is_seen_whenever_it_comes_after_the_watch_has_begun(
 
 
 async def test_lines_of_history_are_read_for_many_runs_at_once(
-    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+    agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
     monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 4)
     runs = [f"r{n}" for n in range(6)]
@@ -604,7 +615,7 @@ async def test_a_reader_of_one_partition_reads_no_other(
     mine, other = kafka.run_on(0), kafka.run_on(1)
     await owner.write(mine, "run.started")
     await owner.write(other, "run.started")
-    reader = KafkaRunReader(kafka.settings, [agent.name], [0])
+    reader = reader_of(kafka.settings, [agent.name], [0])
     await reader.start()
     assert await reader.get(agent.name, mine) is not None
     assert [run.run_id for run in await reader.list(agent.name)] == [mine]
@@ -613,7 +624,7 @@ async def test_a_reader_of_one_partition_reads_no_other(
 
 
 async def test_the_backlog_of_a_partition_counts_what_no_worker_has_finished(
-    kafka: Cluster, agent: Agent, reader: KafkaRunReader
+    kafka: Cluster, agent: Agent, reader: LogRunReader
 ) -> None:
     for number in range(3):
         await kafka.start(agent, kafka.run_on(0, f"r{number}-"))
@@ -632,11 +643,11 @@ async def test_the_backlog_of_a_partition_counts_what_no_worker_has_finished(
 async def test_the_reader_says_so_when_it_has_not_caught_up(
     agent: Agent, owner: Owner, kafka: Cluster, monkeypatch
 ) -> None:
-    monkeypatch.setattr(kafka_reader, "_DEADLINE_S", 1.0)
+    monkeypatch.setattr(run_reader, "_DEADLINE_S", 1.0)
     await owner.producer.begin_transaction()
     await owner.send("r1", "run.started")
     await owner.producer.flush()
-    reader = KafkaRunReader(kafka.settings, [agent.name])
+    reader = reader_of(kafka.settings, [agent.name])
     await reader.start()
     with pytest.raises(Unavailable):
         await reader.list(agent.name)  # never an answer that leaves something out
@@ -653,9 +664,9 @@ async def test_the_reader_says_so_when_it_has_not_caught_up(
 
 
 async def test_a_reader_comes_up_without_kafka_and_stops(monkeypatch) -> None:
-    monkeypatch.setattr(kafka_reader, "_DEADLINE_S", 0.3)
+    monkeypatch.setattr(run_reader, "_DEADLINE_S", 0.3)
     async with mute_server() as address:
-        reader = KafkaRunReader(load_settings(bootstrap_servers=address), ["a"])
+        reader = reader_of(load_settings(bootstrap_servers=address), ["a"])
         await reader.start()
         with pytest.raises(Unavailable):
             await reader.get("a", "r1")
@@ -665,7 +676,7 @@ async def test_a_reader_comes_up_without_kafka_and_stops(monkeypatch) -> None:
 
 
 async def test_a_caller_that_leaves_while_a_consumer_is_opened_leaves_none_behind(
-    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+    agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
     await owner.write("r1", "run.started")
     await until(lambda: _has(reader.list(agent.name), 1), what="the run")
@@ -695,9 +706,7 @@ async def test_a_caller_that_leaves_while_a_consumer_is_opened_leaves_none_behin
     await until(lambda: opened[0]._closed, what="it to be closed")
 
 
-async def test_many_runs_are_read_at_once(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
-) -> None:
+async def test_many_runs_are_read_at_once(agent: Agent, owner: Owner, reader: LogRunReader) -> None:
     async with owner.producer.transaction():
         for n in range(300):
             await owner.send(f"r{n}", "run.started", seq=n)
@@ -710,7 +719,7 @@ async def test_many_runs_are_read_at_once(
 
 
 async def watched(
-    reader: KafkaRunReader, agent: Agent, run_id: str, after: int | None = None
+    reader: LogRunReader, agent: Agent, run_id: str, after: int | None = None
 ) -> list[tuple[int, int, str]]:
     return [
         (offset, event["seq"], event["type"])
@@ -719,7 +728,7 @@ async def watched(
 
 
 async def test_watchers_that_come_at_any_time_see_each_event_once_and_in_order(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.finish("other", 2)
     first = asyncio.create_task(watched(reader, agent, "r1"))  # before its start
@@ -742,7 +751,7 @@ async def test_watchers_that_come_at_any_time_see_each_event_once_and_in_order(
 
 
 async def test_a_watcher_goes_on_after_the_event_it_has_seen_last(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.finish("r1", 5)
     history = await watched(reader, agent, "r1")
@@ -754,9 +763,9 @@ async def test_a_watcher_goes_on_after_the_event_it_has_seen_last(
 
 
 async def test_a_live_tail_that_lags_behind_loses_no_event_and_repeats_none(
-    kafka: Cluster, agent: Agent, owner: Owner, reader: KafkaRunReader
+    kafka: Cluster, agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
-    tail = reader._agents[agent.name].hub._tail
+    tail: Any = reader._agents[agent.name].hub._tail
     tail.start()
     await tail.started()
     await tail.stop()
@@ -777,7 +786,7 @@ async def test_a_live_tail_that_lags_behind_loses_no_event_and_repeats_none(
 
 
 async def test_a_run_that_went_on_after_its_end_is_watched_to_its_last_end(
-    agent: Agent, owner: Owner, reader: KafkaRunReader
+    agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.finish("r1", 2)
     await owner.write("r1", "command.refused", "completed", seq=2, id="c1")
@@ -801,11 +810,11 @@ async def test_a_run_that_went_on_after_its_end_is_watched_to_its_last_end(
 
 
 async def test_a_watcher_that_has_seen_the_end_is_let_go_also_when_the_state_lags_behind(
-    kafka: Cluster, agent: Agent, owner: Owner, reader: KafkaRunReader
+    kafka: Cluster, agent: Agent, owner: Owner, reader: LogRunReader
 ) -> None:
     await owner.write("r1", "run.started")
     await until(lambda: _has(reader.list(agent.name), 1), what="the run")
-    tail = reader._agents[agent.name].state
+    tail: Any = reader._agents[agent.name].state
     await tail.stop()
     await owner.write("r1", "run.completed", "completed", seq=1)
     [*_, last] = await kafka.read(kafka.topics(agent).events)
@@ -817,7 +826,7 @@ async def test_a_watcher_that_has_seen_the_end_is_let_go_also_when_the_state_lag
 
 
 async def test_a_history_longer_than_a_page_is_whole(
-    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+    agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
     monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 3)
     monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_SCANNED", 5)
@@ -829,9 +838,9 @@ async def test_a_history_longer_than_a_page_is_whole(
 
 
 async def test_a_watcher_that_is_too_slow_is_let_go_and_can_come_back(
-    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+    agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
-    monkeypatch.setattr(kafka_reader, "_WAITING_RECORDS", 5)
+    monkeypatch.setattr(run_reader, "_WAITING_RECORDS", 5)
     events = reader.events(agent.name, "r1", None)
     taking = asyncio.create_task(anext(events))
     await until(lambda: reader._agents[agent.name].hub._watchers, what="the watcher")
@@ -854,14 +863,15 @@ async def test_a_watcher_that_is_too_slow_is_let_go_and_can_come_back(
 
 
 async def test_a_tail_that_loses_its_consumer_goes_on_from_where_it_was(
-    agent: Agent, owner: Owner, reader: KafkaRunReader, monkeypatch
+    agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
     monkeypatch.setattr("surefoot.infra.kafka_tail._RETRY_S", 0.05)
     watcher = asyncio.create_task(watched(reader, agent, "r1"))
     await owner.write("r1", "run.started")
     hub = reader._agents[agent.name].hub
     await until(lambda: hub._watchers, what="the watcher")
-    real = hub._tail._apply
+    tail: Any = hub._tail
+    real = tail._apply
     failures: Counter[int] = Counter()
 
     def failing(record) -> None:

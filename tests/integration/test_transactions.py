@@ -20,7 +20,8 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next
 from surefoot.infra import kafka_txn
-from surefoot.infra.kafka_client import KafkaCommands
+from surefoot.infra.commands import LogCommands
+from surefoot.infra.kafka_client import KafkaAppender
 from surefoot.infra.kafka_txn import TransactionalProducer
 from surefoot.state.errors import FencedError, OutcomeUnknown
 from surefoot.state.ports import Out
@@ -294,7 +295,10 @@ async def test_many_starts_of_one_run_at_the_same_moment_are_one_run(
     executions: list[str] = []
     agent = counting(agent_name, executions, steps=1)
     async with cluster(bootstrap, app, agent) as kafka:
-        clients = [KafkaCommands(kafka.settings, kafka.clock.now_ms) for _ in range(4)]
+        clients = [
+            LogCommands(kafka.settings, KafkaAppender(kafka.settings), kafka.clock.now_ms)
+            for _ in range(4)
+        ]
 
         async def start_20_times() -> None:
             await asyncio.gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -112,3 +113,22 @@ def test_the_jars_of_the_broker_are_pinned_by_the_installed_pom(
     version, folder = run(installed / "python", "-c", code, cwd=tmp_path).split()
     assert version.split(".")[0] == "4"
     assert Path(folder).is_relative_to(installed.parent)
+
+
+@pytest.mark.timeout(120)
+def test_the_demo_runs_in_an_empty_folder_without_kafka(installed: Path, tmp_path: Path) -> None:
+    """Two commands: pip install, surefoot demo."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    ran = subprocess.run(
+        [installed / "surefoot", "demo", "--deliveries", "10", "--kills", "1"],
+        cwd=folder, env={"PATH": str(bare), "HOME": str(tmp_path), "CI": "true"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
+    assert "embedded log, one process; not Kafka" in ran.stderr
+    figures = json.loads(ran.stdout.splitlines()[-1])
+    assert figures["runs"] == figures["completed"] == 10
+    assert list(folder.iterdir()) == []

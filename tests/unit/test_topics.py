@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from surefoot.infra.backend import Found
 from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import Found, problems, specs_for
+from surefoot.infra.topics import problems, specs_for
 from surefoot.state.topics import AgentTopics, TopicSpec, dead_topic
 
 SETTINGS = load_settings(app="shop", partitions=6, record_max_bytes=1_000_000)

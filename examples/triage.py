@@ -1,0 +1,1 @@
+../surefoot/examples/triage.py

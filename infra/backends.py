@@ -1,0 +1,38 @@
+"""Opens the log that the settings name: Kafka, or the embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from surefoot.infra.backend import Backend
+from surefoot.infra.embedded_backend import EmbeddedBackend
+from surefoot.infra.kafka_backend import KafkaBackend
+from surefoot.infra.settings import Settings
+from surefoot.state.errors import ConfigError
+from surefoot.state.ports import Clock
+
+
+@asynccontextmanager
+async def open_backend(
+    settings: Settings, clock: Clock, *, owner: bool = False
+) -> AsyncIterator[Backend]:
+    """With `owner`, for a process that runs agents: an embedded log has one such process.
+
+    Raises: ConfigError — no Kafka is named; or the file cannot be used, or has an owner already.
+    """
+    if settings.embedded_path is None:
+        settings.kafka()  # says what is missing
+        yield KafkaBackend(settings, clock)
+        return
+    async with EmbeddedBackend.opened(settings, clock, owner=owner) as backend:
+        yield backend
+
+
+def require_kafka(settings: Settings, command: str) -> None:
+    """Raises ConfigError where the log is an embedded one, which has one process for everything."""
+    if settings.embedded_path is not None:
+        raise ConfigError(
+            f"`surefoot {command}` is one process of several, and an embedded log has one; run "
+            "`surefoot serve AGENT.py`, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG"
+        )

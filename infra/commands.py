@@ -1,0 +1,60 @@
+"""Commands for runs, written to the log: how producers of any kind start and steer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from surefoot.infra.backend import Appender
+from surefoot.infra.settings import Settings
+from surefoot.state.ports import Position
+from surefoot.state.wire import command_out
+
+
+class LogCommands:
+    """Implements ports.Commands."""
+
+    def __init__(self, settings: Settings, appender: Appender, now_ms: Callable[[], int]) -> None:
+        self._settings = settings
+        self._appender = appender
+        self._now_ms = now_ms
+
+    async def start(
+        self,
+        agent: str,
+        run_id: str,
+        payload: bytes,
+        *,
+        traceparent: str | None = None,
+        deadline_s: float,
+    ) -> Position:
+        """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
+        return await self.send(
+            agent, run_id, "start", payload=payload, traceparent=traceparent, deadline_s=deadline_s
+        )
+
+    async def send(
+        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+    ) -> Position:
+        """Write the command and wait until it will not be lost (on Kafka: until all in-sync
+        replicas have it).
+
+        Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
+        written, or may still be when the log is back: ask again with the same `id`.
+        Under cancellation: like Unavailable.
+        """
+        out = command_out(
+            self._settings.app,
+            self._settings.partitions,
+            agent,
+            run_id=run_id,
+            kind=kind,
+            sent_ms=self._now_ms(),
+            **fields,
+        )
+        what = f"the {kind} command of {run_id}"
+        return await self._appender.append(out, what, deadline_s=deadline_s)
+
+    async def stop(self) -> None:
+        """Close what it writes with. Safe to call twice."""
+        await self._appender.stop()

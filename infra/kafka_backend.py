@@ -1,0 +1,62 @@
+"""The backend on Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from surefoot.infra.kafka_client import KafkaAppender, KafkaReadiness
+from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.kafka_tail import KafkaGroups, KafkaLookups, KafkaOffsets, KafkaTail
+from surefoot.infra.settings import Settings
+from surefoot.infra.topics import Topics
+from surefoot.state.ports import Clock, In
+from surefoot.state.topics import AgentTopics
+
+
+class KafkaBackend:
+    """Implements Backend. Holds nothing open itself."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        return f"Kafka at {self._settings.bootstrap_servers}"
+
+    def topics(self) -> Topics:
+        return Topics(self._settings)
+
+    def log(self, topics: AgentTopics, slot: int) -> KafkaLog:
+        return KafkaLog(
+            topics=topics,
+            partitions=self._settings.partitions,
+            settings=self._settings,
+            clock=self._clock,
+            slot=slot,
+        )
+
+    def tail(
+        self,
+        topic: str,
+        apply: Callable[[In], None],
+        *,
+        from_end: bool,
+        partitions: Iterable[int] | None = None,
+    ) -> KafkaTail:
+        return KafkaTail(self._settings, topic, apply, from_end=from_end, partitions=partitions)
+
+    def lookups(self, topic: str) -> KafkaLookups:
+        return KafkaLookups(self._settings, topic)
+
+    def offsets(self) -> KafkaOffsets:
+        return KafkaOffsets(self._settings)
+
+    def groups(self) -> KafkaGroups:
+        return KafkaGroups(self._settings)
+
+    def appender(self) -> KafkaAppender:
+        return KafkaAppender(self._settings)
+
+    def readiness(self) -> KafkaReadiness:
+        return KafkaReadiness(self._settings)

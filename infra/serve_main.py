@@ -1,0 +1,70 @@
+"""Everything in one process: gateway, workers of every agent and pool, and the relay.
+
+What an embedded log needs, as it has one process; on Kafka it saves a small installation the
+others. The gateway is stopped first, so that nothing new comes in while work is being finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.gateway_main import serve_gateway
+from surefoot.infra.relay_main import relay_agent
+from surefoot.infra.settings import Settings
+from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.worker_main import until_signalled, work
+from surefoot.state.agent import Agent
+
+
+def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit status is that of a worker (worker_main.run_worker).
+
+    Raises: ConfigError — it cannot start.
+    """
+
+    async def run() -> int:
+        stop, hurry = until_signalled()
+        async with open_backend(settings, SystemClock(), owner=True) as backend:
+            return await serve(agents, settings, backend, stop, hurry)
+
+    return asyncio.run(run())
+
+
+async def serve(
+    agents: Sequence[Agent],
+    settings: Settings,
+    backend: Backend,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    on_listening: Callable[[str], None] = lambda _url: None,
+) -> int:
+    """Create the topics, and serve on the running loop until `stop` is set. Returns the exit
+    status.
+
+    Raises: ConfigError — a topic is wrong, a webhook has no secret, or the port is taken.
+    """
+    async with backend.topics() as topics:
+        await topics.apply(specs_for(names_of(agents), settings))
+    pools = [agent.pool(name) for agent in agents for name in agent.pools]
+    everyone = [*agents, *pools, relay_agent()]
+    drain = asyncio.Event()
+    serving = asyncio.create_task(serve_gateway(agents, settings, backend, stop, on_listening))
+    working = asyncio.create_task(
+        work(everyone, settings, backend, SystemClock(), drain, hurry, slot=0)
+    )
+    try:
+        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await asyncio.wait({serving})
+        drain.set()
+        code = await working
+        serving.result()
+        return code
+    finally:
+        serving.cancel()
+        working.cancel()
+        await asyncio.wait({serving, working})

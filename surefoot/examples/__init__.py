@@ -1,0 +1,1 @@
+"""Agents to try things with; the demo runs the first one."""
