@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
 from surefoot.infra.settings import Settings
@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 _BATCH = 500
 _POLL_MS = 500
 _RETRY_S = 1.0
+_COORDINATOR_S = 0.1
 #: one page of a lookup: matching records, their bytes, and records looked at
 _PAGE_RECORDS = 200
 _PAGE_BYTES = 1_048_576
@@ -274,7 +275,7 @@ class KafkaGroups:
         )
         try:
             await admin.start()
-            coordinator = await admin.find_coordinator(group)
+            coordinator = await _coordinator(admin, group)
             (answer,) = await admin.describe_consumer_groups([group], coordinator)
             found = await admin.list_consumer_group_offsets(group, coordinator, tps)
         finally:
@@ -284,6 +285,18 @@ class KafkaGroups:
         return members, {
             topic: offset if (offset := offsets.get(topic, -1)) >= 0 else None for topic in topics
         }
+
+
+async def _coordinator(admin: AIOKafkaAdminClient, group: str) -> int:
+    """The broker that looks after the group. A cluster that has just been asked for the first time
+    has none yet: it makes the topic that it keeps them in."""
+    while True:
+        try:
+            found: int = await admin.find_coordinator(group)
+        except GroupCoordinatorNotAvailableError:
+            await asyncio.sleep(_COORDINATOR_S)
+        else:
+            return found
 
 
 def received(record: Any) -> In:
