@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -61,6 +61,8 @@ Source = tuple[InputKind, int]
 
 #: most decisions in one transaction
 BATCH_MAX = 128
+#: how often a worker that may not take over looks whether it may now, in seconds
+LEASE_POLL_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,7 +75,7 @@ class Item:
     inputs: tuple[Input, ...] = ()
     #: records that move no run, given their headers
     outs: Callable[[Headers], list[Out]] | None = None
-    #: it answers somebody's command, which is not to be answered again
+    #: what it answers is not to be answered again: a command, a record that nothing can be made of
     answers: bool = False
     #: called once it is committed, with why it moved nothing, if that is so
     on_done: Callable[[Refusal | None], None] | None = None
@@ -121,10 +123,10 @@ class Committer:
         self.progress: dict[InputKind, Progress] = {}
         #: a commit is under way whose outcome is not known yet
         self.busy = False
-        #: offsets of commands that have been answered, although an earlier record is in work
-        self.answered: set[int] = set()
-        #: commands below this offset were answered before somebody set the group's offset back
-        self._answered_below = 0
+        #: records that have been answered, although an earlier one is in work
+        self.answered: set[Source] = set()
+        #: records below these offsets were answered before somebody set the group's offset back
+        self._answered_below: dict[InputKind, int] = {}
         self._rules = rules
         self._partition = partition
         self._log = log
@@ -157,7 +159,10 @@ class Committer:
         starts: dict[InputKind, int | None] = {}
         for kind in INPUT_KINDS:
             applied = self.store.applied.get(kind)
-            starts[kind] = start_offset(committed[kind], applied)
+            group = committed[kind]
+            starts[kind] = start_offset(group, applied)
+            if group is not None and applied is not None and group < applied:
+                self._answered_below[kind] = applied
             if committed[kind] != applied:
                 log.warning(
                     "offsets_differ", topic=getattr(self._wire.topics, kind),
@@ -166,9 +171,6 @@ class Committer:
                 )  # fmt: skip
         self.progress = {kind: Progress(starts[kind] or 0) for kind in INPUT_KINDS}
         self.answered = set(self.store.answered)
-        group, state = committed["commands"], self.store.applied.get("commands")
-        if group is not None and state is not None and group < state:
-            self._answered_below = state
         self._committed = {kind: o for kind, o in committed.items() if o is not None}
         return starts
 
@@ -178,9 +180,11 @@ class Committer:
         """One try at it; None when the log did not let us, which changes nothing."""
         await self.close()
         if self._log.lease_left_s() <= 0:
-            # Without proof of membership it is not for this worker to fence anybody.
+            # Without proof of membership it is not for this worker to fence anybody. To look for it
+            # costs nothing; a wait that grew with the outage would go on after its end.
             log.info("takeover_waits", partition=self._partition)
-            return None
+            while self._log.lease_left_s() <= 0:  # noqa: ASYNC110  (nobody tells of it)
+                await asyncio.sleep(LEASE_POLL_S)
         try:
             self._ownership = await self._log.own(self._partition)
             committed = await self._ownership.committed()
@@ -204,10 +208,11 @@ class Committer:
         finally:
             self.busy = False
 
-    def was_answered(self, offset: int) -> bool:
-        """Whether that command has been answered, before a takeover or a reset of offsets had it
-        read again. Commands may not be taken twice: what was refused then could be legal now."""
-        return offset < self._answered_below or offset in self.answered
+    def was_answered(self, source: Source) -> bool:
+        """Whether that record has been answered, before a takeover or a reset of offsets had it read
+        again. Commands may not be taken twice: what was refused then could be legal now."""
+        kind, offset = source
+        return offset < self._answered_below.get(kind, 0) or source in self.answered
 
     async def commit_offsets(self) -> None:
         """With nothing else to commit: the offsets, if they have moved."""
@@ -228,7 +233,7 @@ class Committer:
         outs, drafts = self._build(batch, txn)
         offsets = self._offsets([*earlier, *batch])
         applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
-        answered = self._answered_after([*earlier, *batch], offsets["commands"])
+        answered = self._answered_after([*earlier, *batch], offsets)
         outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),), answered))
         assert self._ownership is not None
         try:
@@ -352,9 +357,11 @@ class Committer:
             source = f"{getattr(self._wire.topics, kind)}/{self._partition}/{offset}".encode()
         return (("sf-txn", txn), ("sf-src", source))
 
-    def _answered_after(self, batch: Sequence[Item], watermark: int) -> set[int]:
-        new = {offset for item in batch if item.answers for _, offset in item.sources}
-        return {offset for offset in self.answered | new if offset >= watermark}
+    def _answered_after(
+        self, batch: Sequence[Item], watermarks: Mapping[InputKind, int]
+    ) -> set[Source]:
+        new = {source for item in batch if item.answers for source in item.sources}
+        return {(kind, o) for kind, o in self.answered | new if o >= watermarks[kind]}
 
     def _offsets(self, batch: Sequence[Item]) -> dict[InputKind, int]:
         done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}

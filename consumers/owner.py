@@ -296,7 +296,7 @@ class Owner:
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
             return self._dead(source, record, failure)
-        if isinstance(event, OPERATIONS) and self._committer.was_answered(record.offset):
+        if isinstance(event, OPERATIONS) and self._committer.was_answered(source):
             self._committer.progress["commands"].done(record.offset)
             return None
         if event is not None:
@@ -414,12 +414,19 @@ class Owner:
         return True
 
     def _dead(self, source: Source, record: In, failure: Failure) -> None:
+        if self._committer.was_answered(source):
+            self._committer.progress[source[0]].done(source[1])
+            return
         self._logger.error(
             "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
             error=failure.message,
         )  # fmt: skip
         self._add(
-            Item(sources=(source,), outs=lambda h: [self._wire.dead_input(record, failure, h)])
+            Item(
+                sources=(source,),
+                outs=lambda h: [self._wire.dead_input(record, failure, h)],
+                answers=True,
+            )
         )
 
     # Running steps ---------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """One transactional producer, used for one epoch.
 
 Its rule: whatever ends in any way but a clean commit retires it. A commit counts as clean only
-when its EndTxn was sent exactly once. aiokafka sends EndTxn again by itself after a timeout or a
-lost socket, with the same epoch, and reports success; the first one may still be on its way and
-would decide the fate of a later transaction of the same epoch (KAFKA-17754). A new epoch makes it
+when its EndTxn was sent exactly once, and its TxnOffsetCommit no more than once. aiokafka sends both
+again by itself after a timeout or a lost socket, with the same epoch, and reports success; the first
+one may still be on its way. An EndTxn would decide the fate of a later transaction of the same epoch
+(KAFKA-17754), a TxnOffsetCommit would set the group's offsets back with it. A new epoch makes them
 harmless.
 """
 
@@ -75,8 +76,8 @@ class TransactionalProducer:
         self._settings = settings
         self._clock = clock
         self._producer = self._new()
-        #: EndTxn requests sent for the transaction in progress
-        self._ends_sent = 0
+        #: EndTxn and TxnOffsetCommit requests sent for the transaction in progress
+        self._ends_sent = self._offsets_sent = 0
 
     def _new(self) -> AIOKafkaProducer:
         settings = self._settings
@@ -96,7 +97,14 @@ class TransactionalProducer:
             self._ends_sent += 1
             return await end(commit_result)
 
+        add = sender._do_txn_offset_commit
+
+        async def adding(offsets: Any, group_id: Any) -> Any:
+            self._offsets_sent += 1
+            return await add(offsets, group_id)
+
         sender._do_txn_commit = ending
+        sender._do_txn_offset_commit = adding
         return producer
 
     async def start(self) -> None:
@@ -146,7 +154,7 @@ class TransactionalProducer:
         self, records: Sequence[Out], offsets: Mapping[TopicPartition, int], group: str
     ) -> dict[TopicPartition, int]:
         producer = self._producer
-        self._ends_sent = 0
+        self._ends_sent = self._offsets_sent = 0
         for topic in {record.topic for record in records}:
             await self._require(producer, topic)
         await producer.begin_transaction()
@@ -172,9 +180,10 @@ class TransactionalProducer:
         ends = {batch.place: batch.written.result().offset + batch.count for batch in sent}
         await producer.send_offsets_to_transaction(offsets, group)
         await producer.commit_transaction()
-        if self._ends_sent != 1:
+        if self._ends_sent != 1 or self._offsets_sent > 1:
             raise OutcomeUnknown(
-                f"{self.transactional_id}: EndTxn was sent {self._ends_sent} times"
+                f"{self.transactional_id}: EndTxn was sent {self._ends_sent} times, "
+                f"TxnOffsetCommit {self._offsets_sent} times"
             )
         return ends
 

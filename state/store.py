@@ -24,7 +24,7 @@ from surefoot.state.model import (
     State,
     Status,
 )
-from surefoot.state.ports import In
+from surefoot.state.ports import In, InputKind
 from surefoot.state.topics import APPLIED_KEY
 from surefoot.state.wire import (
     decode_applied,
@@ -76,8 +76,8 @@ class RunStore:
         self.broken: dict[str, str] = {}
         #: input offsets (next to read) that the state includes
         self.applied: dict[str, int | None] = {}
-        #: offsets of commands from there on that have been answered
-        self.answered: frozenset[int] = frozenset()
+        #: records from there on that have been answered: input and offset
+        self.answered: frozenset[tuple[InputKind, int]] = frozenset()
         self._with_bad_entries: set[str] = set()
 
     def apply(self, records: Iterable[In]) -> None:

@@ -6,7 +6,7 @@ check it: which transaction, which input it answers, which run and step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from surefoot.state.model import (
     jsonable,
 )
 from surefoot.state.partitioner import partition_of
-from surefoot.state.ports import Headers, In, Out, Piece
+from surefoot.state.ports import Headers, In, InputKind, Out, Piece
 from surefoot.state.topics import APPLIED_KEY, AgentTopics, dead_topic
 
 #: longest id of a command, in characters
@@ -108,15 +108,19 @@ class Wire:
         offsets: dict[str, int | None],
         partition: int,
         headers: Headers,
-        answered: Iterable[int] = (),
+        answered: Collection[tuple[InputKind, int]] = (),
     ) -> Out:
-        """The record that says up to where the inputs have been applied, and which commands from
-        there on have been answered."""
+        """The record that says up to where the inputs have been applied, and which records from
+        there on have been answered: input and offset."""
+        above = {
+            field: sorted(offset for kind, offset in answered if kind == of)
+            for field, of in (("answered", "commands"), ("answered_tasks", "tasks"))
+        }
         return Out(
             self.topics.state,
             partition,
             APPLIED_KEY,
-            encode("Applied", offsets | {"answered": sorted(answered)}),
+            encode("Applied", {**offsets, **above}),
             headers,
         )
 
@@ -302,15 +306,18 @@ def _amounts(items: list[dict[str, Any]]) -> tuple[Amount, ...]:
     return tuple(Amount(**item) for item in items)
 
 
-def decode_applied(value: bytes | None) -> tuple[dict[str, int | None], frozenset[int]]:
-    """(next offsets to read by input, offsets of answered commands from there on); none known when
-    the record is unreadable."""
+def decode_applied(
+    value: bytes | None,
+) -> tuple[dict[str, int | None], frozenset[tuple[InputKind, int]]]:
+    """(next offsets to read by input, records from there on that have been answered: input and
+    offset); none known when the record is unreadable."""
     try:
         fields = decode(value, "Applied")[1]
     except UndecodableError:
         return {}, frozenset()
-    answered = frozenset(fields.pop("answered"))
-    return fields, answered
+    commands: list[tuple[InputKind, int]] = [("commands", o) for o in fields.pop("answered")]
+    tasks: list[tuple[InputKind, int]] = [("tasks", o) for o in fields.pop("answered_tasks")]
+    return fields, frozenset([*commands, *tasks])
 
 
 def decode_command(record: In) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_records_are_encoded_with_the_schemas_that_were_installed(
 ) -> None:
     code = (
         "from surefoot.schemas.codec import decode, encode\n"
-        "record = {'commands': 7, 'tasks': None, 'answered': []}\n"
+        "record = {'commands': 7, 'tasks': None, 'answered': [], 'answered_tasks': []}\n"
         "assert decode(encode('Applied', record)) == ('Applied', record)"
     )
     run(installed / "python", "-c", code, cwd=tmp_path)

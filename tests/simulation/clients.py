@@ -26,6 +26,7 @@ from tests.simulation.loop import SimLoop
 
 #: between two tries of a request, in seconds
 _BACKOFF_S = 0.1
+_POLL_S = 5.0
 _REBALANCING, _UNKNOWN = 27, 25
 
 
@@ -185,6 +186,17 @@ class _Sender:
         )
 
 
+    async def _do_txn_offset_commit(self, offsets: Mapping[Any, int], group: str) -> None:
+        """One TxnOffsetCommit."""
+        producer = self._producer
+        name, epoch = producer._name, producer._epoch
+        await NET.call(
+            "offsets",
+            lambda: NET.broker.add_offsets(name, epoch, group, offsets),
+            producer._timeout_s,
+        )
+
+
 class SimProducer:
     """AIOKafkaProducer with a transactional id."""
 
@@ -255,11 +267,12 @@ class SimProducer:
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: str
     ) -> None:
-        broker, name, epoch = NET.broker, self._name, self._epoch
         places = {(tp.topic, tp.partition): offset for tp, offset in offsets.items()}
-        await NET.insist(
-            "offsets", lambda: broker.add_offsets(name, epoch, group, places), self._timeout_s
-        )
+        while True:
+            try:
+                return await self._sender._do_txn_offset_commit(places, group)
+            except RequestTimedOutError:
+                await asyncio.sleep(_BACKOFF_S)
 
     async def commit_transaction(self) -> None:
         while True:
@@ -517,8 +530,10 @@ class SimConsumer:
         found = self._fetch(tps)
         if not found:
             self._news.clear()
+            # What comes wakes it: a member of a group need not look as often as a real one.
+            wait_s = max(timeout_ms / 1000, _POLL_S if self._listener is not None else 0.0)
             try:
-                async with asyncio.timeout(timeout_ms / 1000):
+                async with asyncio.timeout(wait_s):
                     await self._news.wait()
             except TimeoutError:
                 return self._fetch(tps)

@@ -63,7 +63,11 @@ class _Ready:
             self._runnable.append(process)
 
     def popleft(self) -> asyncio.Handle:
+        """The loop counts the handles before it runs them: those of a process that dies or freezes
+        in between are missing in the end."""
         runnable = self._runnable
+        if not runnable:
+            return _NOTHING
         at = int(self._random.random() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[at]
         process.steps += 1
@@ -104,8 +108,7 @@ class _Ready:
         self._count = 0
 
     def __len__(self) -> int:
-        # One at a time: the loop must not count on handles of a process that dies in between.
-        return 1 if self._count else 0
+        return self._count
 
     def __iter__(self) -> Iterator[asyncio.Handle]:
         return iter(())
