@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import control, latency, recovery, throughput
+from benchmarks import control, embedded, latency, recovery, throughput
 from benchmarks.records import STATE_BYTES
 from benchmarks.report import machine, ratios, show
 from benchmarks.site import Kind
@@ -28,7 +28,10 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.supervisor import HEALTHY_S
 
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
-ROWS = ("throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers")
+ROWS = (
+    "throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers",
+    "embedded",
+)  # fmt: skip
 IN_FLIGHT = (64, 256)
 
 
@@ -49,6 +52,8 @@ class Scale:
     branches: int
     sleepers: int
     asleep_s: float
+    #: steps of each row of the embedded log
+    embedded_steps: int
 
 
 FULL = Scale(
@@ -63,6 +68,7 @@ FULL = Scale(
     branches=1_000,
     sleepers=100_000,
     asleep_s=20.0,
+    embedded_steps=25_000,
 )
 QUICK = Scale(
     seconds=1.0,
@@ -76,12 +82,14 @@ QUICK = Scale(
     branches=50,
     sleepers=300,
     asleep_s=1.0,
+    embedded_steps=3_000,
 )
 
 
 @dataclass(slots=True)
 class Bench:
-    """One measurement: rows on one broker, each with topics of its own."""
+    """One measurement: rows on one broker, each with topics of its own; but for `embedded`, which
+    has a file of its own and no broker."""
 
     broker: Broker
     partitions: int
@@ -145,6 +153,15 @@ class Bench:
             runs=self.scale.sleepers,
             idle_s=self.scale.asleep_s,
         )
+
+    async def embedded(self) -> list[dict[str, Any]]:
+        return [
+            await embedded.measure(
+                kind, steps=steps, in_flight=IN_FLIGHT[-1], runs=self.scale.embedded_steps // steps
+            )
+            for steps in (1, throughput.STEPS)
+            for kind in embedded.KINDS
+        ]
 
     async def latency(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("bare", "engine")

@@ -51,7 +51,7 @@ def _cpu_model() -> str:
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float]:
-    """Engine over bare, and two threads over one, within this measurement."""
+    """Engine over bare, two threads over one, and so on, within this measurement."""
     found: dict[str, float] = {}
     rows = {(row["kind"], row["in_flight"]): row for row in results.get("throughput", ())}
     for (kind, in_flight), row in rows.items():
@@ -74,6 +74,11 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float]:
     forks = {row["processes"]: row for row in results.get("fork", ())}
     if forks:
         found["fork_4_over_1"] = forks[4]["branches_per_s"] / forks[1]["branches_per_s"]
+    files = {(row["kind"], row["steps_per_run"]): row for row in results.get("embedded", ())}
+    for (kind, steps), row in files.items():
+        if kind != "bare":
+            bare = files["bare", steps]
+            found[f"embedded_{kind}_steps_per_s_{steps}"] = row["steps_per_s"] / bare["steps_per_s"]
     return found
 
 
@@ -92,7 +97,7 @@ def show(report: Mapping[str, Any]) -> None:
         console.print(_latency(results["latency"]))
     if "recovery" in results:
         console.print(_recovery(results["recovery"]))
-    for name in ("signal", "fork", "sleepers"):
+    for name in ("signal", "fork", "sleepers", "embedded"):
         if name in results:
             rows = results[name] if isinstance(results[name], list) else [results[name]]
             console.print(_plain(name, rows))

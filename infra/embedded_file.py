@@ -15,7 +15,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,8 @@ SCHEMA_VERSION = 1
 BUSY_S = 10.0
 
 _SHIFT = 40
+#: what SQLite says of a file that it cannot make sense of
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _APPLICATION_ID = 0x53460001
 _TABLES = """
 CREATE TABLE topics (name TEXT PRIMARY KEY, partitions INTEGER, config TEXT) WITHOUT ROWID;
@@ -69,6 +71,23 @@ class Write:
     offsets: Mapping[Place, int] = field(default_factory=dict)
 
 
+class _Batch:
+    """What one transaction of the file is to write: of every place and offset only the last."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, bytes | None, bytes | None, bytes]] = []
+        self.touched: dict[int, Span] = {}
+        #: by group and place
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.epochs: dict[str, int | None] = {}
+
+    def ends(self) -> Iterator[tuple[int, int]]:
+        return ((span.end, span.id) for span in self.touched.values())
+
+    def next(self) -> Iterator[tuple[str, int, int]]:
+        return ((group, place, offset) for (group, place), offset in self.offsets.items())
+
+
 class EmbeddedFile:
     """One connection. Raises sqlite3.Error where nothing else is said; nothing is then changed."""
 
@@ -86,6 +105,11 @@ class EmbeddedFile:
             self._db.isolation_level = None  # transactions are begun and ended by hand
             self._set_up()
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+                raise ConfigError(
+                    f"{path} is damaged, or no SQLite file ({error}); put a copy of it in its "
+                    "place, with the files beside it gone, or name another one with SUREFOOT_LOG"
+                ) from error
             raise ConfigError(
                 f"{path} cannot be used as an embedded log ({error}); name a file of a local disk "
                 "that can be written to, in a folder that is there, with SUREFOOT_LOG"
@@ -101,6 +125,7 @@ class EmbeddedFile:
             )
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's own memory
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         if not tables:
             self._make()
@@ -111,6 +136,7 @@ class EmbeddedFile:
                 f"this one reads {SCHEMA_VERSION}); use that version, or name another file"
             )
         self.look()
+        self.topics()  # damage is told here, and not in the middle of work
 
     def _make(self) -> None:
         db = self._db
@@ -177,7 +203,11 @@ class EmbeddedFile:
         db.execute("BEGIN IMMEDIATE")
         try:
             self._catch_up()
-            done = [self._write(write) for write in writes]
+            batch = _Batch()
+            done = [self._add(batch, write) for write in writes]
+            db.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", batch.rows)
+            db.executemany("UPDATE places SET end = ? WHERE id = ?", batch.ends())
+            db.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", batch.next())
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -193,40 +223,30 @@ class EmbeddedFile:
             self.look()
             self._seen = changes
 
-    def _write(self, write: Write) -> list[int] | FencedError:
-        db = self._db
-        if write.transactional_id is not None:
-            row = db.execute("SELECT epoch FROM epochs WHERE id = ?", (write.transactional_id,))
-            if (newest := row.fetchone()[0]) != write.epoch:
-                told = f"{write.transactional_id}: epoch {write.epoch} is over, {newest} holds"
-                return FencedError(told)
+    def _add(self, batch: _Batch, write: Write) -> list[int] | FencedError:
+        owner = write.transactional_id
+        if owner is not None and (newest := self._epoch(batch, owner)) != write.epoch:
+            return FencedError(f"{owner}: epoch {write.epoch} is over, {newest} holds")
         offsets: list[int] = []
-        rows: list[tuple[int, int, bytes | None, bytes | None, bytes]] = []
-        touched: dict[int, Span] = {}
         for out in write.outs:
             span = self.spans[out.topic, out.partition]
-            rows.append(
-                (
-                    span.id << _SHIFT | span.end,
-                    write.now_ms,
-                    out.key,
-                    out.value,
-                    _packed(out.headers),
-                )
+            headers = _packed(out.headers)
+            batch.rows.append(
+                (span.id << _SHIFT | span.end, write.now_ms, out.key, out.value, headers)
             )
             offsets.append(span.end)
             span.end += 1
-            touched[span.id] = span
-        db.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-        db.executemany(
-            "UPDATE places SET end = ? WHERE id = ?",
-            [(span.end, span.id) for span in touched.values()],
-        )
-        db.executemany(
-            "INSERT INTO offsets VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next",
-            [(write.group, self.spans[place].id, n) for place, n in write.offsets.items()],
-        )
+            batch.touched[span.id] = span
+        for place, offset in write.offsets.items():
+            batch.offsets[write.group, self.spans[place].id] = offset
         return offsets
+
+    def _epoch(self, batch: _Batch, transactional_id: str) -> int | None:
+        """None: nobody has taken that id. It cannot change while the batch is being written."""
+        if transactional_id not in batch.epochs:
+            row = self._db.execute("SELECT epoch FROM epochs WHERE id = ?", (transactional_id,))
+            (batch.epochs[transactional_id],) = row.fetchone() or (None,)
+        return batch.epochs[transactional_id]
 
     def delete(self, place: Place, offsets: Iterable[int], *, begin: int | None = None) -> None:
         """Take these records out; with `begin` the place starts there from now on."""

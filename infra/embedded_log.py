@@ -61,7 +61,8 @@ class EmbeddedBroker(Protocol):
         """The last stable offset: readers of committed records stop before it."""
 
     def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
-        """Committed records from there on, `most` of them, and the next position."""
+        """Committed records from there on, `most` of them, and the next position. Raises
+        Unavailable."""
 
     def offset_at(self, place: Place, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None: there is none."""
@@ -201,13 +202,14 @@ class EmbeddedLog:
 
     def _fetch(self) -> list[tuple[InputKind, In]]:
         found: list[tuple[InputKind, In]] = []
+        after: dict[tuple[InputKind, int], int] = {}
         for (kind, partition), position in self._positions.items():
             if partition in self._paused:
                 continue
             place = (self._kinds[kind], partition)
-            records, after = self._broker.read(place, position, READ_MOST)
-            self._positions[kind, partition] = after
+            records, after[kind, partition] = self._broker.read(place, position, READ_MOST)
             found += ((kind, record) for record in records)
+        self._positions |= after  # not before every place could be read: none is stepped over
         return found
 
     def pause(self, partition: int) -> None:

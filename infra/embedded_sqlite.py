@@ -16,7 +16,8 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from surefoot.infra.embedded_file import EmbeddedFile, OwnerLock, Span, Write
 from surefoot.infra.embedded_log import Place
 from surefoot.infra.embedded_memory import record_size
 from surefoot.state.errors import (
+    ConfigError,
     FencedError,
     NoSuchTopic,
     OutcomeUnknown,
@@ -53,6 +55,14 @@ class _Job:
     done: Callable[[Any, Exception | None], None]
 
 
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise Unavailable(f"the embedded log cannot be read: {error}") from error
+
+
 #: a job, what came of it, and why nothing did
 _Done = tuple[_Job, Any, Exception | None]
 
@@ -68,14 +78,20 @@ class SqliteBroker:
         self.path = path
         self._lock = OwnerLock(path) if owner else None
         self._clock = clock
-        self._reader = EmbeddedFile(path)
-        self._writer = EmbeddedFile(path)
+        try:
+            self._reader = EmbeddedFile(path)
+            self._writer = EmbeddedFile(path)
+        except ConfigError:
+            if self._lock is not None:
+                self._lock.release()
+            raise
         self._topics = self._reader.topics()
         self._epochs: dict[str, int] = {}
         self._changes = self._reader.changes()
         self.listeners: dict[Callable[[], None], None] = {}
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
         self._thread = threading.Thread(target=self._write_on, name="surefoot-log", daemon=True)
         self._thread.start()
         self._looking = self._loop.create_task(self._look_on())
@@ -83,7 +99,8 @@ class SqliteBroker:
     async def close(self) -> None:
         """Write what is waiting, and close the file. Safe to call twice."""
         self._looking.cancel()
-        if self._thread.is_alive():
+        if not self._closed:
+            self._closed = True
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
             self._writer.close()
@@ -118,16 +135,19 @@ class SqliteBroker:
         span = self._span(place)
         if position >= span.end:
             return [], position
-        records = self._reader.read(place, position, most)
+        with _reading():
+            records = self._reader.read(place, position, most)
         return records, records[-1].offset + 1 if len(records) == most else span.end
 
     def offset_at(self, place: Place, time_ms: int) -> int | None:
         self._span(place)
-        return self._reader.offset_at(place, time_ms)
+        with _reading():
+            return self._reader.offset_at(place, time_ms)
 
     def committed(self, group: str, place: Place) -> int | None:
         span = self._span(place)
-        offset = self._reader.committed(group, place)
+        with _reading():
+            offset = self._reader.committed(group, place)
         return None if offset is None else max(offset, span.begin)
 
     def _span(self, place: Place) -> Span:
@@ -175,7 +195,7 @@ class SqliteBroker:
             if error is not None:
                 log.warning("publish_dropped", error=str(error))
 
-        self._jobs.put(_Job(Write(outs, self._clock.now_ms()), done))
+        self._put(_Job(Write(outs, self._clock.now_ms()), done))
 
     async def take(self, transactional_id: str) -> int:
         epoch: int = await self.maintain(lambda file: file.take(transactional_id))
@@ -235,8 +255,14 @@ class SqliteBroker:
             else:
                 future.set_result(value)
 
-        self._jobs.put(_Job(work, done))
+        self._put(_Job(work, done))
         return await future
+
+    def _put(self, job: _Job) -> None:
+        if self._closed:
+            job.done(None, sqlite3.ProgrammingError("it is closed"))
+        else:
+            self._jobs.put(job)
 
     def _tell(self) -> None:
         for listener in list(self.listeners):

@@ -6,13 +6,17 @@ import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_file import EmbeddedFile
+from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.embedded_upkeep import Upkeep
 from surefoot.state.errors import (
@@ -24,7 +28,7 @@ from surefoot.state.errors import (
     Unavailable,
 )
 from surefoot.state.ports import Out
-from surefoot.state.topics import DAY_MS, TopicSpec
+from surefoot.state.topics import DAY_MS, AgentTopics, TopicSpec, agent_specs
 from tests.waiting import until
 
 SIZE = {"max.message.bytes": "1000", "message.timestamp.type": "CreateTime"}
@@ -185,6 +189,130 @@ async def test_a_file_that_cannot_be_written_to_loses_nothing_and_goes_on(
     assert broker.read((EVENTS.name, 0), 0, 10)[0][0].offset == 0
 
 
+@asynccontextmanager
+async def held(broker: SqliteBroker) -> AsyncIterator[None]:
+    """The writing thread stands still meanwhile: what comes is carried out together afterwards."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold(_: EmbeddedFile) -> None:
+        reached.set()
+        go_on.wait(30)
+
+    holding = asyncio.ensure_future(broker.maintain(hold))
+    await until(reached.is_set, what="the writing thread to be held")
+    try:
+        yield
+        await asyncio.sleep(0)  # whoever was made a task has handed in its commit
+    finally:
+        go_on.set()
+    await holding
+
+
+async def test_commits_that_wait_are_one_transaction_of_the_file_and_each_has_its_own_answer(
+    broker: SqliteBroker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    real = broker._writer.write
+
+    def write(writes: Any) -> Any:
+        if writes:
+            together.append(len(writes))
+        return real(writes)
+
+    monkeypatch.setattr(broker._writer, "write", write)
+    mine, other = await broker.take("mine"), await broker.take("other")
+    place = (EVENTS.name, 0)
+
+    def commit(owner: str, epoch: int, number: int) -> asyncio.Task[dict[tuple[str, int], int]]:
+        transaction = broker.begin(owner, epoch, [event(b"%d" % number), state(b"k", b"v")])
+        return asyncio.create_task(broker.commit(transaction, owner, {place: number}))
+
+    async with held(broker):
+        commits = [commit("mine", mine, 1), commit("other", other, 2), commit("mine", mine, 3)]
+        elsewhere = EmbeddedFile(path)  # another process takes one of them over
+        elsewhere.take("other")
+        elsewhere.close()
+    done = await asyncio.gather(*commits, return_exceptions=True)
+    assert together == [3]
+    assert [done[0], done[2]] == [{place: n, (STATE.name, 0): n} for n in (1, 2)]
+    assert isinstance(done[1], FencedError)
+    assert values(broker, EVENTS.name) == [b"1", b"3"]
+    assert (broker.committed("mine", place), broker.committed("other", place)) == (3, None)
+    assert await broker.append([event(b"4"), state(b"k", None)]) == [2, 2]
+
+
+async def test_a_log_that_is_closed_says_so_and_nobody_waits_for_ever(
+    broker: SqliteBroker,
+) -> None:
+    epoch = await broker.take("id")
+    transaction = broker.begin("id", epoch, [event(b"1")])
+    await broker.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(OutcomeUnknown, match="closed"):
+            await broker.commit(transaction, "group", {})
+        with pytest.raises(Unavailable, match="closed"):
+            await broker.append([event(b"1")])
+    broker.publish([event(b"1")])
+
+
+async def test_what_cannot_be_read_just_now_can_be_asked_for_again(
+    broker: SqliteBroker, path: Path
+) -> None:
+    place = (EVENTS.name, 0)
+    await broker.append([event(b"1")])
+    ask: list[Callable[[], Any]] = [
+        lambda: broker.read(place, 0, 10),
+        lambda: broker.offset_at(place, 0),
+        lambda: broker.committed("group", place),
+    ]
+
+    def rename(old: str, new: str) -> None:
+        with sqlite3.connect(path) as db:
+            db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+        db.close()
+
+    for table in ("records", "offsets"):
+        rename(table, f"no_{table}")
+    for question in ask:
+        with pytest.raises(Unavailable, match="cannot be read"):
+            question()
+    for table in ("records", "offsets"):
+        rename(f"no_{table}", table)
+    assert values(broker, EVENTS.name) == [b"1"]
+
+
+async def test_a_poll_that_fails_halfway_steps_over_no_record(
+    broker: SqliteBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = AgentTopics("app", "agent")
+    broker.create(agent_specs("app", "agent", 2, 1_000))
+    assigned = asyncio.Event()
+
+    async def rebalancing() -> None: ...
+
+    log = EmbeddedLog(broker=broker, group=EmbeddedGroup(2), topics=topics, slot=0)
+    await log.start(lambda _: assigned.set(), rebalancing)
+    await asyncio.wait_for(assigned.wait(), 30)
+    outs = [Out(topics.commands, partition, b"k", b"%d" % partition) for partition in (0, 1)]
+    await broker.append(outs)
+    for partition in (0, 1):
+        log.resume(partition)
+    real, asked = broker.read, 0
+
+    def read(place: tuple[str, int], position: int, most: int) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 4:  # the last place: all others have been read by then
+            raise Unavailable("just now")
+        return real(place, position, most)
+
+    monkeypatch.setattr(broker, "read", read)
+    with pytest.raises(Unavailable):
+        await log.poll(0.0)
+    assert sorted(record.value or b"" for _, record in await log.poll(0.0)) == [b"0", b"1"]
+    await log.stop(leave=True)
+
+
 # Several processes --------------------------------------------------------------------------
 
 
@@ -245,7 +373,7 @@ async def test_a_process_killed_among_its_commits_has_lost_none_that_it_was_told
 ) -> None:
     await broker.close()
     told: list[int] = []
-    for life in range(4):
+    for life in range(8):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", KILLED, str(path), str(life * 1_000_000),
             stdout=asyncio.subprocess.PIPE,
@@ -291,6 +419,25 @@ async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
         SqliteBroker(newer, clock, owner=False)
 
 
+async def test_a_damaged_file_is_refused_with_what_to_do_and_is_not_held(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    await broker.append([event(b"x" * 900) for _ in range(200)])
+    await broker.close()
+    first_page = 4_096
+    with path.open("r+b") as file:
+        whole = file.read()
+        file.seek(first_page)
+        file.write(b"\xff" * (len(whole) - first_page))
+    with pytest.raises(ConfigError, match=r"damaged.* put a copy of it in its place"):
+        SqliteBroker(path, clock, owner=True)
+    with path.open("r+b") as file:
+        file.write(whole)
+    again = SqliteBroker(path, clock, owner=True)
+    assert len(values(again, EVENTS.name)) == 200
+    await again.close()
+
+
 # Keeping it small ---------------------------------------------------------------------------
 
 
@@ -308,6 +455,36 @@ async def test_of_a_compacted_topic_the_latest_of_each_key_stays(
     await upkeep.once()
     assert values(broker, STATE.name) == [b"1198", b"1199", b"999"]
     assert await broker.append([state(b"k", b"next")]) == [2_202]
+
+
+async def test_compaction_that_is_cut_short_brings_nothing_back(
+    broker: SqliteBroker, clock: MovingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done in pieces; at every point between two of them a key has its latest value, or the
+    tombstone that took the value's place, or nothing."""
+    keys = [b"k%d" % n for n in range(700)]
+    await broker.append([state(key, b"old") for key in keys])
+    await broker.append([state(key, None) for key in keys])
+    clock.ahead_ms = 2 * DAY_MS
+    await broker.append([state(b"other", b"1"), state(b"other", b"2")])
+    pieces: list[int] = []
+    folded: list[dict[bytes | None, bytes | None]] = []
+    real = EmbeddedFile.delete
+
+    def delete(file: EmbeddedFile, place: Any, offsets: Any, *, begin: int | None = None) -> None:
+        real(file, place, offsets, begin=begin)
+        pieces.append(len(offsets))
+        folded.append({record.key: record.value for record in file.read(place, 0, 10_000)})
+
+    monkeypatch.setattr(EmbeddedFile, "delete", delete)
+    await Upkeep(broker, clock).once()
+    assert len(pieces) > 2
+    assert max(pieces) <= 500
+    assert sum(pieces) == 1_401
+    for fold in folded:
+        assert fold.pop(b"other") == b"2"
+        assert {*fold.values()} <= {None}
+    assert folded[-1] == {}
 
 
 async def test_a_place_with_little_that_is_new_is_not_compacted(
