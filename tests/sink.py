@@ -33,8 +33,12 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-#: "hang" reads the request and never answers; "close" reads it and hangs up
-Answer = Reply | Literal["hang", "close"]
+#: "hang" reads the request and never answers; "close" reads it and hangs up; "drip" answers a byte
+#: at a time and never ends; "part" hangs up in the middle of the answer's body
+Answer = Reply | Literal["hang", "close", "drip", "part"]
+
+
+_ENDLESS = b"HTTP/1.1 200 Told\r\nContent-Length: 1000\r\n\r\n"
 
 
 @dataclass(slots=True)
@@ -70,6 +74,11 @@ class Sink:
             answer = self._note(await _request(reader))
             if answer == "hang":
                 await reader.read()  # until the other side has given up
+            elif answer == "drip":
+                await _drip(reader, writer)
+            elif answer == "part":
+                writer.write(_ENDLESS + b"half a b")
+                await writer.drain()
             elif isinstance(answer, Reply):
                 writer.write(_response(answer))
                 await writer.drain()
@@ -88,6 +97,15 @@ class Sink:
         if self.on_request is not None:
             self.on_request(request)
         return answer
+
+
+async def _drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the other side has given up."""
+    writer.write(_ENDLESS)
+    gone = asyncio.create_task(reader.read())
+    while not gone.done():
+        writer.write(b".")
+        await asyncio.wait({gone}, timeout=0.05)
 
 
 def _response(reply: Reply) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 from pathlib import Path
@@ -13,8 +14,13 @@ from tests.waiting import until
 #: environment variables by which a test reaches into its child processes
 JOURNAL, GATE, SINK, DIE = "CHAOS_JOURNAL", "CHAOS_GATE", "CHAOS_SINK", "CHAOS_DIE"
 
+#: effects of one step of `bulky`
+BURST = 12
+
 chain = Agent("chain")
 adder = Agent("adder")
+bulky = Agent("bulky")
+stubborn = Agent("stubborn")
 gated = Agent("gated")
 slow = Agent("slow")
 survivor = Agent("survivor")
@@ -46,6 +52,31 @@ async def add(ctx: Context, number: int) -> Done:
     """One step."""
     began(ctx)
     return Done(number)
+
+
+@bulky.step
+async def prepare(ctx: Context, number: int) -> Next:
+    return Next(burst, number)
+
+
+@bulky.step
+async def burst(ctx: Context, number: int) -> Done:
+    """So many bytes of effects that they are handed to the broker in several requests."""
+    began(ctx)
+    for n in range(BURST):
+        ctx.outbox.http("POST", f"{os.environ[SINK]}/{n}", json={"n": n, "bulk": "x" * 60_000})
+    return Done(number)
+
+
+@stubborn.step
+async def block(ctx: Context, seconds: int) -> Done:
+    """The first time, nothing else in this process goes on: not even its other threads."""
+    began(ctx)
+    if seconds and not noted(f"blocked {ctx.run_id}"):
+        note(f"blocked {ctx.run_id}")
+        ctypes.PyDLL(None).sleep(seconds)  # keeps the interpreter's lock
+        note(f"unblocked {ctx.run_id}")
+    return Done(seconds)
 
 
 @gated.step

@@ -4,7 +4,7 @@
 
 The product has no hooks: the points are wrapped around its functions, and aiokafka's, from here.
 The first agent's first arrival at the point counts (after N that are let pass). It is noted in the
-journal, so that a test can tell that its fault has bitten.
+journal, so that a test can tell that its fault has bitten. `--without` takes a safety rule out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from surefoot.state.ports import In, Out
 from surefoot.state.store import RunStore
 from surefoot.state.topics import AgentTopics, dead_topic
 from tests.chaos import agents
+from tests.chaos.without import without
 
 
 class Trap:
@@ -226,6 +227,7 @@ def main() -> int:
     parser.add_argument("--signal", default="KILL")
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--no-commit-deadline", action="store_true")
+    parser.add_argument("--without", choices=("R1", "R2", "R3"))
     given = parser.parse_args()
     settings = load_settings()
     configure(json=True)
@@ -235,6 +237,8 @@ def main() -> int:
     if given.no_commit_deadline:
         # So that only the fence is left to stop a commit that comes too late.
         kafka_txn.commit_deadline_s = _a_minute
+    if given.without:
+        without(given.without)
     chosen = [relay_agent() if name == "outbox" else getattr(agents, name) for name in given.agents]
     return run_worker(chosen, settings, slot=given.slot)
 

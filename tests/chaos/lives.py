@@ -88,13 +88,16 @@ class Lives:
         skip: int = 0,
         signal: str = "KILL",
         commit_deadline: bool = True,
+        without: str | None = None,
     ) -> Life:
-        """Start a process; `at` names the point at which it gets the signal."""
+        """Start a process; `at` names the point at which it gets the signal, `without` the safety
+        rule that it lacks."""
         log_path = self.folder / f"life-{len(self._all)}.log"
         command = [sys.executable, "-m", "tests.chaos.child", "--agents", *agents]
         command += ["--slot", str(slot), "--signal", signal]
         command += ["--at", at, "--skip", str(skip)] if at else []
         command += [] if commit_deadline else ["--no-commit-deadline"]
+        command += ["--without", without] if without else []
         set_here = self.settings.model_dump(exclude_unset=True, exclude_none=True)
         with log_path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(

@@ -47,9 +47,11 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
             "/error/0": [Reply(500), Reply(503)],
             "/timeout/0": ["hang"],
             "/close/0": ["close", "close"],
+            "/drip/0": ["drip"],
+            "/part/0": ["part"],
             "/busy/0": [Reply(429, {"Retry-After": "1"})],
         }
-        runs = ["fine", "error", "timeout", "close", "busy"]
+        runs = ["fine", "error", "timeout", "close", "drip", "part", "busy"]
         keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
         async with cluster(bootstrap, app, agent) as kafka:
             await relay(kafka)
@@ -59,7 +61,9 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
             await kafka.until_status("outbox", keys["fine"], "completed")
             await kafka.until_status("outbox", keys.values(), "completed")
             tries = {run_id: target.keys().count(key) for run_id, key in keys.items()}
-            assert tries == {"fine": 1, "error": 3, "timeout": 2, "close": 3, "busy": 2}
+            assert tries == {
+                "fine": 1, "error": 3, "timeout": 2, "close": 3, "drip": 2, "part": 2, "busy": 2,
+            }  # fmt: skip
             target.check(await kafka.effects())
             assert target.acted[keys["fine"]].body.decode() == ('{"run":"fine","index":0,"ä":"ü"}')
             asked, again = (

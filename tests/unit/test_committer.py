@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 
-from surefoot.consumers.committer import Committer, Item
+import pytest
+
+from surefoot.consumers.committer import LEASE_POLL_S, Committer, Item
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_memory import MemoryBroker
@@ -38,7 +42,8 @@ class Owned:
         return [item.refused for item in items]
 
 
-async def owned(record_bytes: int) -> Owned:
+async def owned(record_bytes: int, *, leases: Iterator[float] | None = None) -> Owned:
+    """`leases`: what is left of it in seconds, each time that the taker looks."""
     clock = SystemClock()
     broker = MemoryBroker(clock)
     broker.create(agent_specs("app", "a", 1, 1_000_000))
@@ -51,6 +56,8 @@ async def owned(record_bytes: int) -> Owned:
 
     await log.start(changed, rebalancing)
     await log.poll(0.0)
+    if leases is not None:
+        log.lease_left_s = lambda: next(leases)  # type: ignore[method-assign]
     committer = Committer(
         rules=Rules(agent="a", steps=frozenset({"s"})), partition=0, log=log,
         wire=Wire("app", TOPICS, 1), clock=clock, record_bytes=record_bytes,
@@ -59,6 +66,21 @@ async def owned(record_bytes: int) -> Owned:
     committer.add(Item(run_id="r", inputs=(START,)))
     await committer.commit()
     return Owned(committer)
+
+
+async def test_a_takeover_that_waits_for_the_lease_does_not_look_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("surefoot.consumers.committer.asyncio.sleep", sleep)
+    it = await owned(100_000, leases=chain([0.0] * 20, repeat(1.0)))
+    assert it.committer.progress
+    assert waits.count(LEASE_POLL_S) >= 18
+    assert max(waits) == LEASE_POLL_S
 
 
 async def test_what_is_kept_is_told_and_what_is_stale_is_told_as_refused() -> None:

@@ -1,0 +1,96 @@
+"""A sender of webhooks that repeats one delivery, while the gateway goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from surefoot import Agent, Context, Done, Webhook
+from surefoot.infra.broker_config import free_ports
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.gateway_main import serve_gateway
+from surefoot.infra.kafka_backend import KafkaBackend
+from surefoot.infra.settings import Settings
+from surefoot.state.partitioner import partition_of
+from tests.harness import cluster
+from tests.integration.test_gateway_kafka import SECRET, delivery
+from tests.waiting import until
+
+
+@asynccontextmanager
+async def gateway(agent: Agent, settings: Settings) -> AsyncIterator[str]:
+    stop = asyncio.Event()
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    backend = KafkaBackend(settings, SystemClock())
+    serving = asyncio.create_task(serve_gateway([agent], settings, backend, stop, url.set_result))
+    await until(lambda: serving.done() or url.done(), what="the gateway to listen")
+    try:
+        yield url.result()
+    finally:
+        stop.set()
+        await serving
+
+
+async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_one_run(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_WEBHOOK_GITHUB_SECRET", SECRET)
+    agent = Agent(agent_name)
+    ran: list[str] = []
+
+    @agent.step
+    async def first(ctx: Context, payload: int) -> Done:
+        ran.append(ctx.run_id)
+        return Done(payload)
+
+    @agent.webhook("github", event="issues")
+    def on_issue(event: Webhook) -> int:
+        return int(event.json["issue"]["number"])
+
+    (port,) = free_ports(1)
+    body, headers = delivery()
+    acknowledged: list[str] = []
+    refused = 0
+
+    async def deliver(client: httpx.AsyncClient) -> None:
+        """Until it is acknowledged, as senders do."""
+        nonlocal refused
+
+        async def taken() -> bool:
+            nonlocal refused
+            try:
+                answer = await client.post("/webhooks/github", content=body, headers=headers)
+            except httpx.TransportError:
+                refused += 1
+                return False
+            if answer.status_code != 202:
+                refused += 1
+                return False
+            acknowledged.append(answer.text)
+            return True
+
+        await until(taken, what="the delivery to be acknowledged")
+
+    async with cluster(bootstrap, app, agent, gateway_port=port) as kafka:
+        await kafka.work(agent)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            async with gateway(agent, kafka.settings):
+                early = [asyncio.create_task(deliver(client)) for _ in range(25)]
+                await until(lambda: acknowledged, what="the first answers")
+            late = [asyncio.create_task(deliver(client)) for _ in range(25)]
+            await until(lambda: refused, what="deliveries that find nobody")
+            async with gateway(agent, kafka.settings):
+                await asyncio.gather(*early, *late)
+        run_id = "github-delivery-1347"
+        await kafka.until_status(agent, run_id, "completed")
+        # The copies have all been looked at when one that comes after them is done.
+        await kafka.start(agent, behind := kafka.run_on(partition_of(run_id, 2), "behind"))
+        await kafka.until_status(agent, behind, "completed")
+        assert len(acknowledged) == 50
+        assert len(set(acknowledged)) == 1
+        assert ran.count(run_id) == 1
+        await kafka.check_history(agent)

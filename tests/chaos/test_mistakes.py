@@ -1,0 +1,110 @@
+"""What operators and authors of agents do wrong: nothing is lost or doubled by it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from tests.chaos.agents import chain, stubborn
+from tests.chaos.lives import lives
+from tests.harness import cluster
+from tests.sink import sink
+from tests.waiting import until
+
+SHORT = {
+    "heartbeat_interval_ms": 200,
+    "producer_request_timeout_ms": 500,
+    "transaction_timeout_ms": 1_000,
+    "session_timeout_ms": 1_500,
+    "rebalance_timeout_ms": 3_000,
+}
+
+
+async def test_a_step_that_blocks_its_whole_process_loses_its_partition_and_its_result(
+    bootstrap: str, app: str, tmp_path: Path
+) -> None:
+    async with (
+        cluster(bootstrap, app, stubborn, partitions=1, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path) as children,
+    ):
+        first = await children.begin("stubborn")
+        await first.ready()
+        second = await children.begin("stubborn", slot=1)
+        await second.says("assignment")
+        await kafka.start(stubborn, "r1", b"6")
+        await until(
+            lambda: ["blocked", "r1"] in children.journal(), what="the process to be blocked"
+        )
+        assignments = len(first.log("assignment"))
+        await kafka.until_status(stubborn, "r1", "completed")
+        await until(lambda: ["unblocked", "r1"] in children.journal(), what="it to go on")
+        await first.says("assignment", assignments + 1)  # it is a member again
+        await kafka.start(stubborn, "r2", b"0")
+        await kafka.until_status(stubborn, "r2", "completed")
+        assert children.began("stubborn") == [("r1", 0, 0), ("r1", 0, 0), ("r2", 0, 0)]
+        await kafka.check_history(stubborn)
+        for life in (first, second):
+            life.process.terminate()
+            assert await life.ended() == 0
+
+
+async def test_two_processes_of_one_identity_do_no_step_twice(
+    bootstrap: str, app: str, tmp_path: Path
+) -> None:
+    runs = [f"r{n}" for n in range(20)]
+    effects = {f"chain:{run_id}:{seq}:0" for run_id in runs for seq in range(3)}
+    async with (
+        sink() as target,
+        cluster(bootstrap, app, chain, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path, target.url) as children,
+    ):
+        first = await children.begin("chain")
+        await first.ready()
+        for run_id in runs[:10]:
+            await kafka.start(chain, run_id)
+        second = await children.begin("chain")
+        await second.says("assignment")
+        for run_id in runs[10:]:
+            await kafka.start(chain, run_id)
+        # They take the membership from each other, and may get nothing done until one has gone.
+        await first.says("assignment", 2)
+        first.process.kill()
+        await first.ended()
+        await kafka.until_status(chain, runs, "completed")
+        assert set(await kafka.effects()) == effects
+        await kafka.check_history(chain)
+        assert second.process.returncode is None
+
+
+async def test_offsets_that_have_expired_run_nothing_again(
+    bootstrap: str, app: str, tmp_path: Path
+) -> None:
+    """The broker forgets the offsets of a group that was idle for `offsets.retention.minutes`."""
+    async with (
+        cluster(bootstrap, app, chain, **SHORT) as kafka,
+        lives(kafka.settings, tmp_path, "http://127.0.0.1:9") as children,
+    ):
+        runs = [f"r{n}" for n in range(5)]
+        for run_id in runs:
+            await kafka.start(chain, run_id)
+        life = await children.begin("chain")
+        await kafka.until_status(chain, runs, "completed")
+        life.process.send_signal(signal.SIGTERM)
+        assert await life.ended() == 0
+        assert await kafka.committed(chain)
+        began = children.began("chain")
+
+        group = kafka.topics(chain).group
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        deleted = admin.delete_consumer_groups([group])
+        await asyncio.to_thread(deleted[group].result)
+        assert not await kafka.committed(chain)
+
+        await children.begin("chain")
+        await kafka.start(chain, "last")
+        await kafka.until_status(chain, "last", "completed")
+        assert [attempt for attempt in children.began("chain") if attempt[0] != "last"] == began
+        await kafka.check_history(chain)
