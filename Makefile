@@ -3,16 +3,29 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo bench lint lock clean
+.PHONY: test test-broker test-pure demo bench soak lint lock clean
 
+# Two sessions side by side: the one waits most of the time, for brokers, and goes first; the other
+# computes.
 test: .venv/ready
-	$(BIN)/pytest
+	+$(MAKE) --no-print-directory -j2 test-broker test-pure
+
+test-broker: .venv/ready
+	$(BIN)/pytest tests/chaos tests/integration
+
+test-pure: .venv/ready
+	nice -n 10 $(BIN)/pytest tests/unit tests/property tests/simulation tests/packaging
 
 demo: .venv/ready
 	$(BIN)/surefoot demo examples/triage.py
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
+
+# Simulated lives with fresh seeds, for so long.
+MINUTES ?= 60
+soak: .venv/ready
+	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --keep-going
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -209,8 +209,8 @@ class Committer:
             self.busy = False
 
     def was_answered(self, source: Source) -> bool:
-        """Whether that record has been answered, before a takeover or a reset of offsets had it read
-        again. Commands may not be taken twice: what was refused then could be legal now."""
+        """Whether that record has been answered, before a takeover or a reset of offsets had it
+        read again. Commands may not be taken twice: what was refused then could be legal now."""
         kind, offset = source
         return offset < self._answered_below.get(kind, 0) or source in self.answered
 

@@ -1,11 +1,11 @@
 """One transactional producer, used for one epoch.
 
 Its rule: whatever ends in any way but a clean commit retires it. A commit counts as clean only
-when its EndTxn was sent exactly once, and its TxnOffsetCommit no more than once. aiokafka sends both
-again by itself after a timeout or a lost socket, with the same epoch, and reports success; the first
-one may still be on its way. An EndTxn would decide the fate of a later transaction of the same epoch
-(KAFKA-17754), a TxnOffsetCommit would set the group's offsets back with it. A new epoch makes them
-harmless.
+when its EndTxn was sent exactly once, and its TxnOffsetCommit no more than once. aiokafka sends
+both again by itself after a timeout or a lost socket, with the same epoch, and reports success; the
+first one may still be on its way. An EndTxn would decide the fate of a later transaction of the
+same epoch (KAFKA-17754), a TxnOffsetCommit would set the group's offsets back with it. A new epoch
+makes them harmless.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Ownership(Protocol):
         Returns the next offset of the state partition after the transaction. Cancelling it does
         not stop the transaction: the outcome is then unknown.
 
-        Raises: FencedError — a newer owner exists, and sees whether this was written before it came;
+        Raises: FencedError — a newer owner exists, and sees whether this was written;
         RecordRefused — nothing was written, this ownership can go on;
         OutcomeUnknown — anything else: retire this ownership, take a new one, read back.
         """

@@ -4,8 +4,8 @@
     python -m tests.simulation --minutes 60            # what `make soak MINUTES=60` runs
     python -m tests.simulation --seeds 1 --from 7 --shrink
 
-Each seed is lived twice, and has to do the same again. A seed that fails is told with the commit, what
-was wrong, and the command that repeats it.
+Each seed is lived twice, and has to do the same again. A seed that fails is told with the commit,
+what was wrong, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -143,18 +143,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _batches(first, count, deadline_s),
         jobs=asked.jobs, twice=not asked.once, stop=not asked.keep_going,
     )  # fmt: skip
+    lines: list[str] = []
     for seed, told, wrong in sorted(total.failed):
         again = f"python -m tests.simulation --seeds 1 --from {seed}"
-        print(f"seed {seed} at {_commit()[:12]}; again: {again}\n{told}")
-        print("\n".join(f"  {each}" for each in wrong[:10]))
+        lines += [f"seed {seed} at {_commit()[:12]}; again: {again}", told]
+        lines += [f"  {each}" for each in wrong[:10]]
         if asked.shrink:
-            print(f"  it needs no more than {sorted(shrink(seed))}")
-    print(json.dumps(dict(sorted(total.struck.items()))))
+            lines.append(f"  it needs no more than {sorted(shrink(seed))}")
     took_s = time.monotonic() - began_s
-    print(
-        f"{total.seeds} seeds from {first}, {total.simulated_s / 3600:.1f} simulated hours in "
-        f"{took_s:.0f} s, {len(total.failed)} violations"
-    )
+    lines += [
+        json.dumps(dict(sorted(total.struck.items()))),
+        (
+            f"{total.seeds} seeds from {first}, {total.simulated_s / 3600:.1f} simulated hours in "
+            f"{took_s:.0f} s, {len(total.failed)} violations"
+        ),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
     return int(bool(total.failed))
 
 

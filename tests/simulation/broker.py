@@ -1,9 +1,9 @@
 """A simulated Kafka broker: what it decides, and when it has decided it. Nothing here waits.
 
 Transactions are those of version 0 requests: an EndTxn names a producer's epoch and no transaction,
-so that one which was delayed decides whatever is open when it arrives (KAFKA-17754). A request of an
-older epoch is refused. Offsets that were committed in a transaction are looked up without the stable
-flag: those of a transaction that is still open are not seen (KIP-447).
+so that one which was delayed decides whatever is open when it arrives (KAFKA-17754). A request of
+an older epoch is refused. Offsets that were committed in a transaction are looked up without the
+stable flag: those of a transaction that is still open are not seen (KIP-447).
 """
 
 from __future__ import annotations
@@ -174,9 +174,7 @@ class SimBroker:
         producer.batches[number] = firsts
         return firsts
 
-    def add_offsets(
-        self, name: str, epoch: int, group: str, offsets: Mapping[Place, int]
-    ) -> None:
+    def add_offsets(self, name: str, epoch: int, group: str, offsets: Mapping[Place, int]) -> None:
         """TxnOffsetCommit."""
         producer = self._current(name, epoch)
         self._opened(name, producer)
@@ -208,7 +206,9 @@ class SimBroker:
 
     # Reading ---------------------------------------------------------------------------------
 
-    def read(self, place: Place, position: int, most: int, *, committed: bool) -> tuple[list[In], int]:
+    def read(
+        self, place: Place, position: int, most: int, *, committed: bool
+    ) -> tuple[list[In], int]:
         log = self.partition(place)
         if committed:
             return log.read(position, most)

@@ -67,8 +67,6 @@ class History:
     #: (run, seq, slot, commits before its body began), and the commit of each record
     calls: Sequence[tuple[str, int, str, int]]
     commit_of: Mapping[str, int]
-    #: (run, epoch, seq, commits before it began)
-    bodies: Sequence[tuple[str, int, int, int]]
     done: Mapping[tuple[str, int, str], int]
     #: run and result that its plan says, and the keys of its effects; None: it may end as it likes
     promised: Mapping[str, tuple[str, list[str]] | None]
@@ -139,7 +137,9 @@ def _inlined(schema: Any, raw: Mapping[str, Any], seen: set[str]) -> Any:
         if schema.get("type") == "enum":
             seen.add(schema["name"])
             return schema
-        return {k: _inlined(v, raw, seen) if k in ("type", "items") else v for k, v in schema.items()}
+        return {
+            k: _inlined(v, raw, seen) if k in ("type", "items") else v for k, v in schema.items()
+        }
     return schema
 
 
@@ -166,7 +166,9 @@ def _steps(history: History, events: Events) -> None:
         (e["run_id"], e["epoch"], e["seq"]) for _, e in events if e["type"] in _ENDINGS
     )
     history.wrong += [
-        f"I2: step {seq} of {run} was committed {n} times" for (run, _, seq), n in ended.items() if n > 1
+        f"I2: step {seq} of {run} was committed {n} times"
+        for (run, _, seq), n in ended.items()
+        if n > 1
     ]
     last: dict[str, int] = {}
     for run, _, seq in ended:
@@ -219,7 +221,11 @@ def _whole(history: History, events: Events) -> None:
             found[names["sf-txn"], names["sf-run"], names["sf-seq"]] += 1
     for agent in (history.agent, "outbox"):
         for record in history.of("state", agent):
-            if record.value and b"|" not in (record.key or b"") and not (record.key or b"").startswith(b"@"):
+            if (
+                record.value
+                and b"|" not in (record.key or b"")
+                and not (record.key or b"").startswith(b"@")
+            ):
                 names = record.headers
                 number = decoded(record.value)["records"]
                 said[names["sf-txn"], names["sf-run"], names["sf-seq"]] += number
@@ -285,7 +291,9 @@ def _order(history: History, events: Events) -> None:
             checkpoint = decoded(record.value)
             now = (checkpoint["epoch"], checkpoint["seq"])
             if now < seen.get(key, (0, 0)):
-                history.wrong.append(f"I9: {key!r} went from {seen[key]} to {now} at {record.place}")
+                history.wrong.append(
+                    f"I9: {key!r} went from {seen[key]} to {now} at {record.place}"
+                )
             seen[key] = now
 
 
@@ -330,8 +338,8 @@ def _effects(history: History, events: Events) -> None:
 
 
 def _acts(history: History, events: Events) -> None:
-    """What happens once has happened once; a call that is recorded is not made again; a step that is
-    committed is not begun again."""
+    """What happens once has happened once; a call that is recorded is not made again."""
+    del events
     for (run, seq, slot), times in history.done.items():
         if times > 1:
             history.wrong.append(f"once: {slot} of step {seq} of {run} was done {times} times")
@@ -346,11 +354,6 @@ def _acts(history: History, events: Events) -> None:
     for run, seq, name, before in () if history.zombies else history.calls:
         if before >= recorded.get((run, seq, name), before + 1):
             history.wrong.append(f"call: {name} of step {seq} of {run} was made though recorded")
-    committed: dict[tuple[str, int, int], int] = {}
-    for record, event in events:
-        if event["type"] in _ENDINGS:
-            number = history.commit_of[record.headers["sf-txn"].decode()]
-            committed.setdefault((event["run_id"], event["epoch"], event["seq"]), number)
 
 
 def _timers(history: History, events: Events) -> None:
@@ -359,16 +362,20 @@ def _timers(history: History, events: Events) -> None:
         return
     due: dict[tuple[str, int], int] = {}
     for _, event in events:
-        if event["due_ms"] is not None and event["wait"] is None and event["type"] == "step.completed":
+        if (
+            event["due_ms"] is not None
+            and event["wait"] is None
+            and event["type"] == "step.completed"
+        ):
             due[event["run_id"], event["seq"] + 1] = event["due_ms"]
     for _, event in events:
         at_ms = due.get((event["run_id"], event["seq"]))
-        if at_ms is not None and event["type"] in _ENDINGS and event["started_ms"] is not None:
-            if event["started_ms"] < at_ms:
-                history.wrong.append(
-                    f"I13: step {event['seq']} of {event['run_id']} began {at_ms - event['started_ms']} "
-                    "ms early"
-                )
+        began_ms = event["started_ms"]
+        if at_ms is None or began_ms is None or event["type"] not in _ENDINGS:
+            continue
+        if began_ms < at_ms:
+            step = f"step {event['seq']} of {event['run_id']}"
+            history.wrong.append(f"I13: {step} began {at_ms - began_ms} ms early")
 
 
 def _state(history: History, events: Events) -> None:

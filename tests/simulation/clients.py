@@ -146,7 +146,7 @@ class Batch:
         self._size, self._limit = 0, limit
 
     def append(
-        self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Any
+        self, *, key: bytes | None, value: bytes | None, headers: Any, **_: Any
     ) -> Added | None:
         size = len(key or b"") + len(value or b"") + 100
         if self.records and self._size + size > self._limit:
@@ -184,7 +184,6 @@ class _Sender:
         await NET.call(
             "end", lambda: NET.broker.end_txn(name, epoch, commit=True), producer._timeout_s
         )
-
 
     async def _do_txn_offset_commit(self, offsets: Mapping[Any, int], group: str) -> None:
         """One TxnOffsetCommit."""
@@ -249,7 +248,12 @@ class SimProducer:
         return written
 
     async def _send(
-        self, batch: Batch, topic: str, partition: int, number: int, written: asyncio.Future[Written]
+        self,
+        batch: Batch,
+        topic: str,
+        partition: int,
+        number: int,
+        written: asyncio.Future[Written],
     ) -> None:
         broker, name, epoch = NET.broker, self._name, self._epoch
         outs = [Out(topic, partition, *record) for record in batch.records]
@@ -365,7 +369,6 @@ class SimConsumer:
         isolation_level: str,
         group_id: str = "",
         group_instance_id: str = "",
-        session_timeout_ms: int = 0,
         heartbeat_interval_ms: int = 0,
         rebalance_timeout_ms: int = 0,
         partition_assignment_strategy: tuple[Any, ...] = (None,),
@@ -548,9 +551,10 @@ class SimConsumer:
                 continue
             place = (tp.topic, tp.partition)
             log = NET.broker.partition(place)
-            self._high[tp], self._stable[tp] = log.end, log.stable_end
-            limit = log.stable_end if self._committed else log.end
-            if position >= limit:
+            end = log.end
+            stable = log.stable_end if log._open else end
+            self._high[tp], self._stable[tp] = end, stable
+            if position >= (stable if self._committed else end):
                 continue
             records, after = NET.broker.read(place, position, 100, committed=self._committed)
             self._positions[tp] = after

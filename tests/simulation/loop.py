@@ -144,9 +144,7 @@ class SimLoop(VirtualLoop):
         self._tasks.append(task)
         return task
 
-    def spawn(
-        self, process: Process | None, coro: Coroutine[Any, Any, Any]
-    ) -> asyncio.Task[Any]:
+    def spawn(self, process: Process | None, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin a task as that process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)

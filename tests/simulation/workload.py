@@ -1,8 +1,8 @@
 """Runs made by chance: what each does is in its payload, and what must come out can be told from
 that alone.
 
-A run goes through stages. Each stage does some things (calls, actions that happen once, effects) and
-ends in one way (the next stage, later, after a signal, after branches). All that a stage was told
+A run goes through stages. Each does some things (calls, actions that happen once, effects) and ends
+in one way (the next stage, later, after a signal, after branches). All that a stage was told
 goes into a chain of hashes that is the run's result: one stage lost, doubled, swapped or given
 something else, and the result is another.
 """
@@ -25,7 +25,7 @@ SINK = "http://sink/"
 class Outside(Protocol):
     """What steps act upon."""
 
-    def step(self, ctx: Context) -> int:
+    def step(self) -> int:
         """A body begins; returns what `call` is to be told."""
 
     def call(self, run_id: str, seq: int, name: str, token: int) -> Awaitable[str]: ...
@@ -34,7 +34,7 @@ class Outside(Protocol):
 
     def happened(self, run_id: str, seq: int, name: str) -> str | None: ...
 
-    async def pause(self, ctx: Context) -> None:
+    async def pause(self) -> None:
         """Take as long as this attempt takes; or fail."""
 
 
@@ -135,12 +135,12 @@ def walker(outside: Outside) -> Agent:
     retry = Retry(attempts=60, initial_s=0.2, max_s=2.0, jitter=0)
 
     async def work(ctx: Context, s: dict[str, Any]) -> Any:
-        token = outside.step(ctx)
+        token = outside.step()
 
         async def call(run_id: str, seq: int, name: str) -> str:
             return await outside.call(run_id, seq, name, token)
 
-        await outside.pause(ctx)
+        await outside.pause()
         stage, n = s["plan"][s["n"]], s["n"]
         values: list[str] = []
         for index, (kind, name) in enumerate(stage["acts"]):
@@ -155,7 +155,9 @@ def walker(outside: Outside) -> Agent:
                     )
                 case "once":
                     values.append(
-                        await ctx.once(slot, outside.once, run_id, seq, slot, probe=outside.happened)
+                        await ctx.once(
+                            slot, outside.once, run_id, seq, slot, probe=outside.happened
+                        )
                     )
                 case "unsure":
                     values.append(await ctx.once(slot, outside.once, run_id, seq, slot))
@@ -183,15 +185,12 @@ def walker(outside: Outside) -> Agent:
         return Done(h)
 
     async def heard(ctx: Context, what: str, s: dict[str, Any]) -> Next:
-        outside.step(ctx)
         return Next(work, {**s, "h": chained(s["h"], "said", what)})
 
     async def late(ctx: Context, s: dict[str, Any]) -> Next:
-        outside.step(ctx)
         return Next(work, {**s, "h": chained(s["h"], "late")})
 
     async def joined(ctx: Context, results: list[str], s: dict[str, Any]) -> Next:
-        outside.step(ctx)
         return Next(work, {**s, "h": chained(s["h"], "join", *results)})
 
     agent.step(start=True, retry=retry, timeout=20.0)(work)
@@ -214,15 +213,13 @@ class World:
     done: dict[tuple[str, int, str], int] = field(default_factory=dict)
     #: (run, seq, slot, commits before its body began)
     calls: list[tuple[str, int, str, int]] = field(default_factory=list)
-    bodies: list[tuple[str, int, int, int]] = field(default_factory=list)
     #: chance that an attempt is slow, hangs, or fails
     slow: float = 0.0
     hang: float = 0.0
     fail: float = 0.0
 
-    def step(self, ctx: Context) -> int:
+    def step(self) -> int:
         commits: int = self.now()
-        self.bodies.append((ctx.run_id, ctx.epoch, ctx.seq, commits))
         return commits
 
     async def call(self, run_id: str, seq: int, name: str, token: int) -> str:
@@ -242,7 +239,7 @@ class World:
         done = (run_id, seq, name) in self.done
         return told("once", run_id, seq, name) if done else None
 
-    async def pause(self, ctx: Context) -> None:
+    async def pause(self) -> None:
         chance = self.random.random()
         if chance < self.hang:
             await asyncio.sleep(1_000)

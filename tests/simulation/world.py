@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import structlog
 
@@ -23,14 +24,12 @@ from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.relay import outbox_agent
 from surefoot.consumers.worker import Worker
-from surefoot.infra import kafka_log, kafka_txn
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings
 from surefoot.infra.virtual import VirtualClock, in_thread
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import RecordRefused, RetryableError
-from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import HttpRequest, HttpResponse, InputKind, Out
 from surefoot.state.retry import Retry
 from surefoot.state.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
@@ -179,6 +178,7 @@ class Life:
         self.poison: list[str] = []
         self.over = False
         self.violent = True
+        self.history: History
         self._position = {(AgentTopics(APP, a).state, p): 0 for a in (AGENT, OUTBOX)
                           for p in range(PARTITIONS)}  # fmt: skip
         self._status: dict[tuple[str, str], dict[str, Any]] = {}
@@ -187,9 +187,7 @@ class Life:
 
     def _runs(self) -> dict[str, Run]:
         random = Random(f"{self.seed} runs")
-        return {
-            f"r{n}": Run(f"r{n}", workload.plan(random)) for n in range(random.randint(1, 4))
-        }
+        return {f"r{n}": Run(f"r{n}", workload.plan(random)) for n in range(random.randint(1, 4))}
 
     def strike(self, what: str) -> None:
         self.struck[what] = self.struck.get(what, 0) + 1
@@ -206,9 +204,9 @@ class Life:
             self.loop.run_until(lambda: self.over, deadline_s=5_000.0)
             self.simulated_s = self.clock.monotonic_s()
             self.trace = zlib.crc32(repr(self._traced()).encode(), self.loop.queue.trace)
-            history = self._history()
+            self.history = self._history()
         _GRAVES.append(self.loop)
-        self.wrong += check(history)
+        self.wrong += check(self.history)
         for what, times in self.net.bitten.items():
             self.struck[what] = self.struck.get(what, 0) + times
         self.struck["fenced"] = self.broker.fenced
@@ -230,7 +228,7 @@ class Life:
         for slot in self.slots[: random.choice((1, 2, 2, 3))]:
             self._begin(slot)
         loop.spawn(None, self._ask())
-        until_s = loop.time() + random.uniform(5, 60)
+        until_s = loop.time() + random.uniform(5, 45)
         strikes = [
             kind for kind in ("crash", "freeze", "drain", "spare", "jump", "compact", "poison")
             if kind in self.kinds
@@ -376,10 +374,11 @@ class Life:
 
     def _send(self, run_id: str, kind: str, *, of: str | None = None, **fields: Any) -> None:
         self._commands += 1
+        if kind != "start":
+            fields["id"] = of or f"c{self._commands}"
         out = command_out(
-            APP, PARTITIONS, AGENT, run_id=run_id, kind=kind, sent_ms=self.clock.now_ms(),
-            **({} if kind == "start" else {"id": of or f"c{self._commands}"}), **fields,
-        )  # fmt: skip
+            APP, PARTITIONS, AGENT, run_id=run_id, kind=kind, sent_ms=self.clock.now_ms(), **fields
+        )
         self.broker.append(out)
 
     def _start(self, run: Run) -> None:
@@ -481,7 +480,9 @@ class Life:
     def _at_rest(self) -> bool:
         if not all((AgentTopics(APP, AGENT).state, r) in self._status for r in self.runs):
             return False
-        if any(c["status"] not in ("completed", "failed", "cancelled") for c in self._status.values()):
+        if any(
+            c["status"] not in ("completed", "failed", "cancelled") for c in self._status.values()
+        ):
             return False
         for agent in (AGENT, OUTBOX):
             topics = AgentTopics(APP, agent)
@@ -520,7 +521,7 @@ class Life:
         return History(
             app=APP, agent=AGENT, records=records, samples=self.broker.samples, ends=ends,
             told=self.told, requests=self.sink.requests, calls=self.world.calls,
-            commit_of=commit_of, bodies=self.world.bodies, done=self.world.done,
+            commit_of=commit_of, done=self.world.done,
             promised=self._promised(records), poison=self.poison, at_rest=self._at_rest(),
             zombies=bool(self.kinds & _MAKE_ZOMBIES), one_time="jump" not in self.kinds,
         )  # fmt: skip
@@ -552,7 +553,7 @@ class Life:
 def _patched(life: Life) -> Iterator[None]:
     """The clients of a simulated Kafka in the place of aiokafka's, and a journal of what commits
     told their owners."""
-    real = (kafka_log.AIOKafkaConsumer, kafka_txn.AIOKafkaProducer, KafkaOwnership.commit)
+    real = KafkaOwnership.commit
 
     async def commit(
         self: KafkaOwnership, records: Sequence[Out], offsets: Mapping[InputKind, int]
@@ -561,23 +562,22 @@ def _patched(life: Life) -> Iterator[None]:
         transaction = next((name.decode() for name in names if name), "")
         landed: bool | None = None
         try:
-            position = await real[2](self, records, offsets)
-            landed = True
-            return position
+            position = await real(self, records, offsets)
         except RecordRefused:
             landed = False
             raise
+        else:
+            landed = True
+            return position
         finally:
             life.told.append((transaction, landed))
 
-    kafka_log.AIOKafkaConsumer = SimConsumer
-    kafka_txn.AIOKafkaProducer = SimProducer
-    KafkaOwnership.commit = commit  # type: ignore[method-assign]
-    try:
+    with (
+        patch("surefoot.infra.kafka_log.AIOKafkaConsumer", SimConsumer),
+        patch("surefoot.infra.kafka_txn.AIOKafkaProducer", SimProducer),
+        patch.object(KafkaOwnership, "commit", commit),
+    ):
         yield
-    finally:
-        kafka_log.AIOKafkaConsumer, kafka_txn.AIOKafkaProducer = real[:2]
-        KafkaOwnership.commit = real[2]  # type: ignore[method-assign]
 
 
 @contextmanager

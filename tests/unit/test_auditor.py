@@ -84,7 +84,14 @@ class History:
         return self.add(name(agent, "tasks"), "Task", headers, run_id=run_id, seq=seq, step="label")
 
     def applied(self, agent: str, commands: int | None, tasks: int | None) -> None:
-        self.add(name(agent, "state"), "Applied", commands=commands, tasks=tasks, answered=[], answered_tasks=[])
+        self.add(
+            name(agent, "state"),
+            "Applied",
+            commands=commands,
+            tasks=tasks,
+            answered=[],
+            answered_tasks=[],
+        )
 
     def audit(self) -> Report:
         return audit(self.topics, self.book)

@@ -350,7 +350,9 @@ def test_an_enum_number_outside_the_schema_is_undecodable(number: int):
 
 @pytest.mark.parametrize("number", [-1, -2, 2])
 def test_a_union_branch_outside_the_schema_is_undecodable(number: int):
-    good = encode("Applied", {"commands": None, "tasks": None, "answered": [], "answered_tasks": []})
+    good = encode(
+        "Applied", {"commands": None, "tasks": None, "answered": [], "answered_tasks": []}
+    )
     more = zigzag(number) + (b"\x02" if number == -1 else b"")
 
     with pytest.raises(UndecodableError):
