@@ -10,11 +10,14 @@ still: no two threads are ever at work, so none can get in between.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVarTuple
+
+_Args = TypeVarTuple("_Args")
 
 #: one second, in ticks of the virtual clock
 _SECOND = 1_000_000
@@ -81,6 +84,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self.clock.monotonic_s()
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Args], object],
+        *args: *_Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """A timer that is to come less than a tick from now comes with the next tick. It would else
+        come now, and whoever waits for a time would do so for ever, as time would stand still."""
+        now = self.time()
+        if now < when < now + self._clock_resolution:
+            when = now + self._clock_resolution
+        return super().call_at(when, callback, *args, context=context)
 
     def run_until(self, settled: Callable[[], bool], *, deadline_s: float) -> Ending | None:
         """Run until nothing is ready and `settled` holds, or nothing is due until the deadline; the

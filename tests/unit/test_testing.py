@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -91,6 +92,26 @@ def test_time_jumps_to_the_next_timer_and_timers_fire_in_their_order() -> None:
     assert time.perf_counter() - began < 1.0
     assert fired == [("a", 0.001), ("b", 3 * DAY_S), ("c", 1e9)]
     assert loop.clock.now_ms() == 1_000 + 10**12
+
+
+def test_who_waits_for_a_time_between_two_ticks_sees_it_come() -> None:
+    loop = virtual_loop()
+    turns = 0
+
+    async def main() -> None:
+        nonlocal turns
+        await asyncio.sleep(0.49495)
+        due_s = loop.time() + 3.0
+        assert due_s == 3.4949500000000002  # no whole number of ticks, by rounding
+        while loop.time() < due_s and turns < 10:
+            turns += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due_s - loop.time()):
+                    await asyncio.Event().wait()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert turns == 2
 
 
 def test_what_runs_in_a_thread_takes_no_virtual_time_and_nothing_gets_in_between() -> None:
