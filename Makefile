@@ -14,7 +14,7 @@ test-broker: .venv/ready
 	$(BIN)/pytest tests/chaos tests/integration
 
 test-pure: .venv/ready
-	nice -n 10 $(BIN)/pytest tests/unit tests/property tests/simulation tests/packaging
+	nice -n 19 $(BIN)/pytest tests/unit tests/property tests/simulation tests/packaging tests/longrun
 
 demo: .venv/ready
 	$(BIN)/surefoot demo examples/triage.py

@@ -213,13 +213,16 @@ def _upcast(agent: Agent, version: int, step: str, payload: bytes) -> tuple[str,
 
 
 async def verify(body: Body, engine: Engine) -> None:
-    """The author's own checks. Raises Parked with what the first one that fails says."""
+    """The author's own checks. Raises Parked with what the first one that fails says, whatever it
+    raises: one that has not said yes has not been passed."""
     run = body.call.run
     resuming = Resuming(run_id=run.run_id, seq=run.seq, step=body.step.name, payload=body.payload)
     for check in body.agent.verifiers:
         try:
             await engine.invoke(check, (resuming,))
-        except Exception as error:
+        except BaseException as error:
+            if body.call._given_up:
+                raise
             name = getattr(check, "__name__", "verify")
             raise Parked("verify_failed", f"{name}: {_text(error)}") from error
 

@@ -501,6 +501,8 @@ class Owner:
         self._not_running(flight.call)
         match outcome:
             case Lost():
+                if flight.call.resumed:  # it may not have come to its checks
+                    self._resumed.add(flight.run.run_id)
                 asyncio.get_running_loop().call_later(
                     self._limits.lost_retry_s, self._again, flight
                 )

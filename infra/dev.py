@@ -44,6 +44,7 @@ from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.state.agent import Agent
+from surefoot.state.errors import ConfigError
 from surefoot.state.ports import In
 from surefoot.state.topics import OUTBOX, AgentTopics
 
@@ -77,6 +78,11 @@ def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
     made = _make_secrets(agents, settings)
     with running_log(settings, FILE) as site:
         here = load_settings(gateway_port=port, **site.found_by)
+        if here.embedded_path is not None and processes > 1:
+            raise ConfigError(
+                f"--processes {processes} needs Kafka: an embedded log has one process; leave it "
+                "out, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG"
+            )
         return asyncio.run(_Dev(agents, agent_file, here, site, made).run(processes))
 
 
@@ -212,11 +218,13 @@ class _Dev:
 
     def _welcome(self, tracker_url: str) -> None:
         out = self._out
+        where = " ".join(f"{name}={shlex.quote(value)}" for name, value in self._site.env.items())
         lines = [
             "",
             f"log      {self._site.told}",
             f"gateway  {self._url}",
             f"agents   {', '.join(agent.name for agent in self._agents)}",
+            f"runs     {where} surefoot runs list {self._agents[0].name}",
             *(f"secret   {variable}={secret}" for variable, secret in self._made.items()),
         ]
         for agent in self._agents:

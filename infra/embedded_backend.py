@@ -17,10 +17,12 @@ from surefoot.infra.embedded_reading import (
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.embedded_upkeep import Upkeep
 from surefoot.infra.settings import Settings
-from surefoot.infra.topics import problems
+from surefoot.infra.topics import problems, wrong_configs
 from surefoot.state.errors import ConfigError, RecordRefused, RecordTooLarge, Unavailable
 from surefoot.state.ports import Clock, In, Out, Position
 from surefoot.state.topics import AgentTopics, TopicSpec
+
+_ANY_REPLICATION = -1
 
 
 class EmbeddedBackend:
@@ -92,19 +94,29 @@ class EmbeddedBackend:
 
 
 class EmbeddedTopics:
-    """Implements TopicAdmin."""
+    """Implements TopicAdmin. Nobody but us can alter a topic of the file: where the settings ask
+    for more than it was made with, `apply` gives it that."""
 
     def __init__(self, broker: SqliteBroker) -> None:
         self._broker = broker
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         made = self._broker.create(specs)
+        found = await self.describe([spec.name for spec in specs])
+        wrong = {spec.name: wrong_configs(spec, found[spec.name]) for spec in specs}
+        self._broker.alter({name: configs for name, configs in wrong.items() if configs})
         await self.verify(specs)
         return made
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         found = await self.describe([spec.name for spec in specs])
-        wrong = [line for spec in specs for line in problems(spec, found.get(spec.name), -1)]
+        wrong = [
+            line
+            for spec in specs
+            for line in problems(
+                spec, found.get(spec.name), _ANY_REPLICATION, "`surefoot topics apply`"
+            )
+        ]
         if wrong:
             raise ConfigError("\n".join(wrong))
 

@@ -88,6 +88,13 @@ class _Batch:
         return ((group, place, offset) for (group, place), offset in self.offsets.items())
 
 
+def _unusable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be used as an embedded log ({error}); name a file of a local disk "
+        "that can be written to, in a folder that is there, with SUREFOOT_LOG"
+    )
+
+
 class EmbeddedFile:
     """One connection. Raises sqlite3.Error where nothing else is said; nothing is then changed."""
 
@@ -110,10 +117,7 @@ class EmbeddedFile:
                     f"{path} is damaged, or no SQLite file ({error}); put a copy of it in its "
                     "place, with the files beside it gone, or name another one with SUREFOOT_LOG"
                 ) from error
-            raise ConfigError(
-                f"{path} cannot be used as an embedded log ({error}); name a file of a local disk "
-                "that can be written to, in a folder that is there, with SUREFOOT_LOG"
-            ) from error
+            raise _unusable(path, error) from error
 
     def _set_up(self) -> None:
         db = self._db
@@ -184,6 +188,15 @@ class EmbeddedFile:
             name: TopicSpec(name=name, partitions=partitions, config=json.loads(config))
             for name, partitions, config in self._db.execute("SELECT * FROM topics")
         }
+
+    def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Change these configs, by topic, of topics that there are."""
+        rows = [(json.dumps(changed), name) for name, changed in configs.items()]
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.executemany(
+            "UPDATE topics SET config = json_patch(config, ?) WHERE name = ?", rows
+        )
+        self._db.execute("COMMIT")
 
     # Writing ---------------------------------------------------------------------------------
 
@@ -340,11 +353,14 @@ class OwnerLock:
     def __init__(self, path: Path, *, wait_s: float = 1.0) -> None:
         """Waits for somebody who only looks whether it is held.
 
-        Raises: ConfigError — another process has it; the message names it.
+        Raises: ConfigError — another process has it; the message names it. Or there can be no file.
         """
         import fcntl  # noqa: PLC0415  (there is none on Windows)
 
-        self._fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise _unusable(path, error) from error
         deadline_s = time.monotonic() + wait_s
         while True:
             try:

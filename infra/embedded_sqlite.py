@@ -115,6 +115,12 @@ class SqliteBroker:
         self._topics = self._reader.topics()
         return made
 
+    def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Change these configs, by topic, of topics that there are; durable."""
+        if configs:
+            self._reader.alter(configs)
+            self._topics = self._reader.topics()
+
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
         self.refresh()
         return {name: self._topics[name] for name in names if name in self._topics}

@@ -22,7 +22,8 @@ from surefoot.state.errors import ConfigError
 
 _PREFIX = "SUREFOOT_"
 _WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")
-_SQLITE = re.compile(r"sqlite:///(.*[^/])")
+#: SQLite takes `:memory:` for no file at all
+_SQLITE = re.compile(r"sqlite:///(?!:memory:$)(.*[^/])")
 _APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65_535)]

@@ -20,6 +20,8 @@ from surefoot.state.turn import pool_agent_name
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"
 )
+#: how one config of a topic is changed
+_ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
@@ -39,29 +41,45 @@ def names_of(agents: Sequence[Agent]) -> list[str]:
     ]
 
 
-def problems(spec: TopicSpec, found: Found | None, replication: int) -> list[str]:
-    """What is wrong with a topic, each with its fix. `replication` -1 accepts any. Pure."""
+def check_partitions(topic: str, found: Found, partitions: int) -> list[str]:
+    """What is wrong with the number of a topic's partitions, with its fix: a line, or none. Pure."""
+    if found.partitions == partitions:
+        return []
+    return [
+        f"topic {topic} has {found.partitions} partitions, SUREFOOT_PARTITIONS says {partitions}; "
+        f"{_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found.partitions}"
+    ]
+
+
+def problems(
+    spec: TopicSpec, found: Found | None, replication: int, alter: str = _ALTER
+) -> list[str]:
+    """What is wrong with a topic, each with its fix. `replication` -1 accepts any; `alter` is the
+    command that changes a config. Pure."""
     if found is None:
         return [f"topic {spec.name} does not exist; run `surefoot topics apply`"]
-    wrong = []
-    if found.partitions != spec.partitions:
-        wrong.append(
-            f"topic {spec.name} has {found.partitions} partitions, SUREFOOT_PARTITIONS says "
-            f"{spec.partitions}; {_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found.partitions}"
-        )
+    wrong = check_partitions(spec.name, found, spec.partitions)
     if replication not in {-1, found.replication}:
         wrong.append(
             f"topic {spec.name} has replication factor {found.replication}, "
             f"SUREFOOT_REPLICATION_FACTOR says {replication}; reassign its partitions with "
             f"kafka-reassign-partitions, or set SUREFOOT_REPLICATION_FACTOR={found.replication}"
         )
-    for name, value in spec.config.items():
-        if not _satisfies(name, value, found.config.get(name)):
-            wrong.append(
-                f"topic {spec.name} has {name}={found.config.get(name)}, it must be {value}; run "
-                f"kafka-configs --alter --topic {spec.name} --add-config {name}={value}"
-            )
+    wrong += (
+        f"topic {spec.name} has {name}={found.config.get(name)}, it must be {value}; run "
+        + alter.format(topic=spec.name, name=name, value=value)
+        for name, value in wrong_configs(spec, found).items()
+    )
     return wrong
+
+
+def wrong_configs(spec: TopicSpec, found: Found) -> dict[str, str]:
+    """What the configs that are not as they must be have to become. Pure."""
+    return {
+        name: value
+        for name, value in spec.config.items()
+        if not _satisfies(name, value, found.config.get(name))
+    }
 
 
 def _satisfies(name: str, wanted: str, found: str | None) -> bool:

@@ -35,6 +35,7 @@ from starlette.concurrency import run_in_threadpool
 
 from surefoot.producers.edge import RETRY_AFTER_S, Refused, guard, read_body, traceparent
 from surefoot.producers.event_stream import EventStreams, Item, cursor
+from surefoot.producers.openapi import document
 from surefoot.producers.operations import BODIES, Operator, Verb, command
 from surefoot.producers.webhooks import Door, doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
@@ -107,6 +108,8 @@ def gateway_app(
         ),
     )
     app = FastAPI(title="Surefoot gateway", docs_url=None, redoc_url=None)
+    described = document(gateway.agents, gateway.triggers)
+    app.openapi = lambda: described  # type: ignore[method-assign]
     guard(app)
     app.post("/webhooks/{source}", status_code=202)(gateway.webhook)
     app.post("/runs/{agent}", status_code=202)(gateway.start_run)

@@ -23,7 +23,9 @@ from surefoot.state.retry import Retry
 from surefoot.state.turn import Rules, pool_agent_name
 
 _AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}")
+#: of a run_id, whole
+RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}$"
+_RUN_ID = re.compile(RUN_ID_PATTERN)
 _POOL_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -17,6 +17,7 @@ from surefoot.infra.loader import load_agents
 from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import printable
+from surefoot.infra.topics import check_partitions
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -72,14 +73,18 @@ async def reader_on(
 
 
 async def require_agent(name: str, settings: Settings, backend: Backend) -> None:
-    """Raises ConfigError when no agent of that name has ever had its topics made."""
+    """Raises ConfigError when no agent of that name has ever had its topics made, or when its runs
+    would be looked for, and new ones put, in the wrong partitions."""
     topic = AgentTopics(settings.app, name).state
     async with backend.topics() as topics:
-        if not await topics.describe([topic]):
-            raise ConfigError(
-                f"there is no topic {topic}: check the agent's name and SUREFOOT_APP, or run "
-                "`surefoot topics apply`"
-            )
+        found = await topics.describe([topic])
+    if topic not in found:
+        raise ConfigError(
+            f"there is no topic {topic} ({backend.name}): check the agent's name and SUREFOOT_APP, "
+            "or run `surefoot topics apply`"
+        )
+    if wrong := check_partitions(topic, found[topic], settings.partitions):
+        raise ConfigError("\n".join(wrong))
 
 
 def from_json(option: str, text: str) -> Any:

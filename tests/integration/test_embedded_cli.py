@@ -156,9 +156,13 @@ def test_what_needs_several_processes_says_what_to_do_instead(cli: Cli) -> None:
 def test_dev_is_one_process_and_goes_on_after_it_was_killed(cli: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    several = cli.run("dev", AGENT, "--port", str(port), "--processes", "2")
+    assert several.returncode == 2
+    assert "--processes 2 needs Kafka" in several.stderr
     dev = cli.start("dev", AGENT, "--port", str(port))
     until_sync(lambda: "Ctrl-C stops everything" in dev.said(), timeout_s=60, what="the welcome")
     assert "embedded log, one process; not Kafka" in dev.said()
+    assert f"SUREFOOT_LOG=sqlite:///{tmp_path}/runs.db surefoot runs list ops" in dev.said()
     assert dev.children() == []
     start(cli, "r", do="wait")
     until_shown(cli, "r", status="waiting")
@@ -179,6 +183,25 @@ def test_a_demo_on_a_file_that_is_killed_loses_and_doubles_nothing(cli: Cli) -> 
     assert len(figures["recovery_first_step_s"]) == figures["worker_kills"] == 2
     assert figures["effects_received"] == figures["effects_expected"] > 0
     assert figures["broker"] == "embedded"
+
+
+@pytest.mark.parametrize("log", ["sqlite:///runs.db", "kafka"])
+def test_the_same_agent_and_commands_whatever_the_one_setting_says(
+    cli: Cli, bootstrap: str, app: str, port: int, log: str
+) -> None:
+    """Everything else is set alike, the broker's address too."""
+    cli._env |= {
+        "SUREFOOT_LOG": log, "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap, "SUREFOOT_APP": app,
+    }  # fmt: skip
+    service = serve(cli, AGENT)
+    start(cli, "r", do="wait")
+    until_shown(cli, "r", status="waiting")
+    assert told(cli.run("runs", "signal", "ops", "r", "go", '"yes"', "--json"))["accepted"]
+    assert until_shown(cli, "r", status="completed")["result"] == "yes"
+    seen = httpx.get(f"http://127.0.0.1:{port}/runs/ops/r/events", timeout=30.0).text
+    assert "run.started" in seen
+    assert "run.completed" in seen
+    assert service.stop() == 0
 
 
 def test_a_log_that_is_none_is_told_with_what_to_write(cli: Cli) -> None:

@@ -402,8 +402,9 @@ async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
     text.write_text("nothing that SQLite knows" * 100)
     with pytest.raises(ConfigError, match="SUREFOOT_LOG"):
         SqliteBroker(text, clock, owner=False)
-    with pytest.raises(ConfigError, match="folder that is there"):
-        SqliteBroker(tmp_path / "nowhere" / "log.db", clock, owner=False)
+    for owner in (False, True):
+        with pytest.raises(ConfigError, match="folder that is there"):
+            SqliteBroker(tmp_path / "nowhere" / "log.db", clock, owner=owner)
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE t (x)")

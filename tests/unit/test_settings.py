@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -36,6 +37,37 @@ def test_the_command_line_wins_over_the_environment(monkeypatch):
 
 def test_the_gateway_listens_on_loopback_unless_told_otherwise():
     assert load_settings().gateway_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        (None, None),
+        ("kafka", None),
+        ("sqlite:///runs.db", Path("runs.db")),
+        ("sqlite:////var/lib/runs.db", Path("/var/lib/runs.db")),
+    ],
+)
+def test_the_log_is_kafkas_or_a_file(monkeypatch, log, path):
+    monkeypatch.setenv("SUREFOOT_LOG", log or "")
+    assert load_settings().embedded_path == path
+
+
+def test_the_log_that_is_named_holds_where_kafka_is_named_too(monkeypatch):
+    monkeypatch.setenv("SUREFOOT_LOG", "sqlite:///runs.db")
+    monkeypatch.setenv("SUREFOOT_BOOTSTRAP_SERVERS", "kafka:9092")
+    assert load_settings().embedded_path == Path("runs.db")
+
+
+@pytest.mark.parametrize(
+    "log",
+    ["postgres://db", "runs.db", "sqlite://runs.db", "sqlite:///", "sqlite:///folder/", "KAFKA",
+     "sqlite:///:memory:"],
+)  # fmt: skip
+def test_a_log_that_is_neither_is_refused_with_what_to_write(monkeypatch, log):
+    monkeypatch.setenv("SUREFOOT_LOG", log)
+    with pytest.raises(ConfigError, match=r"SUREFOOT_LOG is `kafka` or .*sqlite:///runs\.db"):
+        load_settings()
 
 
 def test_without_a_broker_the_error_names_the_variable():
