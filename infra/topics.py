@@ -42,13 +42,14 @@ def names_of(agents: Sequence[Agent]) -> list[str]:
 
 
 def check_partitions(topic: str, found: Found, partitions: int) -> list[str]:
-    """What is wrong with the number of a topic's partitions, with its fix: a line, or none. Pure."""
+    """What is wrong with the number of a topic's partitions, with its fix: one line or none. Pure."""
     if found.partitions == partitions:
         return []
-    return [
+    line = (
         f"topic {topic} has {found.partitions} partitions, SUREFOOT_PARTITIONS says {partitions}; "
         f"{_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found.partitions}"
-    ]
+    )
+    return [line]
 
 
 def problems(
