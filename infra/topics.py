@@ -42,7 +42,7 @@ def names_of(agents: Sequence[Agent]) -> list[str]:
 
 
 def check_partitions(topic: str, found: Found, partitions: int) -> list[str]:
-    """What is wrong with the number of a topic's partitions, with its fix: one line or none. Pure."""
+    """What is wrong with the number of partitions, with its fix: one line or none. Pure."""
     if found.partitions == partitions:
         return []
     line = (
