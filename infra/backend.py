@@ -92,6 +92,10 @@ class Offsets(Protocol):
 
 
 class Groups(Protocol):
+    @property
+    def start_worker(self) -> str:
+        """What to type to have a member."""
+
     async def look(
         self, group: str, topics: Sequence[str], partition: int
     ) -> tuple[int, dict[str, int | None]]:

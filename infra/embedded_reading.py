@@ -166,6 +166,8 @@ class EmbeddedOffsets:
 class EmbeddedGroups:
     """Implements Groups: the one process that runs agents is every group's one member."""
 
+    start_worker = "surefoot serve AGENT.py"
+
     def __init__(self, broker: SqliteBroker) -> None:
         self._broker = broker
 

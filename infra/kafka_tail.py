@@ -261,6 +261,8 @@ class KafkaOffsets:
 class KafkaGroups:
     """Asks the broker about consumer groups, over a connection for each question."""
 
+    start_worker = "surefoot worker AGENT.py"
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

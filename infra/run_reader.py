@@ -358,7 +358,10 @@ class _AgentReader:
                 done = (await self._offsets.begins(topic, [partition]))[partition]
             end = (await self._offsets.ends(topic, [partition]))[partition]
             left.append(max(end - done, 0))
-        return Backlog(partition=partition, commands=left[0], tasks=left[1], workers=workers)
+        return Backlog(
+            partition=partition, commands=left[0], tasks=left[1], workers=workers,
+            start_worker=self._groups.start_worker,
+        )  # fmt: skip
 
     async def stop(self) -> None:
         await self.state.stop()

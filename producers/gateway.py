@@ -42,7 +42,7 @@ from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, par
 from surefoot.state.agent import Agent, Webhook, WebhookTrigger, check_run_id
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.explain import explain
-from surefoot.state.model import TERMINAL, Status, jsonable
+from surefoot.state.model import TERMINAL, Status
 from surefoot.state.ports import Clock, Commands, Readiness, RunReader, RunView
 from surefoot.state.views import counts_json, run_json, run_list_json
 
@@ -298,7 +298,10 @@ class _Gateway:
                 "status": run.status,
                 "because": list(told.because),
                 "do": list(told.do),
-                "backlog": jsonable(backlog),
+                "backlog": {
+                    name: getattr(backlog, name)
+                    for name in ("partition", "commands", "tasks", "workers")
+                },
             }
         )
 

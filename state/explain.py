@@ -197,7 +197,7 @@ def _commands(run: RunView, backlog: Backlog | None) -> Iterator[str]:
         case "waiting" if run.wait is not None:
             yield from _answers(run, run.wait)
     if backlog is not None and not backlog.workers and run.status not in TERMINAL:
-        yield "surefoot worker AGENT.py"
+        yield backlog.start_worker
 
 
 def _answers(run: RunView, wait: Wait) -> Iterator[str]:

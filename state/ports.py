@@ -258,6 +258,8 @@ class Backlog:
     tasks: int
     #: members of the agent's consumer group
     workers: int
+    #: what to type to have one
+    start_worker: str = "surefoot worker AGENT.py"
 
 
 class Commands(Protocol):

@@ -44,6 +44,8 @@ def test_without_a_worker_that_is_the_reason() -> None:
     told = why(NOBODY)
     assert "no worker of agent triage is in its consumer group" in told.because
     assert told.do == ("surefoot worker AGENT.py",)
+    one_process = replace(NOBODY, start_worker="surefoot serve AGENT.py")
+    assert why(one_process).do == ("surefoot serve AGENT.py",)
 
 
 def test_a_retried_step_tells_the_error_of_the_attempt_before() -> None:
