@@ -22,6 +22,14 @@ from surefoot.infra.virtual import VirtualClock, VirtualLoop
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
+#: of one process, in one life: thousands are usual
+STEPS_MOST = 2_000_000
+
+
+class Endless(Exception):
+    """A life that does not end by itself."""
+
+
 class Process:
     """What can be killed and frozen as one."""
 
@@ -71,6 +79,8 @@ class _Ready:
         at = int(self._random.random() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[at]
         process.steps += 1
+        if process.steps > STEPS_MOST:
+            raise Endless(f"{process} has run {STEPS_MOST} handles, and time does not pass")
         if process.dies_at is not None and process.steps >= process.dies_at:
             self.kill(process)
             return _NOTHING

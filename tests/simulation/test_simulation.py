@@ -12,8 +12,9 @@ import pytest
 from tests.simulation.world import FAULTS
 
 ROOT = Path(__file__).parents[2]
-#: fresh ones for each commit; each is lived twice
-SEEDS = 2_000
+#: the same ones every time, so that no chance decides; each is lived twice. `make soak` takes fresh
+#: ones
+SEEDS = 400
 #: seeds that once failed; what was wrong stands beside them
 PAST = [
     int(line.split()[0])
@@ -35,9 +36,9 @@ def simulate(*args: str) -> tuple[str, dict[str, int]]:
     return done.stdout, json.loads(done.stdout.splitlines()[-2])
 
 
-def test_fresh_seeds_break_no_promise() -> None:
-    said, struck = simulate("--seeds", str(SEEDS), "--jobs", "1")
-    assert f"{SEEDS} seeds from" in said
+def test_lives_by_seed_break_no_promise() -> None:
+    said, struck = simulate("--seeds", str(SEEDS), "--from", "0", "--jobs", "1")
+    assert f"{SEEDS} seeds from 0" in said
     assert "0 violations" in said
     # chance has done its part: a batch in which little went wrong would say little
     for kind in ("crash", "freeze", "drain", "spare", "jump", "compact", "poison", "slow"):
@@ -48,7 +49,7 @@ def test_fresh_seeds_break_no_promise() -> None:
     assert struck["unknown"] >= SEEDS // 4
     assert struck["rebalances"] >= 2 * SEEDS
     assert struck["late end"] + struck["late offsets"] >= SEEDS // 10
-    assert struck["resolved"] >= 20
+    assert struck["resolved"] >= 5
 
 
 @pytest.mark.parametrize("seed", PAST)

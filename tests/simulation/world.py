@@ -38,7 +38,7 @@ from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
 from tests.simulation.checker import History, Record, Request, check
 from tests.simulation.clients import Net, SimConsumer, SimProducer, Weather
-from tests.simulation.loop import Process, SimLoop
+from tests.simulation.loop import Endless, Process, SimLoop
 from tests.simulation.workload import AGENT, World
 
 APP, PARTITIONS, SLOTS = "sim", 2, 3
@@ -201,7 +201,10 @@ class Life:
         with _patched(self), _quiet():
             self.loop.spawn(None, self._fate())
             self.loop.spawn(None, self._tick())
-            self.loop.run_until(lambda: self.over, deadline_s=5_000.0)
+            try:
+                self.loop.run_until(lambda: self.over, deadline_s=5_000.0)
+            except Endless as error:
+                self.wrong.append(f"I15: {error}")
             self.simulated_s = self.clock.monotonic_s()
             self.trace = zlib.crc32(repr(self._traced()).encode(), self.loop.queue.trace)
             self.history = self._history()
