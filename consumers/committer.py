@@ -75,6 +75,8 @@ class Item:
     inputs: tuple[Input, ...] = ()
     #: records that move no run, given their headers
     outs: Callable[[Headers], list[Out]] | None = None
+    #: what they are made of; goes to the dead letters when the log refuses them
+    record: In | None = None
     #: what it answers is not to be answered again: a command, a record that nothing can be made of
     answers: bool = False
     #: called once it is committed, with why it moved nothing, if that is so
@@ -383,12 +385,28 @@ class Committer:
                 moved += runs
             return done, moved
         (item,) = batch
-        if not item.inputs or isinstance(item.inputs[-1], Quarantine):
-            raise error
-        run = self.store.state(item.run_id, self._rules.agent).run
         code = "too_large" if isinstance(error, RecordTooLarge) else "no_topic"
-        self._park(item, run, code, str(error))
+        if item.record is not None:
+            self._bury(item, item.record, Failure(code=code, message=str(error)))
+        elif not item.inputs or isinstance(item.inputs[-1], Quarantine):
+            raise error
+        else:
+            run = self.store.state(item.run_id, self._rules.agent).run
+            self._park(item, run, code, str(error))
         return await self._commit([item], earlier)
+
+    def _bury(self, item: Item, record: In, failure: Failure) -> None:
+        """Instead of what cannot be written: a dead letter of the record that asked for it, unless
+        there is one from before a takeover."""
+        told = any(self.was_answered(source) for source in item.sources)
+        if not told:
+            log.error(
+                "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
+                error=failure.message,
+            )  # fmt: skip
+        item.outs = lambda h: [] if told else [self._wire.dead_input(record, failure, h)]
+        item.record = None
+        item.answers = True
 
     async def _settle(self, batch: list[Item], txn: bytes) -> bool:
         """Find out what became of a transaction whose outcome is unknown: True when it has landed;

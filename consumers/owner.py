@@ -321,7 +321,7 @@ class Owner:
         )
         if self._digest_of(run_id) is None:
             return self._start(source, start)
-        return self._repeated(source, start)
+        return self._repeated(source, start, record)
 
     def _digest_of(self, run_id: str) -> bytes | None:
         """Digest of the input that the run was started with; None: no such run."""
@@ -330,7 +330,7 @@ class Owner:
         told = known or self._store.receipts.get(run_id)
         return told.input_digest if told is not None else None
 
-    def _repeated(self, source: Source, start: Start) -> None:
+    def _repeated(self, source: Source, start: Start, record: In) -> None:
         """The run exists: the first start holds. A different one is told in the history; a parent
         that asked for it would wait for ever, and is told that its branch has failed."""
         same = self._digest_of(start.run_id) == start.input_digest
@@ -346,9 +346,10 @@ class Owner:
             Item(
                 sources=(source,),
                 outs=lambda h: [
-                    self._wire.out(record, start.run_id, self.partition, h, now_ms)
-                    for record in records
+                    self._wire.out(each, start.run_id, self.partition, h, now_ms)
+                    for each in records
                 ],
+                record=record,
             )
         )
         return None
@@ -410,7 +411,13 @@ class Owner:
         if self._wire.is_home(run_id, self.partition):
             return False
         self._logger.warning("rerouted", run_id=run_id, topic=record.topic, offset=record.offset)
-        self._add(Item(sources=(source,), outs=lambda h: [self._wire.reroute(record, run_id, h)]))
+        self._add(
+            Item(
+                sources=(source,),
+                outs=lambda h: [self._wire.reroute(record, run_id, h)],
+                record=record,
+            )
+        )
         return True
 
     def _dead(self, source: Source, record: In, failure: Failure) -> None:
