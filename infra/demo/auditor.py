@@ -283,19 +283,24 @@ def _check_inputs(history: _History, agent: str, report: Report) -> None:
 
 
 def _check_answers(history: _History, report: Report) -> None:
-    """An input is answered by one decision, and what is answered was committed."""
+    """An input is answered by one decision, and what is answered was committed. Attempts that
+    failed may answer to it before: until the group has passed it, a takeover reads it again."""
     answers: dict[bytes, set[bytes]] = defaultdict(set)
+    sources: set[bytes] = set()
     for agent in history.agents:
         for record, event in history.events(agent):
             source = _headers(record).get("sf-src", b"timer")
-            if source != b"timer" and event["type"] in ENDINGS | {"step.retrying"}:
+            if source == b"timer" or event["type"] not in ENDINGS | {"step.retrying"}:
+                continue
+            sources.add(source)
+            if event["type"] in ENDINGS or source in answers:
                 answers[source].add(record.place.encode())
     for source, places in answers.items():
         if len(places) > 1:
             told = b", ".join(sorted(places)).decode()
             report.note("twice", f"{source.decode()} was answered by {told}")
     committed = {record.place.encode() for record in history.everything()}
-    for source in sorted(answers.keys() - committed):
+    for source in sorted(sources - committed):
         report.note("unfounded", f"{source.decode()} was never committed")
 
 

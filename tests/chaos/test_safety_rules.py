@@ -42,6 +42,11 @@ async def commit_during_takeover(
 ) -> None:
     """A frozen worker wakes up and commits when its successor is about to fence it."""
     producer = kafka.topics(chain).transactional_id(0)
+
+    async def steps() -> int:
+        checkpoint = await kafka.checkpoint(chain, "r1")
+        return 0 if checkpoint is None else int(checkpoint["seq"])
+
     async with (
         networked.network() as net,
         lives(networked.behind(kafka.settings), folder, NOWHERE) as children,
@@ -52,8 +57,13 @@ async def commit_during_takeover(
         fence = net.arm("hold", Api.INIT_PRODUCER_ID, producer, times=1_000)
         await children.begin("chain", slot=1, without=without)
         await fence.fired()
+        before = await steps()
         old.process.send_signal(signal.SIGCONT)
-        await until(lambda: kafka.status(chain, "r1"), what="the old worker's commit")
+
+        async def committed() -> bool:
+            return await steps() > before
+
+        await until(committed, what="the old worker's commit")
         fence.release()
         await kafka.until_status(chain, "r1", "completed")
 

@@ -180,6 +180,20 @@ def test_a_repeated_start_command_needs_no_answer_of_its_own(history: History) -
     assert history.audit().clean
 
 
+def test_a_start_that_is_read_again_after_a_failed_attempt_is_answered_by_the_next_one(
+    history: History,
+) -> None:
+    command = history.start(AGENT, "r2", "{}")
+    failed = headers("t5", command, "r2", 0)
+    history.checkpoint(AGENT, failed, run_id="r2", seq=0, status="waiting", records=3)
+    history.event(AGENT, "run.started", failed, run_id="r2")
+    history.event(AGENT, "step.retrying", failed, run_id="r2")
+    done = headers("t6", command, "r2", 0)
+    history.checkpoint(AGENT, done, run_id="r2", seq=1, status="completed", records=2)
+    history.event(AGENT, "run.completed", done, run_id="r2", status="completed")
+    assert history.audit().clean
+
+
 def test_the_probe_of_the_gateway_and_tombstones_are_no_records_of_runs(history: History) -> None:
     state = name(AGENT, "state")
     history.copy(state, 0, key=b"@ready", value=b"host", headers=[])
