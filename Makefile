@@ -11,10 +11,10 @@ test: .venv/ready
 	+$(MAKE) --no-print-directory -j2 test-broker test-pure
 
 test-broker: .venv/ready
-	$(BIN)/pytest tests/chaos tests/integration
+	$(BIN)/pytest tests/chaos tests/integration tests/checker/test_kafka.py
 
 test-pure: .venv/ready
-	nice -n 19 $(BIN)/pytest tests/unit tests/property tests/simulation tests/packaging tests/longrun
+	nice -n 19 $(BIN)/pytest tests/unit tests/property tests/simulation tests/checker/test_checker.py tests/packaging tests/longrun
 
 demo: .venv/ready
 	$(BIN)/surefoot demo examples/triage.py

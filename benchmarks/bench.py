@@ -18,7 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import control, embedded, latency, recovery, throughput
+from benchmarks import (
+    archive,
+    control,
+    embedded,
+    events,
+    latency,
+    recovery,
+    schedules,
+    stream,
+    throughput,
+    views,
+    webhooks,
+)
 from benchmarks.records import STATE_BYTES
 from benchmarks.report import machine, ratios, show
 from benchmarks.site import Kind
@@ -30,7 +42,8 @@ from surefoot.infra.supervisor import HEALTHY_S
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (
     "throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers",
-    "embedded",
+    "embedded", "events", "schedules", "views", "webhooks", "archive",
+    "stream",
 )  # fmt: skip
 IN_FLIGHT = (64, 256)
 
@@ -54,6 +67,15 @@ class Scale:
     asleep_s: float
     #: steps of each row of the embedded log
     embedded_steps: int
+    events: int
+    schedules: int
+    #: deliveries a second, and for how long
+    webhooks: int
+    webhooks_s: float
+    #: of which the events are archived
+    archived_runs: int
+    #: idle connections to one gateway
+    watchers: int
 
 
 FULL = Scale(
@@ -69,6 +91,12 @@ FULL = Scale(
     sleepers=100_000,
     asleep_s=20.0,
     embedded_steps=25_000,
+    events=60_000,
+    schedules=10_000,
+    webhooks=500,
+    webhooks_s=21.0,
+    archived_runs=50_000,
+    watchers=2_000,
 )
 QUICK = Scale(
     seconds=1.0,
@@ -83,6 +111,12 @@ QUICK = Scale(
     sleepers=300,
     asleep_s=1.0,
     embedded_steps=3_000,
+    events=2_000,
+    schedules=300,
+    webhooks=50,
+    webhooks_s=3.0,
+    archived_runs=500,
+    watchers=20,
 )
 
 
@@ -154,6 +188,55 @@ class Bench:
             idle_s=self.scale.asleep_s,
         )
 
+    async def schedules(self) -> list[dict[str, Any]]:
+        """All within an hour; a tenth of them within a minute, and in one second; all in one."""
+        kinds: tuple[tuple[int, schedules.When], ...] = (
+            (1, "hour"), (10, "minute"), (10, "at once"), (1, "at once"),
+        )  # fmt: skip
+        return [
+            await schedules.measure(
+                self._settings(f"schedules-{number}", IN_FLIGHT[0]),
+                schedules=self.scale.schedules // part,
+                when=when,
+            )
+            for number, (part, when) in enumerate(kinds)
+        ]
+
+    async def webhooks(self) -> dict[str, Any]:
+        return await webhooks.measure(
+            self._settings("webhooks", IN_FLIGHT[0]),
+            rate=self.scale.webhooks,
+            seconds=self.scale.webhooks_s,
+            broker_pid=self.broker.pid,
+        )
+
+    async def archive(self) -> list[dict[str, Any]]:
+        return [
+            await archive.measure(
+                kind,
+                self._settings(f"archive-{kind}", IN_FLIGHT[0]),
+                runs=self.scale.archived_runs,
+            )
+            for kind in ("s3", "folder")
+        ]
+
+    async def stream(self) -> list[dict[str, Any]]:
+        rows: tuple[tuple[stream.Transport, int], ...] = (
+            ("sse", 0),
+            ("sse", self.scale.watchers),
+            ("websocket", self.scale.watchers),
+        )
+        return [
+            await stream.measure(
+                transport,
+                self._settings(f"stream-{transport}-{idle}", IN_FLIGHT[0]),
+                idle=idle,
+                warm_up=self.scale.idle_warm_up,
+                count=self.scale.idle_runs,
+            )
+            for transport, idle in rows
+        ]
+
     async def embedded(self) -> list[dict[str, Any]]:
         return [
             await embedded.measure(
@@ -162,6 +245,23 @@ class Bench:
             for steps in (1, throughput.STEPS)
             for kind in embedded.KINDS
         ]
+
+    async def events(self) -> list[dict[str, Any]]:
+        return [
+            await events.measure(
+                kind, self._settings(f"events-{kind}", IN_FLIGHT[0]), events=self.scale.events
+            )
+            for kind in ("json", "avro")
+        ]
+
+    async def views(self) -> list[dict[str, Any]]:
+        return [
+            await views.measure(
+                kind, self._settings(f"views-{kind}".replace(" ", "-"), IN_FLIGHT[-1]),
+                events=self.scale.events,
+            )
+            for kind in views.KINDS
+        ]  # fmt: skip
 
     async def latency(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("bare", "engine")

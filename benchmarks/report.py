@@ -97,7 +97,11 @@ def show(report: Mapping[str, Any]) -> None:
         console.print(_latency(results["latency"]))
     if "recovery" in results:
         console.print(_recovery(results["recovery"]))
-    for name in ("signal", "fork", "sleepers", "embedded"):
+    for name in (
+        "signal", "fork", "sleepers", "embedded", "events", "schedules", "views", "webhooks",
+        "archive",
+        "stream",
+    ):  # fmt: skip
         if name in results:
             rows = results[name] if isinstance(results[name], list) else [results[name]]
             console.print(_plain(name, rows))
@@ -138,9 +142,17 @@ def _plain(name: str, rows: Sequence[Row]) -> Table:
     for heading in rows[0]:
         table.add_column(heading, justify="right")
     for row in rows:
-        cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values())
+        cells = (_cell(value) for value in row.values())
         table.add_row(*cells)
     return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 1 else f"{value:.2f}"
+    return str(value)
 
 
 def _latency(rows: Sequence[Row]) -> Table:

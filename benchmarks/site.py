@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,9 @@ class Died(Exception):
 class Process:
     """A child process, its output in a file."""
 
-    def __init__(self, args: Sequence[str], settings: Settings, log: Path) -> None:
+    def __init__(
+        self, args: Sequence[str], settings: Settings, log: Path, extra: Mapping[str, str]
+    ) -> None:
         env = {
             "SUREFOOT_APP": settings.app,
             "SUREFOOT_BOOTSTRAP_SERVERS": settings.bootstrap_servers or "",
@@ -74,7 +76,7 @@ class Process:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", *args],
                 cwd=ROOT,
-                env={**os.environ, **env},
+                env={**os.environ, **env, **extra},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -105,10 +107,12 @@ class Process:
 
 
 @contextmanager
-def process(args: Sequence[str], settings: Settings) -> Iterator[Process]:
-    """Run `python -m ARGS...` with these settings; stopped at the end."""
+def process(
+    args: Sequence[str], settings: Settings, extra: Mapping[str, str] | None = None
+) -> Iterator[Process]:
+    """Run `python -m ARGS...` with these settings and variables; stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="surefoot-bench-") as folder:
-        child = Process(args, settings, Path(folder) / "log")
+        child = Process(args, settings, Path(folder) / "log", extra or {})
         try:
             yield child
         finally:
@@ -160,9 +164,9 @@ async def start_runs(settings: Settings, count: int, steps: int) -> None:
 
 
 @asynccontextmanager
-async def events_reader(settings: Settings) -> AsyncIterator[AIOKafkaConsumer]:
+async def events_reader(settings: Settings, agent: str = AGENT) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer at the beginning of every partition of the events; sees what is committed."""
-    async with _reader(settings, AgentTopics(settings.app, AGENT).events) as consumer:
+    async with _reader(settings, AgentTopics(settings.app, agent).events) as consumer:
         yield consumer
 
 
@@ -176,6 +180,18 @@ async def _reader(settings: Settings, topic: str) -> AsyncIterator[AIOKafkaConsu
         for place in places:
             consumer.seek(place, 0)
         yield consumer
+
+
+@asynccontextmanager
+async def commands_reader(settings: Settings) -> AsyncIterator[AIOKafkaConsumer]:
+    """The same for the commands."""
+    async with _reader(settings, AgentTopics(settings.app, AGENT).commands) as consumer:
+        yield consumer
+
+
+async def start_times(reader: AIOKafkaConsumer) -> dict[bytes, int]:
+    """When each run was asked for, by run_id; epoch ms."""
+    return {record.key: record.timestamp for record in await _all(reader)}
 
 
 async def written(reader: AIOKafkaConsumer) -> int:

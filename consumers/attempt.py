@@ -61,12 +61,26 @@ class Lost:
 Outcome = Returned | Overspent | Failed | Lost
 
 
+def word_of(outcome: Outcome) -> str:
+    """For metrics and traces."""
+    match outcome:
+        case Returned():
+            return "completed"
+        case Failed():
+            return "failed"
+        case Overspent():
+            return "overspent"
+        case Lost():
+            return "lost"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
     """One attempt of one step. The callbacks are called on the engine's loop."""
 
     agent: Agent
     run: Run
+    partition: int
     #: what earlier attempts of the step have recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     messages: Sequence[bytes] = ()
@@ -75,6 +89,8 @@ class Call:
     #: the run goes on after a wait or a takeover: the author's checks come first
     resumed: bool = False
     lease_left_s: Callable[[], float]
+    #: from when on no former owner can believe that the run is its own; monotonic seconds
+    alone_at_s: float
     #: once
     on_done: Callable[[Outcome], None]
     #: something is to be committed while the step runs; `Executor.recorded` tells that it is
@@ -126,6 +142,7 @@ class Body:
             then=then,
             carry=carry,
             effects=self.context.effects(),
+            commands=tuple(self.context.commands),
             messages=self.context.thread.appended(),
             read=self.context.taken(),
             plan=self.context.plan.changed(),
@@ -142,7 +159,7 @@ class Body:
         return Returned(work=self.call.work, then=End(result=encode_outcome(outcome)))
 
 
-def prepare(call: Call, engine: Engine) -> Body:
+def prepare(call: Call, engine: Engine, traceparent: str | None = None) -> Body:
     """Find the step, bring its state to this version of the agent, and decode it.
 
     Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
@@ -169,6 +186,7 @@ def prepare(call: Call, engine: Engine) -> Body:
         epoch=given.epoch,
         emit=given.emit,
         compensation=given.compensation,
+        traceparent=traceparent,
         journal=call.journal,
         messages=given.messages,
         signals=given.signals,

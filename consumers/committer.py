@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from surefoot.state import metrics
 from surefoot.state.errors import (
     FencedError,
     OutcomeUnknown,
@@ -129,6 +130,8 @@ class Committer:
         self.answered: set[Source] = set()
         #: records below these offsets were answered before somebody set the group's offset back
         self._answered_below: dict[InputKind, int] = {}
+        #: from when on no former owner can believe that the partition is its own
+        self.alone_at_s = 0.0
         self._rules = rules
         self._partition = partition
         self._log = log
@@ -189,6 +192,7 @@ class Committer:
                 await asyncio.sleep(LEASE_POLL_S)
         try:
             self._ownership = await self._log.own(self._partition)
+            self.alone_at_s = self._clock.monotonic_s() + self._log.lease_s()
             committed = await self._ownership.committed()
             self._state_position = await self._ownership.restore(self._state_position, apply)
         except (Unavailable, OutcomeUnknown) as error:
@@ -238,16 +242,20 @@ class Committer:
         answered = self._answered_after([*earlier, *batch], offsets)
         outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),), answered))
         assert self._ownership is not None
+        began_s = self._clock.monotonic_s()
         try:
             self._state_position = await self._ownership.commit(outs, offsets)
         except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:
+            metrics.TXN_AMBIGUOUS.add(self._rules.agent)
             log.warning(
                 "commit_unknown", partition=self._partition, items=len(batch), error=str(error)
             )
             if not await self._settle(batch, txn):
                 return [], []
+        metrics.TXN_SECONDS.observe(self._clock.monotonic_s() - began_s, self._rules.agent)
+        metrics.TXN_INPUTS.add(self._rules.agent, by=len(batch))
         self._committed.update(offsets)
         self.answered = answered
         return batch, [self._remember(draft) for draft in drafts]
@@ -296,10 +304,14 @@ class Committer:
                         decision.run, _entries_after(draft.after.entries, decision.records)
                     )
                     draft.records += decision.records
+                    trace = decision.run.traceparent if decision.run is not None else None
                     draft.outs += [
-                        self._wire.out(record, run_id, self._partition, headers, now_ms)
-                        for record in decision.records
-                    ]
+                        self._wire.out(
+                            record, run_id, self._partition, headers, now_ms,
+                            number=number, traceparent=trace,
+                        )
+                        for number, record in enumerate(decision.records, len(draft.outs))
+                    ]  # fmt: skip
             except ValueError as error:  # a number or a text that no record can hold
                 if isinstance(item.inputs[-1], Quarantine):
                     raise
@@ -400,6 +412,7 @@ class Committer:
         there is one from before a takeover."""
         told = any(self.was_answered(source) for source in item.sources)
         if not told:
+            metrics.DEAD_LETTERS.add(self._rules.agent)
             log.error(
                 "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
                 error=failure.message,

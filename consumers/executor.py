@@ -31,7 +31,11 @@ from surefoot.consumers.attempt import (
     classify,
     prepare,
     verify,
+    word_of,
 )
+from surefoot.consumers.claim import ClaimCheck
+from surefoot.consumers.threads import in_thread
+from surefoot.state import log_context, metrics, spans
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.model import Journaled
 from surefoot.state.ports import Clock, Piece
@@ -82,8 +86,9 @@ class Executor:
     """Runs calls on a thread of its own and reports each outcome on the engine's loop, on which it
     is made and called."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, claims: ClaimCheck | None = None) -> None:
         self._clock = clock
+        self._claims = claims or ClaimCheck(clock)
         self._loop = self._new_loop()
         self._thread = threading.Thread(target=self._run, name="surefoot-steps", daemon=True)
         engine = asyncio.get_running_loop()
@@ -175,7 +180,7 @@ class Executor:
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run `fn` in a daemon thread. Cancelling gives it up: it runs to its end unheard, and
         neither a pool nor the exit of the process waits for it."""
-        return await _in_thread(fn, *args)
+        return await in_thread(fn, *args)
 
     # On the loop of the steps ----------------------------------------------------------------
 
@@ -207,18 +212,30 @@ class Executor:
         self._outcomes.post((call, Lost() if task.cancelled() else task.result()))
 
     async def _attempt(self, call: Call) -> Outcome:
+        run = call.run
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
+        log_context.ATTEMPT.set((run, call.partition))  # of this task: it ends with it
         engine = _Attempt(self, call)
         body: Body | None = None
-        try:
-            body = prepare(call, engine)
-            if call.resumed:
-                await verify(body, engine)
-            value = await self._body(call, body)
-            outcome: Outcome = body.outcome(value, started_ms, self._took_ms(started_s))
-        except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
-            outcome = classify(error, call, body, started_ms, self._took_ms(started_s))
-        engine.over = True
+        outcome: Outcome
+        with spans.step(run, call.partition) as span:
+            try:
+                if await self._claims.redeem(call):
+                    body = prepare(call, engine, span.traceparent)
+                    if call.resumed:
+                        await verify(body, engine)
+                    value = await self._body(call, body)
+                    outcome = body.outcome(value, started_ms, self._took_ms(started_s))
+                    outcome = await self._claims.keep_outcome(call, outcome)
+                else:
+                    outcome = Lost()
+            except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
+                outcome = classify(error, call, body, started_ms, self._took_ms(started_s))
+            engine.over = True
+            span.outcome(word_of(outcome))
+        step = run.step if run.step in call.agent.steps else "unknown"
+        metrics.STEP_SECONDS.observe(self._clock.monotonic_s() - started_s, run.agent, step)
+        metrics.STEPS.add(run.agent, step, word_of(outcome))
         return outcome
 
     def _took_ms(self, started_s: float) -> int:
@@ -264,10 +281,10 @@ class _Attempt:
         self.over = False
 
     async def record(self, note: Journaled) -> None:
+        mine = await self._executor._claims.keep_note(replace(note, work=self._call.work))
         if self.over or self._call._given_up:
             raise OwnershipLost
         committed = asyncio.get_running_loop().create_future()
-        mine = replace(note, work=self._call.work)
         self._executor._notes.post(Note(self._call, mine, committed))
         await committed
 
@@ -284,6 +301,9 @@ class _Attempt:
     def lease_left_s(self) -> float:
         return self._call.lease_left_s()
 
+    async def alone(self) -> None:
+        await asyncio.sleep(max(0.0, self._call.alone_at_s - self.monotonic_s()))
+
     def monotonic_s(self) -> float:
         return self._executor._clock.monotonic_s()
 
@@ -291,32 +311,3 @@ class _Attempt:
 def _settle(note: Note) -> None:
     if not note.committed.done():
         note.committed.set_result(None)
-
-
-async def _in_thread(fn: Callable[..., Any], *args: Any) -> Any:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)
-        elif isinstance(error, StopIteration):  # a Future refuses it
-            future.set_exception(RuntimeError("the step raised StopIteration"))
-        else:
-            future.set_exception(error)
-
-    def body() -> None:
-        value, error = None, None
-        try:
-            value = fn(*args)
-        except BaseException as raised:  # noqa: BLE001  (told to the loop, whatever it was)
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:  # the process is going down
-            log.debug("step_ended_after_stop")
-
-    threading.Thread(target=body, name="surefoot-step", daemon=True).start()
-    return await future

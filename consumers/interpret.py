@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import BadPayload, dump, load, strict_json
-from surefoot.state.agent import RESULT, Agent, Step, duration_s
+from surefoot.state.agent import RESULT, Agent, Step
+from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
 from surefoot.state.returns import (
@@ -87,10 +88,7 @@ class _Reading:
         payload = dump(target.adapter, value.payload)
         if not isinstance(value.until, datetime):
             return Go(step=target.name, payload=payload, after_ms=_ms(value.until))
-        if value.until.tzinfo is None:
-            raise Unusable("bad_return", f"Sleep needs a time zone; got {value.until!r}")
-        at_ms = round(value.until.timestamp() * 1000)
-        return Go(step=target.name, payload=payload, at_ms=at_ms)
+        return Go(step=target.name, payload=payload, at_ms=_at_ms(value.until, "Sleep"))
 
     def wait(self, value: Wait) -> tuple[Await, bytes | None]:
         then = self._target(value.then, "Wait")
@@ -101,8 +99,12 @@ class _Reading:
             names, mode, need = (value.signal,), "one", 1
         else:
             raise Unusable("bad_return", "Wait takes the name of a signal; it is empty")
+        until_ms, timeout = None, value.timeout
+        if isinstance(timeout, datetime):
+            until_ms, timeout = _at_ms(timeout, "Wait"), None
         return Await(
-            then=then.name, names=names, mode=mode, need=need, timeout_ms=_ms(value.timeout),
+            then=then.name, names=names, mode=mode, need=need, timeout_ms=_ms(timeout),
+            until_ms=until_ms,
             on_timeout=self._on_timeout(value.on_timeout, carry, "Wait"),
         ), carry  # fmt: skip
 
@@ -200,8 +202,14 @@ class _Reading:
         return step.name
 
 
+def _at_ms(time: datetime, what: str) -> int:
+    if time.tzinfo is None:
+        raise Unusable("bad_return", f"{what} needs a time zone; got {time!r}")
+    return round(time.timestamp() * 1000)
+
+
 def _ms(duration: str | float | None) -> int | None:
     seconds = duration_s(duration)
     if seconds is not None and seconds > FOREVER_S:
-        raise ConfigError(f"a duration is at most 1000 years; got {duration!r}")
+        raise ConfigError("SF1111", f"a duration is at most 1000 years; got {duration!r}")
     return None if seconds is None else max(1, round(seconds * 1000))

@@ -28,12 +28,16 @@ import structlog
 from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome, unknown_step
 from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Moved, Source
 from surefoot.consumers.executor import Executor
+from surefoot.schemas import trace
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import digest
+from surefoot.state import metrics, spans
 from surefoot.state.agent import Agent
+from surefoot.state.lanes import Lanes
 from surefoot.state.machine import decide, ignored_start
 from surefoot.state.model import (
     OPERATIONS,
+    Cancel,
     Failure,
     Forward,
     Input,
@@ -97,6 +101,8 @@ class Flight:
     #: what has become of the step, once it has ended
     item: Item | None = None
     since_s: float = 0.0
+    #: when it was asked for
+    asked_s: float
 
     def holds(self, run: Run | None) -> bool:
         """Whether the run, as it is now, still is where this step began."""
@@ -154,7 +160,9 @@ class Owner:
         self._flights: dict[str, Flight] = {}
         self._tasks: deque[str] = deque()
         self._starts: deque[str] = deque()
-        self._lanes: dict[str, deque[str]] = {}
+        self._lanes = Lanes(agent.flow) if agent.flow is not None else None
+        #: steps that may not be run so often, and when they may: epoch ms
+        self._slowed: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         #: tasks of the commit whose answer has not come yet
         self._early: list[In] = []
@@ -211,10 +219,9 @@ class Owner:
         starts = await self._committer.take()
         self._check_restored()
         self.ready = True
-        # Nobody asks for a run that was kept for later: its turn may have come in the meantime.
-        for name in list(self._lanes):
-            self._serve_lane(name)
+        self._serve_lanes()  # nobody asks for a run that was kept for later
         self._log.resume(self.partition, starts)
+        metrics.RESTORE_SECONDS.observe(self._clock.monotonic_s() - started_s, self.agent.name)
         self._logger.info(
             "partition_ready",
             runs=len(self._store.live),
@@ -229,7 +236,7 @@ class Owner:
     def _check_restored(self) -> None:
         for run_id, reason in self._store.broken.items():
             self._logger.error("checkpoint_unreadable", run_id=run_id, error=reason)
-        lanes: dict[str, list[Run]] = {}
+        in_lanes: list[Run] = []
         for run in list(self._store.live.values()):
             if run.status in ("attention", "failed"):
                 continue
@@ -243,11 +250,8 @@ class Owner:
             if self.agent.verifiers:
                 self._resumed.add(run.run_id)
             self._arm(run)
-            if self.agent.ordered:
-                lanes.setdefault(affinity(run.run_id), []).append(run)
-        for lane, runs in lanes.items():
-            runs.sort(key=lambda run: affinity_order(run.run_id))
-            self._lanes[lane] = deque(run.run_id for run in runs)
+            in_lanes.append(run)
+        self._restore_lanes(in_lanes)
 
     def _stranded(self, run: Run) -> bool:
         """Whether the run stands at a step that there is no more, and nothing can map it."""
@@ -313,14 +317,14 @@ class Owner:
             step=step,
             payload=command["payload"],
             input_digest=digest(command["payload"]),
-            traceparent=command["traceparent"],
+            traceparent=trace.valid(command["traceparent"]) or spans.begin(self.agent.name, run_id),
             parent=parent_of(command),
             carry=command["carry"],
             memory=memory_of(command["memory"]),
             messages=tuple(command["messages"]),
         )
         if self._digest_of(run_id) is None:
-            return self._start(source, start)
+            return self._start(source, start, record)
         return self._repeated(source, start, record)
 
     def _digest_of(self, run_id: str) -> bytes | None:
@@ -335,13 +339,18 @@ class Owner:
         that asked for it would wait for ever, and is told that its branch has failed."""
         same = self._digest_of(start.run_id) == start.input_digest
         run = self._store.live.get(start.run_id)
-        if same and start.parent is not None and run is not None:
-            same = run.parent == start.parent
+        if same and start.parent is not None and (run is not None or not start.parent.fork):
+            same = run is not None and run.parent == start.parent
         self._logger.info("start_repeated", run_id=start.run_id, same_input=same)
         if same:
             return self._asked_for(source, start.run_id, 0, None)
+        message = f"there is another run {start.run_id} of agent {self.agent.name} already"
+        return self._ignore(source, start, record, Failure(code="run_exists", message=message))
+
+    def _ignore(self, source: Source, start: Start, record: In, failure: Failure) -> None:
+        """There will be no such run: the history says so."""
         now_ms = self._clock.now_ms()
-        records = ignored_start(start, now_ms)
+        records = ignored_start(start, failure, now_ms)
         self._add(
             Item(
                 sources=(source,),
@@ -352,9 +361,8 @@ class Owner:
                 record=record,
             )
         )
-        return None
 
-    def _start(self, source: Source, start: Start) -> None:
+    def _start(self, source: Source, start: Start, record: In) -> None:
         """Begin the run. Its first step is run before the start is committed, so that a run of one
         step costs one transaction; but not when more than a step hangs on it."""
         decision = decide(self.agent.rules, State(None), start, self._clock.now_ms())
@@ -362,13 +370,8 @@ class Owner:
         assert run is not None
         if run.status != "running" or start.messages:
             self._submit(start.run_id, start, source)
-        elif self.agent.ordered and not self._lane_is_free(start.run_id):
-            self._keep_head(start.run_id)
-            self._flights[start.run_id] = flight = Flight(run=run, pending=(start,))
-            flight.sources.append(source)
-            self._decided(flight, Queue())
-        else:
-            self._flights[start.run_id] = Flight(run=run, pending=(start,), sources=[source])
+        elif self._lanes is None or self._may_begin(self._lanes, start, run, source, record):
+            self._flights[start.run_id] = self._flight(run, [source], (start,))
             self._starts.append(start.run_id)
             self._dispatch.ready(self)
 
@@ -424,6 +427,7 @@ class Owner:
         if self._committer.was_answered(source):
             self._committer.progress[source[0]].done(source[1])
             return
+        metrics.DEAD_LETTERS.add(self.agent.name)
         self._logger.error(
             "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
             error=failure.message,
@@ -447,7 +451,9 @@ class Owner:
         while self._tasks or self._starts:
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
             flight = self._flights.get(run_id)
-            if flight is not None and flight.call is None and flight.item is None:
+            if flight is None or flight.call is not None or flight.item is not None:
+                continue
+            if not self._slowed_down(flight.run):
                 self._begin(flight)
                 break
         else:
@@ -472,11 +478,13 @@ class Owner:
         flight.call = Call(
             agent=self.agent,
             run=run,
+            partition=self.partition,
             journal=self._store.journal(run),
             messages=messages,
             signals=self._store.signals(run.run_id),
             resumed=run.run_id in self._resumed,
             lease_left_s=self._log.lease_left_s,
+            alone_at_s=self._committer.alone_at_s,
             on_done=lambda outcome: self._ended(flight, outcome),
             on_note=self._note,
             on_output=self._output,
@@ -536,7 +544,7 @@ class Owner:
     def _failed(self, run: Run, outcome: Failed) -> Input:
         failure = outcome.failure
         self._logger.info(
-            "step_failed", run_id=run.run_id, step=run.step, attempt=run.attempt,
+            "step_failed", run_id=run.run_id, step=run.step, seq=run.seq, attempt=run.attempt,
             code=failure.code, kind=failure.kind, error=failure.message,
         )  # fmt: skip
         work = _work(run)
@@ -586,9 +594,13 @@ class Owner:
 
     def _queue_run(self, run: Run, *sources: Source) -> None:
         """Dispatch the step that the run's checkpoint names."""
-        self._flights[run.run_id] = Flight(run=run, sources=list(sources))
+        self._flights[run.run_id] = self._flight(run, list(sources))
         self._tasks.append(run.run_id)
         self._dispatch.ready(self)
+
+    def _flight(self, run: Run, sources: list[Source], pending: tuple[Input, ...] = ()) -> Flight:
+        asked_s = self._clock.monotonic_s()
+        return Flight(run=run, pending=pending, sources=sources, asked_s=asked_s)
 
     def _fire_timers(self) -> None:
         now_ms = self._clock.now_ms()
@@ -602,6 +614,12 @@ class Owner:
                     self._queue_run(run)
             else:
                 self._submit(run_id, TimedOut(due_ms=due_ms))
+        while self._slowed and self._slowed[0][0] <= now_ms:
+            self._tasks.append(heapq.heappop(self._slowed)[1])
+            self._dispatch.ready(self)
+        if self._lanes is not None:
+            for name in self._lanes.due(now_ms):
+                self._serve_lane(self._lanes, name)
 
     def _carry_forward(self) -> None:
         """Append the task of a long step again, so that its old offset can be committed. The copy
@@ -621,37 +639,107 @@ class Owner:
                 else:  # a paused run needs no task
                     self._add(Item(sources=tuple(sources)))
 
-    # Lanes of an ordered agent ---------------------------------------------------------------
+    # Lanes of an agent with flow control -----------------------------------------------------
 
-    def _lane_is_free(self, run_id: str) -> bool:
-        lane = self._lanes.setdefault(affinity(run_id), deque())
-        lane.append(run_id)
-        return lane[0] == run_id
+    def _may_begin(self, lanes: Lanes, start: Start, run: Run, source: Source, record: In) -> bool:
+        """Whether a run that is asked for may begin at once. It is kept for later otherwise, or
+        skipped."""
+        assert self.agent.flow is not None
+        name, now_ms = affinity(run.run_id), self._clock.now_ms()
+        others = [*lanes.under_way(name), *lanes.not_begun(name)]
+        if self.agent.flow.singleton == "skip" and others:
+            message = f"run {others[0]} of its key is under way, and the flow skips a second one"
+            self._ignore(source, start, record, Failure(code="skipped", message=message))
+            return False
+        if self.agent.flow.singleton == "cancel":
+            self._replace(others, run)
+        elif self.agent.flow.debounce_ms:
+            self._replace(lanes.not_begun(name), run)
+        if lanes.is_free(name, now_ms):
+            lanes.begin(name, run.run_id, now_ms)
+            return True
+        self._keep_begun(lanes, name)
+        lanes.expect(name, run.run_id, self.agent.priority_of(run.payload))
+        self._flights[run.run_id] = flight = self._flight(run, [source], (start,))
+        self._decided(flight, Queue())
+        return False
 
-    def _keep_head(self, run_id: str) -> None:
-        """Commit the start of the lane's first run no later than that of one behind it: who takes
+    def _replace(self, others: list[str], run: Run) -> None:
+        """Cancel what the run takes the place of. The same run asks for it once, whoever decides
+        it: a command that was taken before moves nothing."""
+        for other in others:
+            self._submit(other, Cancel(id=f"flow:{run.run_id}", by=f"run {run.run_id}"))
+
+    def _keep_begun(self, lanes: Lanes, name: str) -> None:
+        """Commit the starts of the lane's runs no later than that of one behind them: who takes
         the partition over would else find the one behind alone, and begin it first."""
-        head = self._flights.get(self._lanes[affinity(run_id)][0])
-        if head is not None and head.pending:
-            pending, head.pending = head.pending, ()
-            self._add(Item(sources=(), run_id=head.run.run_id, inputs=pending))
+        for run_id in lanes.under_way(name):
+            flight = self._flights.get(run_id)
+            if flight is not None and flight.pending:
+                pending, flight.pending = flight.pending, ()
+                self._add(Item(sources=(), run_id=run_id, inputs=pending))
 
-    def _leave_lane(self, run_id: str) -> None:
-        name = affinity(run_id)
-        lane = self._lanes.get(name)
-        if lane is None or run_id not in lane:
-            return
-        lane.remove(run_id)
-        if not lane:
-            del self._lanes[name]
+    def _in_lane(self, lanes: Lanes, run: Run) -> None:
+        """The run has moved: its lane may have room for another one."""
+        name = affinity(run.run_id)
+        if run.terminal or run.status == "attention":
+            lanes.leave(name, run.run_id)
+        elif run.status == "pending":
+            lanes.wait(name, run.run_id, run.created_ms)
         else:
-            self._serve_lane(name)
+            lanes.come_back(name, run.run_id)
+        self._serve_lane(lanes, name)
 
-    def _serve_lane(self, name: str) -> None:
-        """Begin the first run of the lane, if it has been waiting for its turn."""
-        head = self._store.live.get(self._lanes[name][0])
-        if head is not None and head.status == "pending" and head.run_id not in self._flights:
-            self._queue_run(head)
+    def _serve_lane(self, lanes: Lanes, name: str) -> None:
+        """Begin the runs of the lane whose turn has come."""
+        while (run_id := lanes.take(name, self._clock.now_ms())) is not None:
+            run = self._store.live.get(run_id)
+            if run is not None and run.status == "pending" and run_id not in self._flights:
+                self._queue_run(run)
+            elif run is None or run.status != "running":
+                lanes.leave(name, run_id)
+
+    def _serve_lanes(self) -> None:
+        if self._lanes is not None:
+            for name in self._lanes.names():
+                self._serve_lane(self._lanes, name)
+
+    def _restore_lanes(self, runs: list[Run]) -> None:
+        """`runs`: those that are neither over nor a person's."""
+        lanes = self._lanes
+        if lanes is None:
+            return
+        assert self.agent.flow is not None
+        rates = any(step.rate is not None for step in self.agent.steps.values())
+        if rates or self.agent.flow.throttle is not None:
+            for run_id, receipt in self._store.receipts.items():
+                lanes.restore(affinity(run_id), receipt.updated_ms)
+        # Those of one millisecond stand as they were committed, which is as they were asked for.
+        runs.sort(key=lambda run: (affinity_order(run.run_id), run.created_ms))
+        latest: dict[str, Run] = {}
+        for run in runs:
+            name = affinity(run.run_id)
+            if run.status != "pending":
+                lanes.restore(name, run.updated_ms, run.run_id)
+                continue
+            before = latest.get(name)
+            if self.agent.flow.debounce_ms and before is not None:
+                self._replace([before.run_id], run)
+            latest[name] = run
+            lanes.expect(name, run.run_id, self.agent.priority_of(run.payload))
+            lanes.wait(name, run.run_id, run.created_ms)
+
+    def _slowed_down(self, run: Run) -> bool:
+        """Whether the step may not be run yet, as it was run too often of late."""
+        step = self.agent.steps.get(run.step)
+        if self._lanes is None or step is None or step.rate is None:
+            return False
+        name, now_ms = affinity(run.run_id), self._clock.now_ms()
+        at_ms = self._lanes.step_at_ms(name, run.step, step.rate, now_ms)
+        if at_ms:
+            heapq.heappush(self._slowed, (at_ms, run.run_id))
+            self._wake.set()
+        return bool(at_ms)
 
     # Committing ------------------------------------------------------------------------------
 
@@ -664,8 +752,11 @@ class Owner:
             return
         self._wake.clear()
         limit_s = self._limits.idle_commit_s
-        if self._timers:
-            until_due_s = (self._timers[0][0] - self._clock.now_ms()) / 1000
+        due = [heap[0][0] for heap in (self._timers, self._slowed) if heap]
+        if self._lanes is not None and self._lanes.due_ms is not None:
+            due.append(self._lanes.due_ms)
+        if due:
+            until_due_s = (min(due) - self._clock.now_ms()) / 1000
             limit_s = min(limit_s, max(0.0, until_due_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -705,6 +796,7 @@ class Owner:
                 flight = None
         if run is before:
             return
+        self._tell(before, run)
         if before is None or (before.status, before.due_ms) != (run.status, run.due_ms):
             self._arm(run)
         if run.terminal:
@@ -713,11 +805,18 @@ class Owner:
             self._resumed.add(run.run_id)
         if before is None and run.seq == 0 and run.status == "running" and flight is None:
             self._queue_run(run)
-        if self.agent.ordered:
-            if run.terminal or run.status == "attention":
-                self._leave_lane(run.run_id)
-            elif run.status == "pending":
-                self._serve_lane(affinity(run.run_id))
+        if self._lanes is not None:
+            self._in_lane(self._lanes, run)
+
+    def _tell(self, before: Run | None, run: Run) -> None:
+        """For metrics and traces: the run has moved."""
+        if before is None:
+            metrics.RUNS_STARTED.add(self.agent.name)
+        if run.status == "attention" and (before is None or before.status != "attention"):
+            metrics.RUNS_ATTENTION.add(self.agent.name)
+        if run.terminal and (before is None or not before.terminal):
+            metrics.RUNS_ENDED.add(self.agent.name, run.status)
+            spans.ended(run)
 
     def _drop(self, flight: Flight) -> None:
         """The step is over, or it is not asked for any more."""
@@ -748,6 +847,8 @@ class Owner:
         old = self._store.expired(now_ms - self._limits.dedup_window_ms)
         if now_s >= self._look_for_old_s:
             self._look_for_old_s = now_s + 60.0
+            if self._lanes is not None:
+                self._lanes.tidy(now_ms)
             early = self._store.early(now_ms - self._limits.early_signals_ms)
             for run_id in early:
                 self._logger.warning("early_signals_expired", run_id=run_id)
@@ -769,8 +870,7 @@ class Owner:
             if run.status == "running":
                 self._logger.warning("run_adopted", run_id=run.run_id, seq=run.seq)
                 self._queue_run(run)
-        for name in list(self._lanes):
-            self._serve_lane(name)
+        self._serve_lanes()
 
     # Ending ----------------------------------------------------------------------------------
 
@@ -779,6 +879,17 @@ class Owner:
         """Steps that are running, and decisions that are not committed yet."""
         running = sum(flight.call is not None for flight in self._flights.values())
         return running + len(self._committer) + self._committer.busy
+
+    @property
+    def runs_live(self) -> int:
+        """Runs that are not over."""
+        return len(self._store.live)
+
+    @property
+    def oldest_s(self) -> float:
+        """For how long the oldest step that is not committed has been asked for."""
+        now_s = self._clock.monotonic_s()
+        return max((now_s - flight.asked_s for flight in self._flights.values()), default=0.0)
 
     def hold(self) -> None:
         """Begin no further step until the partition is known to stay."""

@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from surefoot.state.agent import Agent
 from surefoot.state.context import Context, HttpEffect
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
+from surefoot.state.flow_control import Flow
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
 from surefoot.state.retry import Retry
 from surefoot.state.returns import Done
@@ -23,17 +24,20 @@ from surefoot.state.topics import OUTBOX
 RETRYABLE = frozenset({408, 409, 421, 423, 425, 429})
 
 KEY_HEADER = "Idempotency-Key"
+TRACE_HEADER = "traceparent"
 
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
 
 
 def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Agent:
     """The agent that delivers effects through `deliver`."""
-    agent = Agent(OUTBOX, ordered=True)
+    agent = Agent(OUTBOX, flow=Flow(concurrency=1))
 
     async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
         headers = {n: v for n, v in effect.headers.items() if n.lower() != KEY_HEADER.lower()}
         headers[KEY_HEADER] = ctx.run_id
+        if ctx.traceparent is not None and not any(n.lower() == TRACE_HEADER for n in headers):
+            headers[TRACE_HEADER] = ctx.traceparent
         request = HttpRequest(
             method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
         )

@@ -14,18 +14,15 @@ from contextlib import suppress
 
 import structlog
 
-from surefoot.consumers.committer import backoff
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits, Owner
+from surefoot.consumers.polling import poll_on
+from surefoot.state import metrics
 from surefoot.state.agent import Agent
-from surefoot.state.errors import FencedError, Unavailable
-from surefoot.state.ports import Assignment, Clock, Log
+from surefoot.state.errors import FencedError
+from surefoot.state.ports import Assignment, Clock, In, InputKind, Log
+from surefoot.state.topics import OUTBOX
 from surefoot.state.wire import Wire
-
-#: longest wait of one poll, in seconds
-POLL_S = 0.2
-#: polls that may fail in a row before the worker gives up and its supervisor starts a new one
-POLL_FAILURES_MAX = 60
 
 
 class Slots:
@@ -101,6 +98,16 @@ class Worker:
         """The partitions that are this worker's to serve."""
         return sorted(self._owners)
 
+    def measure(self) -> None:
+        """Tell how things stand."""
+        owners, name = self._owners.values(), self.agent.name
+        live = sum(owner.runs_live for owner in owners)
+        metrics.PARTITIONS.set(len(owners), name)
+        metrics.RUNS_LIVE.set(live, name)
+        metrics.OLDEST_TASK.set(max((owner.oldest_s for owner in owners), default=0.0), name)
+        if name == OUTBOX:
+            metrics.OUTBOX_PENDING.set(live)
+
     async def run(self, stop: asyncio.Event, *, drain_s: float, hurry: asyncio.Event) -> bool:
         """Work until `stop` is set, then drain: begin nothing, finish and commit what is running
         for up to `drain_s` seconds (or until `hurry`), leave the group, close.
@@ -109,7 +116,12 @@ class Worker:
         did; the process should then exit, for its supervisor to start it anew.
         """
         await self._log.start(self._changed, self._rebalancing)
-        polling = asyncio.create_task(self._poll())
+        polling = asyncio.create_task(
+            poll_on(
+                self._log.poll, self._take, clock=self._clock, alive=self._polls_on,
+                logger=self._logger,
+            )
+        )  # fmt: skip
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,28 +137,18 @@ class Worker:
         polling.result()
         return clean
 
-    async def _poll(self) -> None:
-        failures = 0
-        waits = backoff(self._clock)
-        while not self._stopped:
-            self.polled_s = self._clock.monotonic_s()
-            try:
-                records = await self._log.poll(POLL_S)
-            except Unavailable as error:
-                failures += 1
-                self._logger.warning("poll_failed", error=str(error), failures=failures)
-                if failures >= POLL_FAILURES_MAX:
-                    raise
-                await asyncio.sleep(next(waits))
-                continue
-            failures = 0
-            for kind, record in records:
-                owner = self._owners.get(record.partition)
-                if owner is not None and owner.ready:
-                    owner.ingest(kind, record)
-            if not self._announced and self._owners and self.ready:
-                self._announced = True
-                self._logger.info("worker_ready", partitions=self.partitions)
+    def _polls_on(self) -> bool:
+        self.polled_s = self._clock.monotonic_s()
+        return not self._stopped
+
+    def _take(self, records: list[tuple[InputKind, In]]) -> None:
+        for kind, record in records:
+            owner = self._owners.get(record.partition)
+            if owner is not None and owner.ready:
+                owner.ingest(kind, record)
+        if not self._announced and self._owners and self.ready:
+            self._announced = True
+            self._logger.info("worker_ready", partitions=self.partitions)
 
     # Partitions come and go ------------------------------------------------------------------
 
@@ -164,6 +166,7 @@ class Worker:
             retained=sorted(change.retained),
             lost=sorted(change.lost),
         )
+        metrics.REBALANCES.add(self.agent.name)
         self._announced = False
         for partition in (change.lost | change.gained) & self._owners.keys():
             self._drop(partition)
@@ -194,10 +197,12 @@ class Worker:
             await asyncio.sleep(after_s)
             await owner.serve()
         except FencedError as error:
+            metrics.PRODUCER_FENCED.add(self.agent.name)
             self._logger.warning("fenced", partition=owner.partition, error=str(error))
         except asyncio.CancelledError:
             raise
         except Exception:
+            metrics.OWNER_FAILED.add(self.agent.name)
             self._logger.exception("owner_failed", partition=owner.partition)
         if self._owners.get(owner.partition) is owner:
             self._log.pause(owner.partition)

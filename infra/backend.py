@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from surefoot.state.ports import In, Log, Out, Position, Readiness
+from surefoot.state.source_ports import SourceLog
+from surefoot.state.standing import AgentStanding
 from surefoot.state.topics import AgentTopics, TopicSpec
+from surefoot.state.triggers import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class TopicAdmin(Protocol):
 
     async def describe(self, names: Sequence[str]) -> dict[str, Found]:
         """Those of the topics that exist."""
+
+    async def names(self) -> list[str]:
+        """Of every topic that exists, other people's included."""
 
 
 class Tail(Protocol):
@@ -82,6 +88,9 @@ class Offsets(Protocol):
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """High watermark by partition: everything written so far lies before it."""
 
+    async def stables(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Last stable offset by partition: what lies behind it cannot be read yet."""
+
     async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Offset by partition of the first record that retention has left."""
 
@@ -103,6 +112,14 @@ class Groups(Protocol):
         none) in that partition of each topic."""
 
 
+class Standings(Protocol):
+    async def look(self, agents: Sequence[str]) -> Sequence[AgentStanding]:
+        """Where the topics of these agents stand, in their order. What is committed in the same
+        moment may or may not be among it."""
+
+    async def stop(self) -> None: ...
+
+
 class Appender(Protocol):
     async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
         """Write one record; returns once it will not be lost. `what` it is goes into the error.
@@ -121,6 +138,38 @@ class Probe(Readiness, Protocol):
         """Close it, within a deadline. Safe to call twice."""
 
 
+class ArchiveLog(Protocol):
+    """One agent's events, as one member of the group that archives them."""
+
+    async def start(
+        self,
+        on_assigned: Callable[[frozenset[int]], None],
+        on_revoked: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Join the group; every partition is assigned paused. Raises Unavailable."""
+
+    async def poll(self, timeout_s: float) -> list[In]:
+        """Committed records only. Raises Unavailable; OffsetGone — the partition has to be begun
+        anew."""
+
+    def pause(self, partition: int) -> None: ...
+
+    def resume(self, partition: int, position: int | None = None) -> None: ...
+
+    def reached(self, partition: int) -> int:
+        """Next offset to be read, what is no record of anybody's stepped over."""
+
+    async def standing(self, partition: int) -> Standing:
+        """Raises Unavailable."""
+
+    async def commit(self, partition: int, offset: int) -> None:
+        """The next offset to read. Raises Unavailable; FencedError — somebody else has the
+        partition."""
+
+    async def stop(self) -> None:
+        """Leave the group and close."""
+
+
 class Backend(Protocol):
     """Everything that one process needs of the log, on one event loop."""
 
@@ -133,6 +182,10 @@ class Backend(Protocol):
 
     def log(self, topics: AgentTopics, slot: int) -> Log:
         """A member of the agent's consumer group; `slot` tells those of one machine apart."""
+
+    def source(self, topics: AgentTopics, topic: str, group: str, slot: int) -> SourceLog:
+        """A topic of the app's own, as a member of that group sees it which makes commands of its
+        records; `topics` are those of the agent that it is for."""
 
     def tail(
         self,
@@ -149,6 +202,11 @@ class Backend(Protocol):
 
     def groups(self) -> Groups: ...
 
+    def standings(self) -> Standings: ...
+
     def appender(self) -> Appender: ...
 
     def readiness(self) -> Probe: ...
+
+    def archive_log(self, topics: AgentTopics) -> ArchiveLog:
+        """A member of the group that archives the agent's events."""

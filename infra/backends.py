@@ -33,6 +33,7 @@ def require_kafka(settings: Settings, command: str) -> None:
     """Raises ConfigError where the log is an embedded one, which has one process for everything."""
     if settings.embedded_path is not None:
         raise ConfigError(
+            "SF1005",
             f"`surefoot {command}` is one process of several, and an embedded log has one; run "
-            "`surefoot serve AGENT.py`, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG"
+            "`surefoot serve AGENT.py`, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
         )

@@ -118,8 +118,9 @@ def start_broker(
         except CannotStart as reason:
             reasons.append(f"no broker by {way.capitalize()}: {reason}")
     raise ConfigError(
+        "SF3003",
         "no Kafka broker can be started here. Install Docker, or Java 17 or newer with Maven, or "
-        "set SUREFOOT_BOOTSTRAP_SERVERS to a broker that runs.\n- " + "\n- ".join(reasons)
+        "set SUREFOOT_BOOTSTRAP_SERVERS to a broker that runs.\n- " + "\n- ".join(reasons),
     )
 
 
@@ -127,8 +128,9 @@ def _given(bootstrap: str, client: Mapping[str, Any]) -> Broker:
     release = ask({**client, "bootstrap_servers": bootstrap}, timeout_s=_GIVEN_TIMEOUT_S)
     if release is None:
         raise ConfigError(
+            "SF3001",
             f"no Kafka broker answers at {bootstrap} within {_GIVEN_TIMEOUT_S} s; check the "
-            "address, the SUREFOOT_SECURITY_PROTOCOL and SASL settings, and that it runs"
+            "address, the SUREFOOT_SECURITY_PROTOCOL and SASL settings, and that it runs",
         )
     return Broker(bootstrap=bootstrap, version=release, kind="given")
 

@@ -8,6 +8,7 @@ the same records on the same port.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
@@ -74,14 +75,15 @@ class JavaNode:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM and wait; SIGKILL past the deadline. Doing it twice is doing it once."""
+        """SIGTERM and wait, SIGKILL past the deadline; SIGKILL at once where nothing is kept.
+        Doing it twice is doing it once."""
         self.resume()
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._kept:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_S)
+        self._process.kill()
+        self._process.wait()
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import Any
 
 from surefoot.infra.backend import Appender
+from surefoot.infra.blobs import open_claims
 from surefoot.infra.settings import Settings
-from surefoot.state.ports import Position
+from surefoot.state.errors import Unavailable
+from surefoot.state.ports import Clock, Position
 from surefoot.state.wire import command_out
 
 
 class LogCommands:
     """Implements ports.Commands."""
 
-    def __init__(self, settings: Settings, appender: Appender, now_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, appender: Appender, clock: Clock) -> None:
+        """Raises: ConfigError — the store of large payloads cannot be one."""
         self._settings = settings
         self._appender = appender
-        self._now_ms = now_ms
+        self._clock = clock
+        self._claims = open_claims(settings, clock)
 
     async def start(
         self,
@@ -34,7 +38,14 @@ class LogCommands:
         )
 
     async def send(
-        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+        self,
+        agent: str,
+        run_id: str,
+        kind: str,
+        *,
+        payload: bytes = b"null",
+        deadline_s: float,
+        **fields: Any,
     ) -> Position:
         """Write the command and wait until it will not be lost (on Kafka: until all in-sync
         replicas have it).
@@ -43,13 +54,21 @@ class LogCommands:
         written, or may still be when the log is back: ask again with the same `id`.
         Under cancellation: like Unavailable.
         """
+        try:
+            async with asyncio.timeout(deadline_s):
+                payload = await self._claims.stow(payload)
+        except TimeoutError as error:
+            raise Unavailable(
+                "SF3014", f"a large payload was not stored in {deadline_s:g} s"
+            ) from error
         out = command_out(
             self._settings.app,
             self._settings.partitions,
             agent,
             run_id=run_id,
             kind=kind,
-            sent_ms=self._now_ms(),
+            payload=payload,
+            sent_ms=self._clock.now_ms(),
             **fields,
         )
         what = f"the {kind} command of {run_id}"

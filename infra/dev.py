@@ -1,5 +1,7 @@
 """`surefoot dev`: everything that an agent needs, for the person who writes it.
 
+What is changed is taken in while it runs: the parts finish what is running and start anew.
+
 A tracker without faults runs beside it, so that the effects of the sample delivery have somewhere
 to go.
 """
@@ -13,24 +15,28 @@ import secrets
 import shlex
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
+from surefoot.consumers.hook_signing import secret_variable
 from surefoot.infra import logging
-from surefoot.infra.backend import Backend
+from surefoot.infra.backend import Backend, Tail
 from surefoot.infra.backends import open_backend
 from surefoot.infra.broker_config import say
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.demo.auditor import Request
 from surefoot.infra.demo.deliveries import issue_event
 from surefoot.infra.demo.tracker import Tracker
+from surefoot.infra.hooks import new_secret, without_secret
 from surefoot.infra.loader import load_agents
+from surefoot.infra.reload import Reload
+from surefoot.infra.sample import sample
 from surefoot.infra.serve_main import serve
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.stack import (
+    OUT_ALLOW_HERE,
     Site,
     children,
     create_topics,
@@ -39,11 +45,14 @@ from surefoot.infra.stack import (
     running_log,
     until_ready,
 )
-from surefoot.infra.supervisor import Supervisor
+from surefoot.infra.supervisor import EXIT_CONFIG, Supervisor
+from surefoot.infra.telemetry import start_telemetry
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.trigger_main import has_sources
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.state.agent import Agent
+from surefoot.state.catalogue import numbered
 from surefoot.state.errors import ConfigError
 from surefoot.state.ports import In
 from surefoot.state.topics import OUTBOX, AgentTopics
@@ -72,25 +81,32 @@ def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
     Raises: ConfigError — what has to change before it can start.
     """
     logging.configure(level="CRITICAL")  # the processes have their own
+    os.environ.setdefault("SUREFOOT_OUT_ALLOW", OUT_ALLOW_HERE)
     agents = load_agents([agent_file])
     settings = load_settings(gateway_port=port)
     require_free(settings.gateway_host, port)
-    made = _make_secrets(agents, settings)
+    reload = Reload(agent_file)
     with running_log(settings, FILE) as site:
         here = load_settings(gateway_port=port, **site.found_by)
         if here.embedded_path is not None and processes > 1:
             raise ConfigError(
+                "SF1005",
                 f"--processes {processes} needs Kafka: an embedded log has one process; leave it "
-                "out, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG"
+                "out, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
             )
-        return asyncio.run(_Dev(agents, agent_file, here, site, made).run(processes))
+        if here.embedded_path is not None:  # all parts are in this process
+            logging.configure(level="WARNING")
+            start_telemetry(here)
+        return asyncio.run(_Dev(agents, agent_file, here, site, reload).run(processes))
 
 
 def _make_secrets(agents: Sequence[Agent], settings: Settings) -> dict[str, str]:
-    """Give each webhook source without a secret a strong one. Returns those, by variable."""
+    """Give each webhook source and each subscription without a secret a strong one. Returns those,
+    by variable."""
     known = settings.webhook_secrets()
     sources = {trigger.source for agent in agents for trigger in agent.webhooks} - known.keys()
     made = {_variable(source): secrets.token_hex(32) for source in sorted(sources)}
+    made |= {secret_variable(hook): new_secret() for hook in without_secret(agents, settings)}
     os.environ.update(made)
     return made
 
@@ -123,23 +139,48 @@ class _Dev:
         agent_file: Path,
         settings: Settings,
         site: Site,
-        made: Mapping[str, str],
+        reload: Reload,
     ) -> None:
         self._agents = agents
+        self._reload = reload
+        #: the agents' file was changed since the start
+        self._again = False
         self._agent_file = agent_file
         self._settings = settings
         self._site = site
-        self._made = made
+        #: webhook secrets that were made here, by variable
+        self._made: dict[str, str] = {}
+        self._tails: dict[str, Tail] = {}
         self._out = plain_console()
         self._url = f"http://{settings.gateway_host}:{settings.gateway_port}"
 
     async def run(self, processes: int) -> int:
-        """Start all parts, follow the runs, and stop the parts in the end."""
+        """Start all parts, follow the runs, and stop the parts in the end; each time that the
+        agents' file has become another one that loads, stop them and start them on that."""
         one = self._settings.embedded_path is not None
-        async with open_backend(self._settings, SystemClock(), owner=one) as backend:
-            specs = specs_for(names_of(self._agents), self._settings)
-            await create_topics(self._settings, backend, specs)
-            return await self._run(backend, self._parts(backend, processes))
+        with tempfile.TemporaryDirectory(prefix="surefoot-dev-") as folder:
+            async with (
+                open_backend(self._settings, SystemClock(), owner=one) as backend,
+                Tracker(
+                    Path(folder) / "requests.jsonl", seed=None, on_request=self._show_request
+                ) as tracker,
+            ):
+                await self._prepare(backend, self._agents)
+                try:
+                    while True:
+                        parts = self._parts(backend, processes)
+                        code = await self._life(backend, parts, tracker.url)
+                        if code is not None:
+                            return code
+                        self._again = True
+                finally:
+                    for tail in self._tails.values():
+                        await tail.stop()
+
+    async def _prepare(self, backend: Backend, agents: Sequence[Agent]) -> None:
+        """Raises ConfigError when these agents cannot run here."""
+        self._made |= _make_secrets(agents, self._settings)
+        await create_topics(self._settings, backend, specs_for(names_of(agents), self._settings))
 
     def _parts(self, backend: Backend, processes: int) -> Supervisor | InProcess:
         if self._settings.embedded_path is not None:
@@ -147,49 +188,95 @@ class _Dev:
         env = {**self._site.env, "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port)}
         pools = sorted({pool for agent in self._agents for pool in agent.pools})
         return Supervisor(
-            children(self._agent_file, processes=processes, env=env, logs=None, pools=pools),
+            children(
+                self._agent_file,
+                self._settings,
+                processes=processes,
+                env=env,
+                logs=None,
+                pools=pools,
+                trigger=has_sources(self._agents),
+            ),
             grace_s=self._settings.drain_timeout_s + GRACE_S,
         )
 
-    async def _run(self, backend: Backend, parts: Supervisor | InProcess) -> int:
+    async def _life(
+        self, backend: Backend, parts: Supervisor | InProcess, tracker_url: str
+    ) -> int | None:
+        """Run the parts until they end, and return their exit status; None when other agents have
+        been loaded, with which to go on."""
+        stopping = asyncio.Event()
+
+        def stop() -> None:
+            stopping.set()
+            parts.stop()
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, parts.stop)
-        running = asyncio.create_task(parts.run())
-        names = [agent.name for agent in self._agents]
-        following = asyncio.create_task(self._follow(backend, [*names, OUTBOX]))
+            loop.add_signal_handler(number, stop)
+        running = asyncio.create_task(self._run(parts))
+        following = asyncio.create_task(self._follow(backend, tracker_url))
+        changed = asyncio.create_task(self._changed(backend))
+        stopped = asyncio.create_task(stopping.wait())
+        tasks = {running, following, changed, stopped}
         try:
-            done, _ = await asyncio.wait({running, following}, return_when="FIRST_COMPLETED")
-            if following in done:
+            await asyncio.wait({running, following, changed}, return_when="FIRST_COMPLETED")
+            if following.done():
                 following.result()
+            if running.done() and self._again and running.result() == EXIT_CONFIG:
+                say("nothing runs until it is changed again; Ctrl-C stops")
+                await asyncio.wait({changed, stopped}, return_when="FIRST_COMPLETED")
+            if changed.done() and not stopping.is_set():
+                say(f"{self._agent_file} or what is beside it was changed: starting anew")
+                parts.stop()
+                await asyncio.wait({running})
+                if not stopping.is_set():
+                    self._agents = changed.result()
+                    return None
             say("stopped gateway, workers and relay")
         finally:
-            following.cancel()
             parts.stop()
-            await asyncio.wait({running, following})
+            for task in tasks - {running}:
+                task.cancel()
+            await asyncio.wait(tasks)
         return running.result()
 
-    async def _follow(self, backend: Backend, names: Sequence[str]) -> None:
-        """Show what happens, until cancelled."""
-        tails = [
-            backend.tail(
-                AgentTopics(self._settings.app, name).events, self._show_event, from_end=True
-            )
-            for name in names
-        ]
-        with tempfile.TemporaryDirectory(prefix="surefoot-dev-") as folder:
+    async def _run(self, parts: Supervisor | InProcess) -> int:
+        try:
+            return await parts.run()
+        except ConfigError as error:
+            if not self._again:
+                raise
+            say(f"surefoot: {error}")
+            return EXIT_CONFIG
+
+    async def _changed(self, backend: Backend) -> list[Agent]:
+        """Wait for other agents, which can run here."""
+        while True:
+            agents = await self._reload.changed()
             try:
-                async with Tracker(
-                    Path(folder) / "requests.jsonl", seed=None, on_request=self._show_request
-                ) as tracker:
-                    for tail in tails:
-                        tail.start()
-                    await until_ready(self._url)
-                    self._welcome(tracker.url)
-                    await asyncio.Event().wait()
-            finally:
-                for tail in tails:
-                    await tail.stop()
+                await self._prepare(backend, agents)
+            except ConfigError as error:
+                say(f"surefoot: {error}")
+            else:
+                return agents
+
+    async def _follow(self, backend: Backend, tracker_url: str) -> None:
+        """Show what happens, until cancelled. An agent once seen is followed for good."""
+        for name in (*(agent.name for agent in self._agents), OUTBOX):
+            if name not in self._tails:
+                topic = AgentTopics(self._settings.app, name).events
+                self._tails[name] = backend.tail(topic, self._show_event, from_end=True)
+                self._tails[name].start()
+        try:
+            await until_ready(self._url)
+        except ConfigError as error:
+            if not self._again:
+                raise
+            say(f"surefoot: {error}")
+        else:
+            self._welcome(tracker_url)
+        await asyncio.Event().wait()
 
     # What is shown ---------------------------------------------------------------------------
 
@@ -205,7 +292,7 @@ class _Dev:
         if event["result"] is not None and event["agent"] != OUTBOX:
             told.append(event["result"].decode("utf-8", "replace"))
         if event["failure"] is not None and event["type"] != "run.completed":
-            told.append(f"{event['failure']['code']}: {event['failure']['message']}")
+            told.append(f"{numbered(event['failure']['code'])}: {event['failure']['message']}")
         self._line(event["at_ms"], " ".join(part for part in told if part))
 
     def _show_request(self, request: Request) -> None:
@@ -224,6 +311,7 @@ class _Dev:
             f"log      {self._site.told}",
             f"gateway  {self._url}",
             f"agents   {', '.join(agent.name for agent in self._agents)}",
+            *(f"watches  {each}" for each in self._watched()),
             f"runs     {where} surefoot runs list {self._agents[0].name}",
             *(f"secret   {variable}={secret}" for variable, secret in self._made.items()),
         ]
@@ -235,6 +323,12 @@ class _Dev:
         lines += ["", "Ctrl-C stops everything. What the runs do:", ""]
         for line in lines:
             out.print(line, soft_wrap=True)
+
+    def _watched(self) -> list[str]:
+        """The queues and folders that start runs, each once."""
+        told = [f"queue {each.queue}" for agent in self._agents for each in agent.queues]
+        told += [f"files {each.pattern}" for agent in self._agents for each in agent.folders]
+        return list(dict.fromkeys(told))
 
     def _start_command(self, agent: Agent) -> str:
         payload = {"payload": sample(agent.start_step.adapter.json_schema())}
@@ -260,38 +354,3 @@ class _Dev:
 def _quoted(text: str) -> str:
     """JSON for a shell: a single quote is written with JSON's own escape."""
     return "'" + text.replace("'", "\\u0027") + "'"
-
-
-def sample(schema: Mapping[str, Any]) -> Any:
-    """A value that a JSON schema (of pydantic's making) allows: what it requires and no more."""
-    return _sample(schema, schema.get("$defs", {}), frozenset())
-
-
-def _sample(schema: Mapping[str, Any], defs: Mapping[str, Any], parents: frozenset[str]) -> Any:
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return None if name in parents else _sample(defs[name], defs, parents | {name})
-    for key in ("examples", "enum"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("default", "const"):
-        if key in schema:
-            return schema[key]
-    if choices := schema.get("anyOf") or schema.get("oneOf"):
-        return _sample(choices[0], defs, parents)
-    match schema.get("type"):
-        case "object":
-            properties = schema.get("properties", {})
-            return {
-                name: _sample(properties[name], defs, parents)
-                for name in schema.get("required", ())
-            }
-        case "array":
-            return [_sample(item, defs, parents) for item in schema.get("prefixItems", ())]
-        case "integer" | "number":
-            return schema.get("minimum", 1)
-        case "boolean":
-            return False
-        case "string":
-            return "text"
-    return None

@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from surefoot.infra.backend import Found
+from surefoot.infra.embedded_archive import EmbeddedArchiveLog
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_reading import (
     EmbeddedGroups,
     EmbeddedLookups,
     EmbeddedOffsets,
+    EmbeddedStandings,
     EmbeddedTail,
 )
+from surefoot.infra.embedded_source import EmbeddedSourceLog
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.embedded_upkeep import Upkeep
 from surefoot.infra.settings import Settings
@@ -66,6 +69,10 @@ class EmbeddedBackend:
         group = self._members.setdefault(topics.group, EmbeddedGroup(partitions))
         return EmbeddedLog(broker=self._broker, group=group, topics=topics, slot=slot)
 
+    def source(self, topics: AgentTopics, topic: str, group: str, slot: int) -> EmbeddedSourceLog:
+        del topics, slot
+        return EmbeddedSourceLog(self._broker, topic, group, self._settings.partitions)
+
     def tail(
         self,
         topic: str,
@@ -86,8 +93,14 @@ class EmbeddedBackend:
     def groups(self) -> EmbeddedGroups:
         return EmbeddedGroups(self._broker)
 
+    def standings(self) -> EmbeddedStandings:
+        return EmbeddedStandings(self._broker, self._settings)
+
     def appender(self) -> EmbeddedAppender:
         return EmbeddedAppender(self._broker)
+
+    def archive_log(self, topics: AgentTopics) -> EmbeddedArchiveLog:
+        return EmbeddedArchiveLog(self._broker, topics, self._settings.partitions)
 
     def readiness(self) -> EmbeddedReadiness:
         return EmbeddedReadiness(self._broker, self._settings)
@@ -118,11 +131,14 @@ class EmbeddedTopics:
             )
         ]
         if wrong:
-            raise ConfigError("\n".join(wrong))
+            raise ConfigError("SF3005", "\n".join(wrong))
 
     async def describe(self, names: Sequence[str]) -> dict[str, Found]:
         found = self._broker.describe(names)
         return {name: Found(spec.partitions, 1, spec.config) for name, spec in found.items()}
+
+    async def names(self) -> list[str]:
+        return self._broker.names()
 
 
 class EmbeddedAppender:
@@ -136,7 +152,9 @@ class EmbeddedAppender:
             async with asyncio.timeout(deadline_s):
                 (offset,) = await self._broker.append([out])
         except TimeoutError:
-            raise Unavailable(f"the embedded log took no record in {deadline_s:g} s") from None
+            raise Unavailable(
+                "SF3105", f"the embedded log took no record in {deadline_s:g} s"
+            ) from None
         except RecordTooLarge as error:
             raise RecordTooLarge(
                 f"{what} takes {error.size} bytes, {error.limit} are allowed",
@@ -144,7 +162,7 @@ class EmbeddedAppender:
                 limit=error.limit,
             ) from None
         except RecordRefused as error:
-            raise Unavailable(f"the embedded log did not take {what}: {error}") from error
+            raise Unavailable("SF3105", f"the embedded log did not take {what}: {error}") from error
         return Position(out.partition, offset)
 
     async def stop(self) -> None:
@@ -161,7 +179,7 @@ class EmbeddedReadiness:
     async def check(self, agent: str) -> None:
         topic = AgentTopics(self._settings.app, agent).state
         if not self._broker.describe([topic]):
-            raise Unavailable(f"agent {agent}: there is no topic {topic}")
+            raise Unavailable("SF3004", f"agent {agent}: there is no topic {topic}")
         await self._broker.take(f"{self._settings.app}.{agent}.ready")
 
     async def stop(self) -> None:

@@ -90,8 +90,9 @@ class _Batch:
 
 def _unusable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
+        "SF3101",
         f"{path} cannot be used as an embedded log ({error}); name a file of a local disk "
-        "that can be written to, in a folder that is there, with SUREFOOT_LOG"
+        "that can be written to, in a folder that is there, with SUREFOOT_LOG",
     )
 
 
@@ -114,8 +115,9 @@ class EmbeddedFile:
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 raise ConfigError(
+                    "SF3101",
                     f"{path} is damaged, or no SQLite file ({error}); put a copy of it in its "
-                    "place, with the files beside it gone, or name another one with SUREFOOT_LOG"
+                    "place, with the files beside it gone, or name another one with SUREFOOT_LOG",
                 ) from error
             raise _unusable(path, error) from error
 
@@ -125,7 +127,8 @@ class EmbeddedFile:
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if found != _APPLICATION_ID and tables:
             raise ConfigError(
-                f"{self.path} is a database of something else; name another file with SUREFOOT_LOG"
+                "SF3102",
+                f"{self.path} is a database of something else; name another file with SUREFOOT_LOG",
             )
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -136,8 +139,9 @@ class EmbeddedFile:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version != SCHEMA_VERSION:
             raise ConfigError(
+                "SF3103",
                 f"{self.path} was written by another version of surefoot (its format is {version}, "
-                f"this one reads {SCHEMA_VERSION}); use that version, or name another file"
+                f"this one reads {SCHEMA_VERSION}); use that version, or name another file",
             )
         self.look()
         self.topics()  # damage is told here, and not in the middle of work
@@ -302,6 +306,22 @@ class EmbeddedFile:
         mask = (1 << _SHIFT) - 1
         return [(row[0] & mask, row[1], row[2], bool(row[3])) for row in rows]
 
+    def begin_within(self, place: Place, most: int) -> int:
+        """The first offset from which on there are not more than so many bytes."""
+        span = self.spans[place]
+        mask = (1 << _SHIFT) - 1
+        begin, size = span.end, 0
+        for row in self._db.execute(
+            "SELECT id, coalesce(length(value), 0) FROM records WHERE id BETWEEN ? AND ? "
+            "ORDER BY id DESC",
+            (span.id << _SHIFT | span.begin, span.id << _SHIFT | span.end - 1),
+        ):
+            size += row[1]
+            if size > most:
+                break
+            begin = row[0] & mask
+        return begin
+
     def offset_at(self, place: Place, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None: there is none."""
         span = self.spans[place]
@@ -372,8 +392,9 @@ class OwnerLock:
                 holder = os.read(self._fd, 32).decode(errors="replace").strip() or "unknown"
                 os.close(self._fd)
                 raise ConfigError(
+                    "SF3104",
                     f"process {holder} runs agents on {path} already, and an embedded log has one "
-                    "process; stop that one, name another file with SUREFOOT_LOG, or use Kafka"
+                    "process; stop that one, name another file with SUREFOOT_LOG, or use Kafka",
                 ) from None
             break
         os.truncate(self._fd, 0)

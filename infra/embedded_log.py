@@ -239,7 +239,7 @@ class EmbeddedLog:
     async def own(self, partition: int) -> EmbeddedOwnership:
         await asyncio.sleep(0)
         if self._gone:
-            raise Unavailable("this member is gone")
+            raise Unavailable("SF3009", "this member is gone")
         epoch = await self._broker.take(self._topics.transactional_id(partition))
         return self._owned(partition, epoch)
 
@@ -255,6 +255,9 @@ class EmbeddedLog:
 
     def lease_left_s(self) -> float:
         return 0.0 if self._rebalancing or self._gone else LEASE_S
+
+    def lease_s(self) -> float:
+        return 0.0  # all owners are in this process, and one that is dropped is stopped
 
     async def stop(self, *, leave: bool) -> None:
         if self._gone:
@@ -340,7 +343,7 @@ class EmbeddedOwnership:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            raise Unavailable(f"an open transaction holds {self._topics.state}") from None
+            raise Unavailable("SF3007", f"an open transaction holds {self._topics.state}") from None
         finally:
             self._broker.listeners.pop(changed.set, None)
 

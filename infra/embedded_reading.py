@@ -9,8 +9,11 @@ import structlog
 
 from surefoot.infra.embedded_file import has_owner
 from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.infra.settings import Settings
 from surefoot.state.errors import NoSuchTopic
 from surefoot.state.ports import In
+from surefoot.state.standing import AgentStanding, Member, PartitionStanding, behind
+from surefoot.state.topics import AgentTopics
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +156,9 @@ class EmbeddedOffsets:
         self._broker.refresh()
         return {number: self._broker.end_offset((topic, number)) for number in partitions}
 
+    async def stables(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        return await self.ends(topic, partitions)
+
     async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         return {number: self._broker.begin_offset((topic, number)) for number in partitions}
 
@@ -181,3 +187,48 @@ class EmbeddedGroups:
             except NoSuchTopic:
                 offsets[topic] = None
         return int(has_owner(self._broker.path)), offsets
+
+
+class EmbeddedStandings:
+    """Implements Standings. There are no markers, and no transaction can be seen open."""
+
+    def __init__(self, broker: SqliteBroker, settings: Settings) -> None:
+        self._broker = broker
+        self._settings = settings
+
+    async def look(self, agents: Sequence[str]) -> list[AgentStanding]:
+        self._broker.refresh()
+        owned = has_owner(self._broker.path)
+        return [self._look(agent, owned=owned) for agent in agents]
+
+    def _look(self, agent: str, *, owned: bool) -> AgentStanding:
+        topics = AgentTopics(self._settings.app, agent)
+        partitions = range(self._settings.partitions)
+        inputs = (topics.commands, topics.tasks)
+        owner = Member(name="serve", host="localhost", partitions=frozenset(partitions))
+        return AgentStanding(
+            agent=agent, group=topics.group, members=(owner,) if owned else (),
+            partitions=tuple(
+                self._stand(
+                    topic, number, group=topics.group if topic in inputs else None,
+                    owner=owner.name if owned else None,
+                )
+                for topic in (*inputs, topics.state, topics.events, topics.stream)
+                for number in partitions
+            ),
+        )  # fmt: skip
+
+    def _stand(
+        self, topic: str, partition: int, *, group: str | None, owner: str | None
+    ) -> PartitionStanding:
+        place = (topic, partition)
+        start, end = self._broker.begin_offset(place), self._broker.end_offset(place)
+        committed = None if group is None else self._broker.committed(group, place)
+        first, until = behind(committed, start, end)
+        return PartitionStanding(
+            topic=topic, partition=partition, start=start, end=end, stable=end,
+            committed=committed, lag=None if group is None else until - first, owner=owner,
+        )  # fmt: skip
+
+    async def stop(self) -> None:
+        """Holds nothing open."""

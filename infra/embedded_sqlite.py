@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise Unavailable(f"the embedded log cannot be read: {error}") from error
+        raise Unavailable("SF3105", f"the embedded log cannot be read: {error}") from error
 
+
+_UNAVAILABLE = partial(Unavailable, "SF3105")
 
 #: a job, what came of it, and why nothing did
 _Done = tuple[_Job, Any, Exception | None]
@@ -125,6 +128,11 @@ class SqliteBroker:
         self.refresh()
         return {name: self._topics[name] for name in names if name in self._topics}
 
+    def names(self) -> list[str]:
+        """Of every topic that there is."""
+        self.refresh()
+        return list(self._topics)
+
     # Reading ---------------------------------------------------------------------------------
 
     def begin_offset(self, place: Place) -> int:
@@ -151,10 +159,14 @@ class SqliteBroker:
             return self._reader.offset_at(place, time_ms)
 
     def committed(self, group: str, place: Place) -> int | None:
-        span = self._span(place)
+        offset = self.bookmark(group, place)
+        return None if offset is None else max(offset, self._span(place).begin)
+
+    def bookmark(self, group: str, place: Place) -> int | None:
+        """As `committed`, also where retention has passed it by."""
+        self._span(place)
         with _reading():
-            offset = self._reader.committed(group, place)
-        return None if offset is None else max(offset, span.begin)
+            return self._reader.committed(group, place)
 
     def _span(self, place: Place) -> Span:
         span = self._reader.spans.get(place)
@@ -191,7 +203,7 @@ class SqliteBroker:
 
     async def append(self, outs: Sequence[Out]) -> list[int]:
         self._check(outs)
-        offsets: list[int] = await self._do(Write(outs, self._clock.now_ms()), Unavailable)
+        offsets: list[int] = await self._do(Write(outs, self._clock.now_ms()), _UNAVAILABLE)
         return offsets
 
     def publish(self, outs: Sequence[Out]) -> None:
@@ -243,10 +255,10 @@ class SqliteBroker:
 
     async def maintain(self, work: Callable[[EmbeddedFile], Any]) -> Any:
         """Do something to the file that is no commit, between two of them. Raises Unavailable."""
-        return await self._do(work, Unavailable)
+        return await self._do(work, _UNAVAILABLE)
 
     async def _do(
-        self, work: Write | Callable[[EmbeddedFile], Any], failure: type[SurefootError]
+        self, work: Write | Callable[[EmbeddedFile], Any], failure: Callable[[str], SurefootError]
     ) -> Any:
         """Have it done, and wait; cancelled, it is done all the same."""
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -1,8 +1,9 @@
 """Keeps the embedded log's file small: what Kafka's cleaner and retention do.
 
 Of a compacted topic the latest record of each key stays, as long as it is no tombstone that
-everybody can be expected to have read. Of the others, records go when their time is over. All is
-done in small pieces, so that no commit waits for long.
+everybody can be expected to have read. Of the others, records go when their time is over, and where
+bytes are bounded, the oldest when there are too many. All is done in small pieces, so that no
+commit waits for long.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Upkeep:
         self._clock = clock
         #: by place: the end of what has been compacted, and how many records that left
         self._compacted: dict[Place, tuple[int, int]] = {}
+        #: by place: its end when it was last measured
+        self._measured: dict[Place, int] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -59,6 +62,8 @@ class Upkeep:
                     await self._compact(place)
                 else:
                     await self._expire(place, int(spec.config["retention.ms"]))
+                    if (most := spec.config.get("retention.bytes")) is not None:
+                        await self._shrink(place, int(most))
 
     async def _compact(self, place: Place) -> None:
         until, kept = self._compacted.get(place, (0, 0))
@@ -103,6 +108,18 @@ class Upkeep:
                 await self._delete(place, over, begin=over[-1] + 1)
             if len(over) < _DELETES:
                 return
+
+    async def _shrink(self, place: Place, most: int) -> None:
+        end = self._broker.end_offset(place)
+        if self._measured.get(place) == end:
+            return
+        begin = self._broker.begin_offset(place)
+        keep = await self._broker.maintain(
+            partial(EmbeddedFile.begin_within, place=place, most=most)
+        )
+        if keep > begin:
+            await self._delete(place, range(begin, keep), begin=keep)
+        self._measured[place] = end
 
     async def _delete(
         self, place: Place, offsets: Sequence[int], *, begin: int | None = None

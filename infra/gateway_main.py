@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import gc
+import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
-import uvicorn
 from aiokafka.errors import KafkaError
+from uvicorn.loops.auto import auto_loop_factory
 
+from surefoot.infra.archive_reader import open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.commands import LogCommands
-from surefoot.infra.run_reader import LogRunReader
+from surefoot.infra.delivery_log import DeliveryWriter
+from surefoot.infra.demo.crash import crasher
+from surefoot.infra.event_feed import LogEventFeed
+from surefoot.infra.http_server import listen, server, url_of
+from surefoot.infra.overview import LogOverview
 from surefoot.infra.settings import Settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.supervisor import is_supervised
+from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.views_http import HttpViews
+from surefoot.infra.worker_main import follow_supervisor
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.state.agent import Agent
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import Unavailable
+from surefoot.state.turn import schedules_agent_name
 
 log = structlog.get_logger(__name__)
 
-#: on the way down, how long requests under way may take to finish
-_DRAIN_S = 10
 #: how long the topics are waited for at start-up
 _VERIFY_S = 10.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -44,10 +52,23 @@ def run_gateway(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        async with open_backend(settings, SystemClock()) as backend:
-            await serve_gateway(agents, settings, backend, stop, on_listening)
+        following = asyncio.create_task(follow_supervisor(stop)) if is_supervised() else None
+        try:
+            async with open_backend(settings, SystemClock()) as backend:
+                await serve_gateway(agents, settings, backend, stop, listening)
+        finally:
+            if following is not None:
+                following.cancel()
 
-    asyncio.run(run())
+    def listening(url: str) -> None:
+        # what has been imported and set up stays: no collection has to look through it again, with
+        # every request waiting meanwhile
+        gc.collect()
+        gc.freeze()
+        on_listening(url)
+
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(run())
 
 
 async def serve_gateway(
@@ -67,34 +88,35 @@ async def serve_gateway(
     Under cancellation: the same way down.
     """
     clock = SystemClock()
-    commands = LogCommands(settings, backend.appender(), clock.now_ms)
+    commands = LogCommands(settings, backend.appender(), clock)
+    # an appender of its own, so that its trouble is not that of the commands
+    deliveries = DeliveryWriter(settings, backend.appender())
     readiness = backend.readiness()
-    reader = LogRunReader(settings, backend, [agent.name for agent in agents])
+    keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
+    reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
+    overview = LogOverview(settings, backend, agents)
+    views = HttpViews(settings.views_url) if settings.views_url else None
     app = gateway_app(
         agents=agents,
         commands=commands,
         reader=reader,
+        feed=LogEventFeed(reader),
         readiness=readiness,
         secrets=settings.webhook_secrets(),
+        deliveries=deliveries,
+        overview=overview,
         clock=clock,
         limits=Limits(body_bytes=settings.gateway_body_max_bytes),
+        views=views,
+        crash=crasher(os.environ),
     )
     await _verify(agents, settings, backend)
     with _listen(settings) as listener:
-        server = _Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                access_log=False,  # a query string may hold what nobody should read
-                log_config=None,
-                server_header=False,
-                timeout_graceful_shutdown=_DRAIN_S,
-            )
-        )
+        serving_app = server(app)
         await reader.start()
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
-        url = _url(settings.gateway_host, listener)
+        url = url_of(settings.gateway_host, listener)
         log.info("gateway_ready", url=url)
         on_listening(url)
         try:
@@ -102,12 +124,16 @@ async def serve_gateway(
         finally:
             # no new connections; watchers leave; what is under way finishes; then the clients
             stopping.cancel()
-            server.should_exit = True
+            serving_app.should_exit = True
             reader.end_streams()
             await asyncio.wait([serving])
             await commands.stop()
+            await deliveries.stop()
             await readiness.stop()
+            await overview.stop()
             await reader.stop()
+            if views is not None:
+                await views.stop()
     serving.result()
     log.info("gateway_stopped")
 
@@ -117,37 +143,17 @@ async def _verify(agents: Sequence[Agent], settings: Settings, backend: Backend)
     away the gateway comes up all the same, to say so."""
     try:
         async with asyncio.timeout(_VERIFY_S), backend.topics() as topics:
-            await topics.verify(specs_for([agent.name for agent in agents], settings))
+            await topics.verify(specs_for(names_of(agents), settings))
     except (Unavailable, KafkaError, TimeoutError) as error:
         log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")
 
 
 def _listen(settings: Settings) -> socket.socket:
-    host, port = settings.gateway_host, settings.gateway_port
+    host = settings.gateway_host
     if host not in _LOOPBACK:
         log.warning(
             "gateway_open",
             host=host,
             advice="/runs has no authentication; put the gateway behind a proxy that has",
         )
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host} port {port} ({error}); set SUREFOOT_GATEWAY_HOST to an "
-            "address of this machine, and SUREFOOT_GATEWAY_PORT to a free port, or to 0 for any"
-        ) from error
-
-
-def _url(host: str, listener: socket.socket) -> str:
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    return listen(host, settings.gateway_port, "SUREFOOT_GATEWAY")

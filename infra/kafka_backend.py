@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from surefoot.infra.kafka_archive import KafkaArchiveLog
 from surefoot.infra.kafka_client import KafkaAppender, KafkaReadiness
 from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.kafka_source import KafkaSourceLog
+from surefoot.infra.kafka_standing import KafkaStandings
 from surefoot.infra.kafka_tail import KafkaGroups, KafkaLookups, KafkaOffsets, KafkaTail
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics
@@ -36,6 +39,12 @@ class KafkaBackend:
             slot=slot,
         )
 
+    def source(self, topics: AgentTopics, topic: str, group: str, slot: int) -> KafkaSourceLog:
+        return KafkaSourceLog(
+            topics=topics, topic=topic, settings=self._settings, clock=self._clock, slot=slot,
+            group=group,
+        )  # fmt: skip
+
     def tail(
         self,
         topic: str,
@@ -55,8 +64,14 @@ class KafkaBackend:
     def groups(self) -> KafkaGroups:
         return KafkaGroups(self._settings)
 
+    def standings(self) -> KafkaStandings:
+        return KafkaStandings(self._settings)
+
     def appender(self) -> KafkaAppender:
         return KafkaAppender(self._settings)
+
+    def archive_log(self, topics: AgentTopics) -> KafkaArchiveLog:
+        return KafkaArchiveLog(topics=topics, settings=self._settings, clock=self._clock)
 
     def readiness(self) -> KafkaReadiness:
         return KafkaReadiness(self._settings)

@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from surefoot.infra.kafka_shared import Shared
+from surefoot.infra.kafka_txn import BATCH_BYTES
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Out, Position
@@ -34,8 +35,9 @@ async def _check_partitions(producer: AIOKafkaProducer, topic: str, settings: Se
     found = len(await producer.partitions_for(topic))
     if found != settings.partitions:
         raise Unavailable(
+            "SF3005",
             f"topic {topic} has {found} partitions where {settings.partitions} are expected; "
-            "check SUREFOOT_PARTITIONS and run `surefoot topics verify`"
+            "check SUREFOOT_PARTITIONS and run `surefoot topics verify`",
         )
 
 
@@ -54,6 +56,8 @@ class KafkaAppender:
             acks="all",
             request_timeout_ms=self._settings.producer_request_timeout_ms,
             max_request_size=self._settings.record_max_bytes,
+            # a topic's limit is for batches
+            max_batch_size=min(BATCH_BYTES, self._settings.record_max_bytes),
         )
 
     async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
@@ -71,9 +75,11 @@ class KafkaAppender:
                 producer = await self._producer.get()
                 written = await self._write(producer, out)
         except TimeoutError as error:
-            raise Unavailable(f"no acknowledgement from Kafka in {deadline_s:g} s") from error
+            raise Unavailable(
+                "SF3002", f"no acknowledgement from Kafka in {deadline_s:g} s"
+            ) from error
         except (KafkaError, OSError) as error:
-            raise Unavailable(f"Kafka did not take {what}: {error!r}") from error
+            raise Unavailable("SF3002", f"Kafka did not take {what}: {error!r}") from error
         return Position(written.partition, written.offset)
 
     async def _write(self, producer: AIOKafkaProducer, out: Out) -> RecordMetadata:
@@ -131,7 +137,7 @@ class KafkaReadiness:
             probe.started_s = now_s
             probe.task = asyncio.create_task(self._probe(agent, probe.producer))
         if reason := await asyncio.shield(probe.task):
-            raise Unavailable(f"agent {agent}: {reason}")
+            raise Unavailable("SF3010", f"agent {agent}: {reason}")
 
     def _make(self, agent: str) -> AIOKafkaProducer:
         group = AgentTopics(self._settings.app, agent).group

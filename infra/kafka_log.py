@@ -17,20 +17,21 @@ every private name that is used here):
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from surefoot.infra.assignor import CopartitionedSticky
 from surefoot.infra.kafka_publish import Publisher
-from surefoot.infra.kafka_shared import close_client
+from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
-from surefoot.state.errors import Unavailable
+from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputKind, Out
 from surefoot.state.topics import AgentTopics
 
@@ -38,6 +39,11 @@ log = structlog.get_logger(__name__)
 
 #: share of the session timeout for which a proof of membership is trusted
 LEASE_SHARE = 0.8
+#: how often within a session and a rebalance a member may be thrown out by another one of its name
+OUSTED_MOST = 3
+UNKNOWN_MEMBER_ID = 25
+#: aiokafka does not know it
+FENCED_INSTANCE_ID = 82
 #: a member whose loop has stopped polling for this long leaves the group
 MAX_POLL_INTERVAL_MS = 60_000
 #: a restore that gets no further for this long is given up and begun again, in seconds
@@ -64,6 +70,8 @@ class KafkaLog:
         self._generation = -1
         self._rebalancing = True
         self._proved_s = float("-inf")
+        #: when another member took this one's place, of late; monotonic seconds
+        self._ousted_s: deque[float] = deque(maxlen=OUSTED_MOST)
         self._publisher = Publisher(settings)
 
     @property
@@ -89,13 +97,16 @@ class KafkaLog:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            # Longer than a join may take, and no longer than that needs: for so long a connection
+            # that has gone silent keeps the worker out of its group.
+            request_timeout_ms=settings.rebalance_timeout_ms + settings.producer_request_timeout_ms,
             fetch_max_wait_ms=500,
             partition_assignment_strategy=(self._assignor,),
         )
         try:
             await self._consumer.start()
         except KafkaError as error:
-            raise Unavailable(f"cannot reach Kafka: {error!r}") from error
+            raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
         self._watch_membership()
         self._consumer.subscribe(
             [self._topics.commands, self._topics.tasks], listener=_Listener(self)
@@ -107,12 +118,19 @@ class KafkaLog:
         return self._consumer
 
     async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        if self._ousted:
+            raise ConfigError(
+                "SF3011",
+                f"another process is member {self._instance!r} of group {self._topics.group}, as "
+                "this one is; end one of the two, or give each an identity of its own with "
+                "SUREFOOT_INSTANCE",
+            )
         try:
             batches = await self._live.getmany(timeout_ms=int(timeout_s * 1000))
         except KafkaError as error:
-            raise Unavailable(repr(error)) from error
+            raise Unavailable("SF3001", repr(error)) from error
         return [
-            (self._kinds[tp.topic], _record(record))
+            (self._kinds[tp.topic], record_of(record))
             for tp, records in batches.items()
             for record in records
         ]
@@ -147,6 +165,17 @@ class KafkaLog:
                 ends[self._kinds[tp.topic]] = state.position
         return ends
 
+    def lso_lag(self) -> int:
+        """Offsets of the inputs being read that open transactions hold back, as of their latest
+        fetches."""
+        if self._consumer is None:
+            return 0
+        consumer = self._consumer
+        places = consumer.assignment()
+        ends = [(consumer.highwater(tp), consumer.last_stable_offset(tp)) for tp in places]
+        # both are there once something was fetched
+        return sum(max(0, end - stable) for end, stable in ends if end and stable)
+
     async def own(self, partition: int) -> KafkaOwnership:
         producer = TransactionalProducer(
             self._topics.transactional_id(partition), self._settings, self._clock
@@ -160,8 +189,10 @@ class KafkaLog:
     def lease_left_s(self) -> float:
         if self._rebalancing:
             return 0.0
-        lease_s = self._settings.session_timeout_ms / 1000 * LEASE_SHARE
-        return max(0.0, self._proved_s + lease_s - self._clock.monotonic_s())
+        return max(0.0, self._proved_s + self.lease_s() - self._clock.monotonic_s())
+
+    def lease_s(self) -> float:
+        return self._settings.session_timeout_ms / 1000 * LEASE_SHARE
 
     async def stop(self, *, leave: bool) -> None:
         await self._publisher.close()
@@ -184,29 +215,45 @@ class KafkaLog:
     def _watch_membership(self) -> None:
         """Note each answer by which the coordinator proves that this member is in the group. The
         proof counts from when the question was sent."""
-        coordinator = self._live._coordinator
+        consumer = self._live
+        coordinator = consumer._coordinator
         send = coordinator._send_req
 
         async def sending(request: Any) -> Any:
             asked_s = self._clock.monotonic_s()
+            if isinstance(request, JoinGroupRequest) and self._ousted:
+                # `poll`, which ends the worker, may be waiting for what this join would bring.
+                error = KafkaError("another process has this one's identity")
+                consumer._subscription.abort_waiters(error)
+                raise error
             response = await send(request)
-            if isinstance(request, HeartbeatRequest | SyncGroupRequest) and not response.error_code:
-                self._proved_s = asked_s
+            if isinstance(request, HeartbeatRequest | SyncGroupRequest | JoinGroupRequest):
+                code = response.error_code
+                if code == FENCED_INSTANCE_ID:
+                    self._ousted_s.append(asked_s)
+                    response.error_code = UNKNOWN_MEMBER_ID  # join again, with a new member id
+                elif code == UNKNOWN_MEMBER_ID and self._in_session(asked_s):
+                    self._ousted_s.append(asked_s)
+                elif not code and not isinstance(request, JoinGroupRequest):
+                    self._proved_s = asked_s
             return response
 
         coordinator._send_req = sending
 
+    def _in_session(self, now_s: float) -> bool:
+        return now_s - self._proved_s < self._settings.session_timeout_ms / 1000
+
+    @property
+    def _ousted(self) -> bool:
+        """A member whose session is good is thrown out by one that joins under its name (KIP-345).
+        aiokafka joins again, and throws out the other: so two processes of one name would take the
+        membership from each other for ever. Whichever has been thrown out too often gives up."""
+        ousted, settings = self._ousted_s, self._settings
+        span_s = (settings.session_timeout_ms + settings.rebalance_timeout_ms) / 1000
+        return len(ousted) == OUSTED_MOST and ousted[-1] - ousted[0] < span_s
+
     async def _leave(self, consumer: AIOKafkaConsumer) -> None:
-        """Leave the group at once. aiokafka does not do that for a static member (KIP-345), whose
-        partitions would then wait for the session timeout."""
-        coordinator = consumer._coordinator
-        if coordinator.generation > 0:
-            try:
-                await coordinator._send_req(
-                    LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
-                )
-            except KafkaError as error:
-                log.warning("leave_failed", group=self._topics.group, error=repr(error))
+        await leave_group(consumer)
 
     async def _revoked(self) -> None:
         """Heartbeats go on while this is awaited (they do not in the assignment callback)."""
@@ -247,7 +294,7 @@ class KafkaOwnership:
                 found = await coordinator.fetch_committed_offsets(inputs)
                 firsts = await (await self._open_reader()).beginning_offsets(inputs)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable(f"committed offsets: {error!r}") from error
+            raise Unavailable("SF3002", f"committed offsets: {error!r}") from error
         offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
         for tp in inputs:
             if tp not in found:
@@ -270,7 +317,9 @@ class KafkaOwnership:
             reader.seek(tp, start or 0)
             return await self._read_to_end(reader, tp, apply)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable(f"restore of {tp.topic}/{tp.partition}: {error!r}") from error
+            raise Unavailable(
+                "SF3002", f"restore of {tp.topic}/{tp.partition}: {error!r}"
+            ) from error
         finally:
             await self._close_reader()
 
@@ -305,7 +354,7 @@ class KafkaOwnership:
         position = -1
         while True:
             batches = await consumer.getmany(tp, timeout_ms=50)
-            apply([_record(record) for record in batches.get(tp, ())])
+            apply([record_of(record) for record in batches.get(tp, ())])
             reached = await consumer.position(tp)
             if target is None:
                 target = consumer.highwater(tp)
@@ -315,8 +364,9 @@ class KafkaOwnership:
                 position, progress_s = reached, clock.monotonic_s()
             elif clock.monotonic_s() - progress_s > RESTORE_DEADLINE_S:
                 raise Unavailable(
+                    "SF3007",
                     f"restore of {tp.topic}/{tp.partition} stands at {reached} of {target} for "
-                    f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it"
+                    f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it",
                 )
 
     async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
@@ -344,7 +394,8 @@ class _Listener(ConsumerRebalanceListener):
         self._log._assigned(assigned)
 
 
-def _record(record: Any) -> In:
+def record_of(record: Any) -> In:
+    """A record of aiokafka's, as the rest knows it."""
     return In(
         topic=record.topic,
         partition=record.partition,

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.group import LeaveGroupRequest
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,19 @@ async def close_client(client: Client, *, within_s: float = _STOP_S) -> None:
         await _cut_off(client)
     if isinstance(client, AIOKafkaProducer):
         _look_at_failures(client)
+
+
+async def leave_group(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group at once. aiokafka does not do that for a static member (KIP-345), whose
+    partitions would then wait for the session timeout."""
+    coordinator = consumer._coordinator
+    if coordinator.generation > 0:
+        try:
+            await coordinator._send_req(
+                LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+            )
+        except KafkaError as error:
+            log.warning("leave_failed", group=coordinator.group_id, error=repr(error))
 
 
 async def _cut_off(client: Any) -> None:

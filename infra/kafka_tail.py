@@ -220,15 +220,25 @@ class KafkaOffsets:
         # for a reader of committed records the "end" would be the last stable offset, which an
         # open transaction holds back; what has been committed may lie beyond
         self._client = Shared(lambda: consumer(settings, isolation_level="read_uncommitted"))
+        self._committed = Shared(lambda: consumer(settings, isolation_level="read_committed"))
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """High watermark by partition: everything written so far lies before it."""
+        return await self._ends(self._client, topic, partitions)
+
+    async def stables(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Last stable offset by partition."""
+        return await self._ends(self._committed, topic, partitions)
+
+    async def _ends(
+        self, shared: Shared[AIOKafkaConsumer], topic: str, partitions: Iterable[int]
+    ) -> dict[int, int]:
         tps = [TopicPartition(topic, partition) for partition in partitions]
-        client = await self._client.get()
+        client = await shared.get()
         try:
             ends = await client.end_offsets(tps)
         except KafkaError:
-            self._client.retire(client)
+            shared.retire(client)
             raise
         return {tp.partition: offset for tp, offset in ends.items()}
 
@@ -256,6 +266,7 @@ class KafkaOffsets:
 
     async def stop(self) -> None:
         await self._client.stop()
+        await self._committed.stop()
 
 
 class KafkaGroups:
@@ -277,7 +288,7 @@ class KafkaGroups:
         )
         try:
             await admin.start()
-            coordinator = await _coordinator(admin, group)
+            coordinator = await coordinator_of(admin, group)
             (answer,) = await admin.describe_consumer_groups([group], coordinator)
             found = await admin.list_consumer_group_offsets(group, coordinator, tps)
         finally:
@@ -289,7 +300,7 @@ class KafkaGroups:
         }
 
 
-async def _coordinator(admin: AIOKafkaAdminClient, group: str) -> int:
+async def coordinator_of(admin: AIOKafkaAdminClient, group: str) -> int:
     """The broker that looks after the group. A cluster that has just been asked for the first time
     has none yet: it makes the topic that it keeps them in."""
     while True:

@@ -115,9 +115,12 @@ class TransactionalProducer:
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
                 await self._producer.start()
-        except (TimeoutError, KafkaError) as error:
+        except (TimeoutError, KafkaError, AssertionError) as error:
+            # aiokafka asserts that a broker is known, which after an outage it may not be
             await self.retire()
-            raise Unavailable(f"cannot start {self.transactional_id}: {error!r}") from error
+            raise Unavailable(
+                "SF3002", f"cannot start {self.transactional_id}: {error!r}"
+            ) from error
         except asyncio.CancelledError:
             await self.retire()
             raise
@@ -167,7 +170,8 @@ class TransactionalProducer:
         # A failed send does not fail the transaction: every one is looked at before the commit.
         # The offsets come after: while they are being added, a broker that verifies transactions
         # (KIP-890) turns produce requests away.
-        await asyncio.wait([batch.written for batch in sent])
+        if sent:
+            await asyncio.wait([batch.written for batch in sent])
         errors = [batch.written.exception() for batch in sent]
         for batch, error in zip(sent, errors, strict=True):
             if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):

@@ -5,8 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import MutableMapping
+from typing import Any
 
 import structlog
+
+from surefoot.infra.redaction import redact
+from surefoot.state import log_context
+
+
+def _whose(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: a line in a step says which one; what the line says itself holds."""
+    for name, value in log_context.fields().items():
+        entry.setdefault(name, value)
+    return entry
 
 
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
@@ -14,19 +26,26 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     as_json = not sys.stderr.isatty() if json is None else json
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _whose,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     # Local variables stay out of tracebacks: they hold payloads and secrets.
     frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     render: list[structlog.types.Processor] = (
-        [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
+        [
+            structlog.processors.ExceptionRenderer(frames),
+            redact,
+            structlog.processors.JSONRenderer(),
+        ]
         if as_json
         else [
+            structlog.processors.format_exc_info,
+            redact,
             structlog.dev.ConsoleRenderer(
                 colors=not os.environ.get("NO_COLOR"),
                 exception_formatter=structlog.dev.plain_traceback,
-            )
+            ),
         ]
     )
     number = logging.getLevelNamesMapping()[level.upper()]

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from surefoot.consumers.hook_signing import signers_of
+from surefoot.consumers.hooks import add_hook_step
 from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.settings import Settings
 from surefoot.infra.worker_main import run_worker
 from surefoot.state.agent import Agent
+from surefoot.state.targets import parse_allowed
+
+#: for a receiver of webhooks to answer; while it hangs, it holds a slot of the relay
+HOOK_TIMEOUT_S = 15.0
 
 
-def relay_agent() -> Agent:
-    """The outbox agent, with a real HTTP client."""
-    return outbox_agent(HttpDeliver(), SystemClock())
+def relay_agent(settings: Settings) -> Agent:
+    """The outbox agent, with a real HTTP client.
+
+    Raises: ConfigError — a secret that signs webhooks is none.
+    """
+    clock, allowed = SystemClock(), parse_allowed(settings.out_allow)
+    agent = outbox_agent(HttpDeliver(allowed), clock)
+    hooks = HttpDeliver(allowed, timeout_s=HOOK_TIMEOUT_S)
+    add_hook_step(agent, hooks, clock, signers_of(settings.hook_secrets()))
+    return agent
 
 
 def run_relay(settings: Settings, *, slot: int) -> int:
     """As worker_main.run_worker."""
-    return run_worker([relay_agent()], settings, slot=slot)
+    return run_worker([relay_agent(settings)], settings, slot=slot)

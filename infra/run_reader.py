@@ -9,32 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import structlog
 from aiokafka.errors import KafkaError
 
 from surefoot.infra.backend import Backend, Lookups, Offsets
+from surefoot.infra.event_hub import EventHub, OutputHub, decoded
+from surefoot.infra.history_pages import latest_before, source_of
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
+from surefoot.state.feed import Told
 from surefoot.state.model import Status
+from surefoot.state.output import Piece, Shown, settled
 from surefoot.state.partitioner import partition_of
-from surefoot.state.ports import Backlog, In, RunView
-from surefoot.state.topics import AgentTopics
+from surefoot.state.ports import Backlog, In, RunPage, RunView
+from surefoot.state.run_query import Activity, HistoryEntry, HistoryPage, RunQuery
+from surefoot.state.run_select import activity, place, select
+from surefoot.state.topics import OUTBOX, AgentTopics
 from surefoot.state.versions import Keep, Line
-from surefoot.state.views import RunIndex, RunSummary, ends_run, is_history, listed, shown
+from surefoot.state.views import (
+    RunIndex,
+    RunSummary,
+    ends_run,
+    event_json,
+    is_history,
+    listed,
+    shown,
+)
 from surefoot.state.wire import decode_checkpoint, decode_entry, entry_key
 
 log = structlog.get_logger(__name__)
@@ -43,13 +49,12 @@ log = structlog.get_logger(__name__)
 _DEADLINE_S = 5.0
 #: by how much the clocks of two workers may differ without history being missed
 _SKEW_MS = 60_000
-#: what may wait for one slow watcher
-_WAITING_RECORDS = 1_000
-_WAITING_BYTES = 4 * 1_048_576
+#: pieces of output, of whatever run of the partition, that are looked through for those of one run
+_PIECES = 20_000
 
 
 class LogRunReader:
-    """`ports.RunReader` and `versions.Versions` for some agents of one app.
+    """`ports.RunBrowser` and `versions.Versions` for some agents of one app.
 
     With `partitions`, of the runs in these only: less is read before the first answer.
     """
@@ -61,10 +66,13 @@ class LogRunReader:
         agents: Sequence[str],
         partitions: Collection[int] | None = None,
     ) -> None:
+        self.partitions = settings.partitions
         self._offsets = backend.offsets()
+        self._count = settings.partitions
+        self._effects = backend.lookups(AgentTopics(settings.app, OUTBOX).events)
         chosen = range(settings.partitions) if partitions is None else sorted(partitions)
-        self._agents = {
-            name: _AgentReader(
+        self.agents = {
+            name: AgentReader(
                 settings.partitions, backend, AgentTopics(settings.app, name), self._offsets, chosen
             )
             for name in agents
@@ -73,28 +81,30 @@ class LogRunReader:
     async def start(self) -> None:
         """Begin to read in the background. Does not wait for the broker: until everything written
         so far has been read, asking raises Unavailable after 5 s."""
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             agent.state.start()
 
     async def stop(self) -> None:
         """End the live streams and close every client. Safe to call twice."""
         self.end_streams()
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             await agent.stop()
+        await self._effects.stop()
         await self._offsets.stop()
 
     def end_streams(self) -> None:
         """End every live stream; its watcher can resume by the id of the last event it has."""
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             agent.hub.close()
+            agent.output.close()
 
     async def get(self, agent: str, run_id: str) -> RunView | None:
         """The run as of its latest checkpoint that has reached us, a few ms behind its commit.
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with _bounded():
-            return await self._agents[agent].get(run_id)
+        async with bounded():
+            return await self.agents[agent].get(run_id)
 
     async def list(
         self, agent: str, *, status: Status | None = None, limit: int = 50
@@ -103,18 +113,55 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        reader = self._agents[agent]
-        async with _bounded():
-            await reader.caught_up()
-        return [listed(agent, run) for run in reader.index.recent(status, limit)]
+        return (await self.page(agent, RunQuery(status=status, limit=limit))).runs
+
+    async def page(self, agent: str, query: RunQuery) -> RunPage:
+        """See `ports.RunBrowser`. Looking through a million runs takes a while: in a thread.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        runs = await self.agents[agent].everything()
+        found, matches = await asyncio.to_thread(select, runs, query)
+        shown = found[: query.limit]
+        return RunPage(
+            runs=[listed(agent, run) for run in shown],
+            matches=matches,
+            next=place(shown[-1]) if len(found) > query.limit else None,
+        )
+
+    async def activity(self, agent: str, now_ms: int, *, bucket_ms: int, buckets: int) -> Activity:
+        """See `ports.RunBrowser`.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        runs = await self.agents[agent].everything()
+        return await asyncio.to_thread(activity, runs, now_ms, bucket_ms, buckets)
+
+    async def past(self, agent: str, run_id: str, *, before: int | None, limit: int) -> HistoryPage:
+        """See `ports.RunBrowser`.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        reader = self.agents[agent]
+        async with bounded():
+            begin, end = await reader.extent(run_id, before)
+            records, older = await latest_before(
+                reader.history, reader.home(run_id), begin, end, run_id.encode().__eq__, limit
+            )
+        told = [
+            HistoryEntry(record.partition, record.offset, source_of(record), event)
+            for record in records
+            if (event := _event(record)) is not None
+        ]
+        return HistoryPage(topic=reader.history.topic, events=told, before=older)
 
     async def counts(self, agent: str) -> Mapping[tuple[int, Status], int]:
         """How many runs there are of each (version of the agent, status).
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        reader = self._agents[agent]
-        async with _bounded():
+        reader = self.agents[agent]
+        async with bounded():
             await reader.caught_up()
         return dict(reader.index.counts)
 
@@ -124,8 +171,8 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        reader = self._agents[agent]
-        async with _bounded():
+        reader = self.agents[agent]
+        async with bounded():
             await reader.refresh(reader.home(run_id))
             return await reader.get(run_id)
 
@@ -134,8 +181,8 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with _bounded():
-            return await self._agents[agent].backlog(run_id)
+        async with bounded():
+            return await self.agents[agent].backlog(run_id)
 
     @asynccontextmanager
     async def answers(
@@ -143,8 +190,8 @@ class LogRunReader:
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Events of one run from now on; see `ports.RunReader`. Ends for a watcher that is too
         slow, and when the reader stops."""
-        reader = self._agents[agent]
-        async with _bounded():
+        reader = self.agents[agent]
+        async with bounded():
             await reader.hub.started()
         with reader.hub.watch(run_id.encode(), reader.home(run_id)) as live:
             async with aclosing(_decoded(live)) as events:
@@ -164,37 +211,102 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now; nothing has been left out so far.
         """
-        reader = self._agents[agent]
+        async with aclosing(self._follow(agent, run_id, after)) as steps:
+            async for kind, offset, values in steps:
+                if kind == "event":
+                    yield offset, values
+
+    async def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
+        """The same, with the partial output of the step in work: `output` without an id, and only
+        what belongs to the attempt in work (state/output.py). It is best effort. `slow` is last for
+        a watcher that is too slow, and names the id to go on from.
+
+        Raises: as `events`.
+        """
+        reader = self.agents[agent]
+        seen = Shown()
+        async with aclosing(self._follow(agent, run_id, after, reader.output)) as steps:
+            async for kind, offset, values in steps:
+                match kind:
+                    case "event":
+                        for void in seen.event(values):
+                            yield _output(void)
+                        after = offset
+                        yield Told(str(offset), values["type"], _json(event_json(values)))
+                    case "piece":
+                        for each in seen.piece(values):
+                            yield _output(each)
+                    case "live":
+                        for each in settled(await reader.written(run_id, seen)):
+                            yield _output(each)
+                    case "slow":
+                        resume = None if after is None else str(after)
+                        yield Told(None, "slow", _json({"resume": resume}))
+
+    async def _follow(
+        self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
+    ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
+        """(what, offset, values): `event`s, with `output` also each `piece` of it; `live` once when
+        what had been written before has been told, `slow` for a watcher that is let go."""
+        reader = self.agents[agent]
         partition = reader.home(run_id)
         key = run_id.encode()
-        async with _bounded():
+        async with bounded():
             await reader.hub.started()
-        with reader.hub.watch(key, partition) as live:
-            async with _bounded():
+            if output is not None:
+                await output.started()
+        with reader.hub.watch(key, partition) as live, ExitStack() as joined:
+            if output is not None:
+                joined.enter_context(output.join(key, live))
+            async with bounded():
                 start, until, over = await reader.span(run_id, partition, after, live.offset)
             while start < until:
-                async with _bounded():
+                async with bounded():
                     page, start = await reader.history.page(partition, start, until, key.__eq__)
                 for record in page:
                     event = _event(record)
                     if event is not None and is_history(event):
-                        yield record.offset, event
+                        yield "event", record.offset, event
             if over:
                 return
+            yield "live", 0, {}
             async for record in live:
+                if record.topic != reader.hub.topic:
+                    if (piece := decoded(record, "Stream")) is not None:
+                        yield "piece", record.offset, piece
+                    continue
                 event = _event(record) if record.offset >= start else None
                 if event is not None and is_history(event):
-                    yield record.offset, event
+                    yield "event", record.offset, event
                     if ends_run(event):
                         return
+            if live.too_slow():
+                yield "slow", 0, {}
+
+    async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
+        """See `ports.RunBrowser`.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        partition, topic = partition_of(effect_id, self._count), self._effects.topic
+        async with bounded():
+            end = (await self._offsets.ends(topic, [partition]))[partition]
+            begin = await self._offsets.at(topic, partition, since_ms - _SKEW_MS)
+            found: list[In] = []
+            while begin is not None and begin < end and not found:
+                found, older = await latest_before(
+                    self._effects, partition, begin, end, effect_id.encode().__eq__, 1
+                )
+                end = begin if older is None else older
+        return _event(found[0]) if found else None
 
     async def summaries(self, agent: str, run_ids: Collection[str]) -> dict[str, RunSummary]:
         """Those of the runs that there are, as of everything that has been committed by now.
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        reader = self._agents[agent]
-        async with _bounded():
+        reader = self.agents[agent]
+        async with bounded():
             await reader.caught_up()
             for partition in {reader.home(run_id) for run_id in run_ids}:
                 await reader.refresh(partition)
@@ -206,7 +318,7 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        reader = self._agents[agent]
+        reader = self.agents[agent]
         found = await self.summaries(agent, run_ids)
         lines = {run_id: Line(keep) for run_id in found}
         keys = {run_id.encode() for run_id in found}
@@ -228,7 +340,7 @@ class LogRunReader:
         """
         if not count:
             return ()
-        reader = self._agents[agent]
+        reader = self.agents[agent]
         found = await self.summaries(agent, [run_id])
         keys = [entry_key(run_id, f"m:{number}") for number in range(count)]
         said: dict[bytes, bytes] = {}
@@ -240,11 +352,11 @@ class LogRunReader:
             if record.value is not None:
                 said[record.key] = decode_entry(record.value).value or b"null"
         if len(said) < count:
-            raise StateError(f"of {count} messages of {run_id} only {len(said)} are left")
+            raise StateError("SF2007", f"of {count} messages of {run_id} only {len(said)} are left")
         return tuple(said[key] for key in keys)
 
 
-class _AgentReader:
+class AgentReader:
     """The state and events topics of one agent."""
 
     def __init__(
@@ -257,13 +369,15 @@ class _AgentReader:
     ) -> None:
         self.index = RunIndex()
         self.state = backend.tail(topics.state, self._apply, from_end=False, partitions=partitions)
-        self.hub = EventHub(backend, topics.events)
+        self.hub = EventHub(backend, topics.events, topics.agent)
+        self.output = OutputHub(backend, topics.stream, topics.agent)
         self.history = backend.lookups(topics.events)
+        self.pieces = backend.lookups(topics.stream)
         self.states = backend.lookups(topics.state)
         self._partitions = partitions
         self._count = count
         self._topics = topics
-        self._offsets = offsets
+        self.offsets = offsets
         self._groups = backend.groups()
         self._caught_up = False
 
@@ -285,14 +399,30 @@ class _AgentReader:
         """Wait until all that had been written when we came is in the index."""
         if self._caught_up:
             return
-        ends = await self._offsets.ends(self._topics.state, self._partitions)
+        ends = await self.offsets.ends(self._topics.state, self._partitions)
         for partition, end in ends.items():
             await self.state.reach(partition, end)
         self._caught_up = True
 
+    async def everything(self) -> list[RunSummary]:
+        """The summaries as they are now, which nobody changes."""
+        async with bounded():
+            await self.caught_up()
+        return list(self.index.runs.values())
+
+    async def extent(self, run_id: str, before: int | None) -> tuple[int, int]:
+        """Offsets between which all of the run's events stand, those from `before` on left out."""
+        partition = self.home(run_id)
+        await self.caught_up()
+        end = (await self.offsets.ends(self._topics.events, [partition]))[partition]
+        run = self.index.runs.get(run_id)
+        since_ms = run.created_ms - _SKEW_MS if run is not None else 0
+        begin = await self.offsets.at(self._topics.events, partition, since_ms)
+        return end if begin is None else begin, end if before is None else min(before, end)
+
     async def refresh(self, partition: int) -> None:
         """Wait until all that has been written by now is in the index."""
-        ends = await self._offsets.ends(self._topics.state, [partition])
+        ends = await self.offsets.ends(self._topics.state, [partition])
         await self.state.reach(partition, ends[partition])
 
     async def get(self, run_id: str) -> RunView | None:
@@ -306,7 +436,7 @@ class _AgentReader:
                 try:
                     return shown(decode_checkpoint(record.value))
                 except UndecodableError as error:
-                    raise StateError(f"checkpoint of {run_id}: {error}") from error
+                    raise StateError("SF2007", f"checkpoint of {run_id}: {error}") from error
             # compacted away since we saw it: a newer one is on its way to the index
             await self.refresh(partition)
         return None
@@ -318,7 +448,7 @@ class _AgentReader:
         come after it because the run is over."""
         await self.refresh(partition)
         run = self.index.runs.get(run_id)
-        end = (await self._offsets.ends(self._topics.events, [partition]))[partition]
+        end = (await self.offsets.ends(self._topics.events, [partition]))[partition]
         over = run is not None and run.terminal
         until = end if over else live_offset
         if after is not None and after < end:
@@ -326,8 +456,28 @@ class _AgentReader:
         if run is None:
             return live_offset, until, over  # none of its events had been committed before
         since_ms = run.created_ms - _SKEW_MS
-        start = await self._offsets.at(self._topics.events, partition, since_ms)
+        start = await self.offsets.at(self._topics.events, partition, since_ms)
         return until if start is None else start, until, over
+
+    async def written(self, run_id: str, seen: Shown) -> list[Piece]:
+        """The partial output of the attempt in work, up to now."""
+        run = self.index.runs.get(run_id)
+        partition, key = self.home(run_id), run_id.encode()
+        async with bounded():
+            end = (await self.offsets.ends(self.pieces.topic, [partition]))[partition]
+            start: int | None = 0  # in its first step a run has no checkpoint
+            if run is not None:
+                since_ms = run.updated_ms - _SKEW_MS
+                start = await self.offsets.at(self.pieces.topic, partition, since_ms)
+        position = end if start is None else max(start, end - _PIECES)
+        told: list[Piece] = []
+        while position < end:
+            async with bounded():
+                page, position = await self.pieces.page(partition, position, end, key.__eq__)
+            for record in page:
+                if (piece := decoded(record, "Stream")) is not None:
+                    told += seen.piece(piece)
+        return told
 
     async def since(
         self,
@@ -337,12 +487,12 @@ class _AgentReader:
         wanted: Callable[[bytes | None], bool],
     ) -> AsyncIterator[In]:
         """Records with such keys of one partition, from that time to what is its end now."""
-        async with _bounded():
-            end = (await self._offsets.ends(lookups.topic, [partition]))[partition]
-            start = await self._offsets.at(lookups.topic, partition, since_ms - _SKEW_MS)
+        async with bounded():
+            end = (await self.offsets.ends(lookups.topic, [partition]))[partition]
+            start = await self.offsets.at(lookups.topic, partition, since_ms - _SKEW_MS)
         position = end if start is None else start
         while position < end:
-            async with _bounded():
+            async with bounded():
                 page, position = await lookups.page(partition, position, end, wanted)
             for record in page:
                 yield record
@@ -355,8 +505,8 @@ class _AgentReader:
         for topic in topics:
             done = committed[topic]
             if done is None:
-                done = (await self._offsets.begins(topic, [partition]))[partition]
-            end = (await self._offsets.ends(topic, [partition]))[partition]
+                done = (await self.offsets.begins(topic, [partition]))[partition]
+            end = (await self.offsets.ends(topic, [partition]))[partition]
             left.append(max(end - done, 0))
         return Backlog(
             partition=partition, commands=left[0], tasks=left[1], workers=workers,
@@ -366,96 +516,10 @@ class _AgentReader:
     async def stop(self) -> None:
         await self.state.stop()
         await self.hub.stop()
+        await self.output.stop()
         await self.history.stop()
+        await self.pieces.stop()
         await self.states.stop()
-
-
-class EventHub:
-    """One live tail of an agent's events topic, shared by everybody who watches a run.
-
-    It begins with the first watcher, so that a process in which nobody watches reads no events.
-    """
-
-    def __init__(self, backend: Backend, topic: str) -> None:
-        self._tail = backend.tail(topic, self._publish, from_end=True)
-        self._watchers: dict[bytes, set[Watcher]] = {}
-        self._closed = False
-
-    async def started(self) -> None:
-        if self._closed:
-            raise Unavailable("the reader is stopping")
-        self._tail.start()
-        await self._tail.started()
-
-    @contextmanager
-    def watch(self, key: bytes, partition: int) -> Iterator[Watcher]:
-        """Everything with that key from `Watcher.offset` on. There is no await between reading the
-        tail's position and being registered, so nothing falls in between."""
-        watcher = Watcher(self._tail.positions[partition])
-        if self._closed:
-            watcher.close()
-        self._watchers.setdefault(key, set()).add(watcher)
-        try:
-            yield watcher
-        finally:
-            self._watchers[key].discard(watcher)
-            if not self._watchers[key]:
-                del self._watchers[key]
-
-    def _publish(self, record: In) -> None:
-        for watcher in self._watchers.get(record.key or b"", ()):
-            watcher.offer(record)
-
-    def close(self) -> None:
-        self._closed = True
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.close()
-
-    async def stop(self) -> None:
-        self.close()
-        await self._tail.stop()
-
-
-class Watcher:
-    """Records that wait for one watcher. Bounded: one that is too slow is closed, and what waits is
-    dropped, as it can come back with the id of the last event that it has."""
-
-    def __init__(self, offset: int) -> None:
-        #: what comes has this offset or a later one; what was before has to be looked up
-        self.offset = offset
-        self._waiting: deque[In] = deque()
-        self._bytes = 0
-        self._closed = False
-        self._wake = asyncio.Event()
-
-    def offer(self, record: In) -> None:
-        if self._closed:
-            return
-        self._waiting.append(record)
-        self._bytes += len(record.value or b"")
-        if len(self._waiting) > _WAITING_RECORDS or self._bytes > _WAITING_BYTES:
-            log.info("watcher_too_slow", waiting=len(self._waiting), bytes=self._bytes)
-            self.close()
-        self._wake.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._waiting.clear()
-        self._wake.set()
-
-    def __aiter__(self) -> Watcher:
-        return self
-
-    async def __anext__(self) -> In:
-        while not self._waiting:
-            if self._closed:
-                raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        record = self._waiting.popleft()
-        self._bytes -= len(record.value or b"")
-        return record
 
 
 async def _decoded(records: AsyncIterator[In]) -> AsyncGenerator[dict[str, Any], None]:
@@ -464,26 +528,25 @@ async def _decoded(records: AsyncIterator[In]) -> AsyncGenerator[dict[str, Any],
             yield event
 
 
+def _output(piece: Piece) -> Told:
+    return Told(None, "output", _json(piece))
+
+
+def _json(values: Any) -> str:
+    return strict_json(values).decode()
+
+
 def _event(record: In) -> dict[str, Any] | None:
-    try:
-        return decode(record.value, "Event")[1]
-    except UndecodableError as error:
-        log.warning(
-            "event_undecodable",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=str(error),
-        )
-        return None
+    return decoded(record, "Event")
 
 
 @asynccontextmanager
-async def _bounded() -> AsyncIterator[None]:
+async def bounded(deadline_s: float = _DEADLINE_S) -> AsyncIterator[None]:
+    """Raises Unavailable when the log cannot be read, or not within that time."""
     try:
-        async with asyncio.timeout(_DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             yield
     except TimeoutError as error:
-        raise Unavailable(f"the log could not be read within {_DEADLINE_S:g} s") from error
+        raise Unavailable("SF3002", f"the log could not be read within {deadline_s:g} s") from error
     except (KafkaError, sqlite3.Error, OSError) as error:
-        raise Unavailable(f"the log could not be read: {error!r}") from error
+        raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error

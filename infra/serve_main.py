@@ -1,7 +1,8 @@
-"""Everything in one process: gateway, workers of every agent and pool, and the relay.
+"""Everything in one process: gateway, triggers, workers of every agent and pool, and the relay.
 
 What an embedded log needs, as it has one process; on Kafka it saves a small installation the
-others. The gateway is stopped first, so that nothing new comes in while work is being finished.
+others. Gateway and triggers are stopped first, so that nothing new comes in while work is being
+finished.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.gateway_main import serve_gateway
+from surefoot.infra.hooks import require_secrets
 from surefoot.infra.relay_main import relay_agent
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.trigger_main import trigger
 from surefoot.infra.worker_main import until_signalled, work
 from surefoot.state.agent import Agent
 
@@ -50,21 +53,26 @@ async def serve(
     async with backend.topics() as topics:
         await topics.apply(specs_for(names_of(agents), settings))
     pools = [agent.pool(name) for agent in agents for name in agent.pools]
-    everyone = [*agents, *pools, relay_agent()]
+    require_secrets(agents, settings)
+    everyone = [*agents, *pools, relay_agent(settings)]
     drain = asyncio.Event()
     serving = asyncio.create_task(serve_gateway(agents, settings, backend, stop, on_listening))
     working = asyncio.create_task(
         work(everyone, settings, backend, SystemClock(), drain, hurry, slot=0)
     )
+    triggering = asyncio.create_task(
+        trigger(agents, settings, backend, SystemClock(), stop, slot=0)
+    )
     try:
-        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, triggering, working}, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
-        await asyncio.wait({serving})
+        await asyncio.wait({serving, triggering})
         drain.set()
         code = await working
         serving.result()
+        triggering.result()
         return code
     finally:
-        serving.cancel()
-        working.cancel()
-        await asyncio.wait({serving, working})
+        for part in (serving, triggering, working):
+            part.cancel()
+        await asyncio.wait({serving, triggering, working})

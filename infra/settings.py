@@ -19,11 +19,15 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.state.errors import ConfigError
+from surefoot.state.targets import parse_allowed
 
 _PREFIX = "SUREFOOT_"
 _WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")
+_HOOK_SECRET = re.compile(r"SUREFOOT_HOOK_([A-Z0-9_]+)_SECRET")
 #: SQLite takes `:memory:` for no file at all
 _SQLITE = re.compile(r"sqlite:///(?!:memory:$)(.*[^/])")
+_BLOBS = re.compile(r"s3://[^/]+(/.*)?|(?!.*://).+")
+_ARCHIVE = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
 _APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -79,17 +83,82 @@ class Settings(BaseSettings):
     #: how long a finished run answers a repeated start
     dedup_window_s: Annotated[float, Field(gt=0)] = 14 * 86_400.0
 
+    #: None: as boto3 finds it (AWS_REGION, a profile)
+    aws_region: str | None = None
+    #: URL of something that speaks like AWS; None: AWS itself
+    aws_endpoint_url: str | None = None
+
+    #: where payloads are kept that are too large for a record: `s3://bucket/prefix`, or a folder
+    #: that every process sees; None: nowhere
+    blobs: str | None = None
+    #: what is larger is kept there
+    blob_over_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+
+    #: where finished runs and events go for good: `s3://bucket/prefix` or `file:///folder`; None:
+    #: nowhere
+    archive: str | None = None
+    #: a file of the archive holds so much before it is compressed
+    archive_file_bytes: Annotated[int, Field(ge=1_024)] = 8_388_608
+    #: and is written when its first event has waited so long
+    archive_age_s: Annotated[float, Field(gt=0)] = 300.0
+
+    #: what the relay may reach beside public addresses: names, `*.suffix`, addresses and networks,
+    #: with `:port` or for every port, comma-separated (state.targets)
+    out_allow: str = ""
+
     gateway_host: str = "127.0.0.1"
     #: 0 = any free port
     gateway_port: Port = 8787
     #: largest request body that the gateway reads
     gateway_body_max_bytes: Count = 1_048_576
 
+    #: where Prometheus finds this process's metrics; None: nowhere; 0 = any free port. A process
+    #: that starts others gives each of them a port of its own, from this one on
+    metrics_port: Port | None = None
+    metrics_host: str = "127.0.0.1"
+    #: tell runs and steps to OpenTelemetry, which the OTEL_... variables set up
+    traces: bool = False
+
+    views_host: str = "127.0.0.1"
+    #: 0 = any free port
+    views_port: Port = 8788
+    #: where other instances of `surefoot views` reach this one; None: at its host and port
+    views_address: str | None = None
+    #: where the gateway finds the views; None: it serves none
+    views_url: str | None = None
+    #: what views are kept in on this machine; can be deleted while none runs
+    views_dir: Path = Path("surefoot-views")
+
+    #: of a Confluent-compatible schema registry, with the path of its API; None: none is used
+    registry_url: str | None = None
+    registry_username: str | None = None
+    registry_password: SecretStr | None = None
+    #: a bearer token, instead of username and password
+    registry_token: SecretStr | None = None
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if not _APP.fullmatch(self.app):
             raise ValueError(f"{_PREFIX}APP must be 1 to 63 of A-Z a-z 0-9 _ -; got {self.app!r}")
         _embedded_path(self.log)
+        if self.blobs is not None and not _BLOBS.fullmatch(self.blobs):
+            raise ValueError(
+                f"{_PREFIX}BLOBS is s3://bucket, s3://bucket/prefix or a folder; got {self.blobs!r}"
+            )
+        if self.archive is not None and not _ARCHIVE.fullmatch(self.archive):
+            raise ValueError(
+                f"{_PREFIX}ARCHIVE is s3://bucket, s3://bucket/prefix or file:///folder; "
+                f"got {self.archive!r}"
+            )
+        if self.blobs is not None and self.blob_over_bytes >= self.record_max_bytes:
+            raise ValueError(
+                f"{_PREFIX}BLOB_OVER_BYTES ({self.blob_over_bytes}) must be less than "
+                f"{_PREFIX}RECORD_MAX_BYTES ({self.record_max_bytes})"
+            )
+        try:
+            parse_allowed(self.out_allow)
+        except ValueError as error:
+            raise ValueError(f"{_PREFIX}OUT_ALLOW: {error}") from None
         order = (
             "heartbeat_interval_ms",
             "producer_request_timeout_ms",
@@ -137,9 +206,10 @@ class Settings(BaseSettings):
         """
         if not self.bootstrap_servers:
             raise ConfigError(
+                "SF1002",
                 f"no Kafka to connect to; set {_PREFIX}BOOTSTRAP_SERVERS=host:port, or "
                 f"{_PREFIX}LOG=sqlite:///runs.db for the embedded log, or use `surefoot dev`, "
-                "which starts a broker"
+                "which starts a broker",
             )
         common: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
@@ -161,8 +231,9 @@ class Settings(BaseSettings):
                 context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
+                "SF1003",
                 f"cannot use the certificates of {_PREFIX}SSL_CAFILE, {_PREFIX}SSL_CERTFILE and "
-                f"{_PREFIX}SSL_KEYFILE: {error}"
+                f"{_PREFIX}SSL_KEYFILE: {error}",
             ) from error
         return context
 
@@ -172,7 +243,13 @@ class Settings(BaseSettings):
         A comma separates the secrets that are valid while one is being replaced by another. An
         empty entry is kept, so that the gateway can refuse it.
         """
-        return _webhook_secrets(os.environ)
+        return _secrets(_WEBHOOK_SECRET, os.environ)
+
+    def hook_secrets(self) -> dict[str, list[str]]:
+        """Secrets by subscription, from SUREFOOT_HOOK_<NAME>_SECRET, separated as those are. An
+        empty variable counts as unset."""
+        found = _secrets(_HOOK_SECRET, os.environ)
+        return {hook: given for hook, given in found.items() if given != [""]}
 
 
 def _embedded_path(log: str | None) -> Path | None:
@@ -187,10 +264,10 @@ def _embedded_path(log: str | None) -> Path | None:
     return Path(match[1])
 
 
-def _webhook_secrets(environ: Mapping[str, str]) -> dict[str, list[str]]:
+def _secrets(variable: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in environ.items():
-        if match := _WEBHOOK_SECRET.fullmatch(name):
+        if match := variable.fullmatch(name):
             source = match[1].lower().replace("_", "-")
             found[source] = [secret.strip() for secret in value.split(",")]
     return found
@@ -204,7 +281,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise ConfigError("; ".join(_told(item) for item in error.errors())) from None
+        raise ConfigError("SF1001", "; ".join(_told(item) for item in error.errors())) from None
 
 
 def _told(item: Any) -> str:

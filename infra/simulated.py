@@ -165,6 +165,8 @@ def _is_settled(worker: Worker) -> bool:
     owners = list(worker._owners.values())
     if not owners or not worker.ready or worker._in_flight():
         return False
+    if any(owner._slowed for owner in owners):
+        return False
     return not any(
         (run.timed or run.status in ("pending", "running")) and run.run_id not in owner._held
         for owner in owners

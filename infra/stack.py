@@ -19,6 +19,7 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import say
 from surefoot.infra.kafka_tail import consumer
+from surefoot.infra.metrics import port_of_child
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import Child
 from surefoot.state.errors import ConfigError, Unavailable
@@ -26,6 +27,9 @@ from surefoot.state.topics import TopicSpec
 
 #: how long the broker may take to serve new topics, and the gateway until a transaction commits
 READY_S = 60.0
+#: what `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says otherwise:
+#: this machine and the networks of a house, where an author has what an agent is tried on
+OUT_ALLOW_HERE = "localhost,127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
 _POLL_S = 0.1
 
 
@@ -99,23 +103,32 @@ def running_broker(settings: Settings) -> Iterator[Broker]:
 
 def children(
     agent_file: Path,
+    settings: Settings,
     *,
     processes: int,
     env: Mapping[str, str],
     logs: Path | None,
     pools: Iterable[str] = (),
+    trigger: bool = False,
 ) -> list[Child]:
-    """Gateway, workers, a worker for each pool, and relay. `logs`: a folder for a log of each;
-    None: they go to stderr."""
+    """Gateway, workers, a worker for each pool, trigger if asked for, and relay. `logs`: a folder
+    for a log of each; None: they go to stderr."""
     commands = {"gateway": ["gateway", str(agent_file)]}
     for slot in range(processes):
         commands[f"worker-{slot}"] = ["worker", str(agent_file), "--slot", str(slot)]
     for pool in pools:
         commands[f"worker-{pool}-0"] = ["worker", str(agent_file), "--pool", pool, "--slot", "0"]
+    if trigger:
+        commands["trigger-0"] = ["trigger", str(agent_file), "--slot", "0"]
     commands["relay-0"] = ["relay", "--slot", "0"]
     return [
-        Child(name=name, args=args, env=env, log_path=logs / f"{name}.log" if logs else None)
-        for name, args in commands.items()
+        Child(
+            name=name,
+            args=args,
+            env={**env, **port_of_child(settings, number)},
+            log_path=logs / f"{name}.log" if logs else None,
+        )
+        for number, (name, args) in enumerate(commands.items())
     ]
 
 
@@ -132,7 +145,8 @@ def require_free(host: str, port: int) -> None:
         socket.create_server((host, port)).close()
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host} port {port} ({error}); choose another one with --port"
+            "SF1004",
+            f"cannot listen on {host} port {port} ({error}); choose another one with --port",
         ) from error
 
 
@@ -157,7 +171,9 @@ async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
             await reader.start()
             await reader.end_offsets(places)
     except TimeoutError:
-        raise Unavailable(f"Kafka did not serve the new topics within {READY_S:g} s") from None
+        raise Unavailable(
+            "SF3008", f"Kafka did not serve the new topics within {READY_S:g} s"
+        ) from None
     finally:
         await reader.stop()
         await admin.close()
@@ -185,7 +201,8 @@ async def until_ready(gateway_url: str) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise ConfigError(
-            f"the gateway was not ready within {READY_S:g} s; its messages say what is missing"
+            "SF1006",
+            f"the gateway was not ready within {READY_S:g} s; its messages say what is missing",
         ) from None
 
 

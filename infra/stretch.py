@@ -49,7 +49,7 @@ class LogStretch:
                     await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
                 ]
         except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
-            raise Unavailable(f"the log could not be read: {error!r}") from error
+            raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
 
     async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
         topic = self._names[kind]
@@ -58,8 +58,9 @@ class LogStretch:
         end = last if wanted.end is None else wanted.end
         if not first <= wanted.start <= end <= last:
             raise ConfigError(
+                "SF6002",
                 f"partition {partition} of {topic} has offsets {first} to {last}; what was before "
-                f"has expired; got {wanted.start} to {end}"
+                f"has expired; got {wanted.start} to {end}",
             )
         return Piece(kind=kind, partition=partition, start=wanted.start, end=end)
 
@@ -95,7 +96,7 @@ class LogStretch:
                         piece.partition, position, piece.end, lambda _key: True
                     )
             except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
-                raise Unavailable(f"the log could not be read: {error!r}") from error
+                raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
             for record in page:
                 yield record
 

@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 HEALTHY_S = 10.0
 #: exit status of a process whose settings, topics or agents are wrong
 EXIT_CONFIG = 2
+#: tells a child who has started it
+_SUPERVISOR = "SUREFOOT_SUPERVISOR_PID"
 #: longest wait between two starts of a child that keeps dying, in seconds
 WAIT_MOST_S = 30.0
 
@@ -37,6 +39,12 @@ class Child:
     env: Mapping[str, str] = field(default_factory=dict)
     #: its output is appended there; None: it goes where the supervisor's goes
     log_path: Path | None = None
+
+
+def is_supervised() -> bool:
+    """Whether this process is somebody's child here, and not started by a person or an init
+    system: the shell that has started a server may end before it."""
+    return os.environ.get(_SUPERVISOR) == str(os.getppid())
 
 
 class Supervisor:
@@ -79,7 +87,9 @@ class Supervisor:
             if code == EXIT_CONFIG:  # starting it again would not mend it
                 self.stop()
             if self._stop.is_set():
-                return code
+                # One that has not got as far as to listen to signals ends by the one that it was
+                # sent, and has begun nothing.
+                return 0 if code == -signal.SIGTERM else code
             healthy = loop.time() - started_s >= HEALTHY_S
             wait_s = 0.0 if healthy else min(WAIT_MOST_S, wait_s * 2 or 0.1)
             try:
@@ -115,6 +125,7 @@ async def _spawn(child: Child) -> asyncio.subprocess.Process:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(child.log_path.open("ab")) if child.log_path else None
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "surefoot", *child.args, env={**os.environ, **child.env},
+            sys.executable, "-m", "surefoot", *child.args,
+            env={**os.environ, **child.env, _SUPERVISOR: str(os.getpid())},
             stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip

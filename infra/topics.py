@@ -14,8 +14,8 @@ from surefoot.infra.backend import Found
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec
-from surefoot.state.turn import pool_agent_name
+from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
+from surefoot.state.turn import pool_agent_name, schedules_agent_name
 
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"
@@ -25,19 +25,27 @@ _ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
-    """Every topic that these agents need, the outbox and the dead letters included."""
-    specs = [dead_spec(settings.app, settings.record_max_bytes)]
+    """Every topic that these agents need, the outbox, the dead letters and the record of
+    deliveries included."""
+    specs = [
+        dead_spec(settings.app, settings.record_max_bytes),
+        deliveries_spec(settings.app, settings.partitions, settings.record_max_bytes),
+    ]
     for agent in dict.fromkeys((*agents, OUTBOX)):
         specs += agent_specs(settings.app, agent, settings.partitions, settings.record_max_bytes)
     return specs
 
 
 def names_of(agents: Sequence[Agent]) -> list[str]:
-    """The agents by name, and those of their pools."""
+    """The agents by name, those of their pools, and those that keep their schedules."""
     return [
         name
         for agent in agents
-        for name in (agent.name, *(pool_agent_name(agent.name, pool) for pool in agent.pools))
+        for name in (
+            agent.name,
+            *(pool_agent_name(agent.name, pool) for pool in agent.pools),
+            *([schedules_agent_name(agent.name)] if agent.schedules else []),
+        )
     ]
 
 
@@ -87,7 +95,7 @@ def _satisfies(name: str, wanted: str, found: str | None) -> bool:
     """Retention and size may be larger than asked for; -1 is no limit."""
     if found is None:
         return False
-    if name in ("retention.ms", "max.message.bytes"):
+    if name in ("retention.ms", "retention.bytes", "segment.bytes", "max.message.bytes"):
         return int(found) == -1 or int(found) >= int(wanted)
     return found == wanted
 
@@ -105,7 +113,7 @@ class Topics:
         except KafkaError as error:
             await self._admin.close()
             raise Unavailable(
-                f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
+                "SF3001", f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
             ) from error
         return self
 
@@ -135,7 +143,9 @@ class Topics:
             for name, code, *message in response.topic_errors:
                 error = for_code(code)
                 if code and error is not TopicAlreadyExistsError:
-                    raise ConfigError(f"cannot create topic {name}: {error.__name__} {message}")
+                    raise ConfigError(
+                        "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
+                    )
             await self._wait_for_leaders([spec.name for spec in missing])
         await self.verify(specs)
         return [spec.name for spec in missing]
@@ -150,7 +160,7 @@ class Topics:
             ):
                 return
             await asyncio.sleep(0.1)
-        raise Unavailable(f"topics without a leader after 10 s: {', '.join(names)}")
+        raise Unavailable("SF3008", f"topics without a leader after 10 s: {', '.join(names)}")
 
     async def _replication(self) -> int:
         """What is set, or the default of the brokers (aiokafka cannot leave it to them)."""
@@ -173,7 +183,10 @@ class Topics:
             for line in problems(spec, found.get(spec.name), self._settings.replication_factor)
         ]
         if wrong:
-            raise ConfigError("\n".join(wrong))
+            raise ConfigError("SF3005", "\n".join(wrong))
+
+    async def names(self) -> list[str]:
+        return list(await self._admin.list_topics())
 
     async def describe(self, names: Sequence[str]) -> dict[str, Found]:
         """Those of the topics that exist. Asking for one that does not could create it, where the

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeVarTuple
 
+from surefoot.state.errors import Numbered
+
 _Args = TypeVarTuple("_Args")
 
 #: one second, in ticks of the virtual clock
@@ -53,14 +55,15 @@ class VirtualClock:
         self._ticks = max(self._ticks, math.ceil(monotonic_s * _SECOND))
 
 
-class NotSimulated(RuntimeError):
+class NotSimulated(Numbered, RuntimeError):
     """Something that only the real world has was asked of the virtual event loop."""
 
 
 def _refuse(*_args: Any, **_kw: Any) -> NoReturn:
     raise NotSimulated(
+        "SF7005",
         "under virtual time there is no network, no subprocess and no signal on the event loop; "
-        "give the step a fake instead, or call a plain `def` function through ctx.call"
+        "give the step a fake instead, or call a plain `def` function through ctx.call",
     )
 
 
@@ -131,7 +134,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._end("settled")
         elif timeout_s is None:
             if self._settled is None:
-                raise NotSimulated("nothing is ready, and there is no timer to wait for")
+                raise NotSimulated("SF7005", "nothing is ready, and there is no timer to wait for")
             self._end("stuck")
         else:
             # Not `timeout_s`: that is a day at most.
@@ -204,11 +207,12 @@ def in_thread(fn: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | 
     running."""
     value: Any = None
     error: BaseException | None = None
+    context = contextvars.copy_context()
 
     def body() -> None:
         nonlocal value, error
         try:
-            value = fn(*args)
+            value = context.run(fn, *args)
         except StopIteration as raised:  # a Future refuses it
             error = RuntimeError("StopIteration was raised")
             error.__cause__ = raised

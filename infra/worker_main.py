@@ -14,19 +14,24 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
+from surefoot.consumers.schedules import schedules_agent
 from surefoot.consumers.worker import Worker
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
+from surefoot.infra.blobs import open_claims
 from surefoot.infra.clock import SystemClock
+from surefoot.infra.metrics import measure
+from surefoot.infra.schedules import declare_schedules
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.state.agent import Agent
-from surefoot.state.ports import Clock
+from surefoot.state.ports import Clock, Log
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 
@@ -52,7 +57,7 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     async with open_backend(settings, clock) as backend:
         async with backend.topics() as topics:
             await topics.verify(specs_for(names_of(agents), settings))
-        following = asyncio.create_task(_follow_supervisor(stop))
+        following = asyncio.create_task(follow_supervisor(stop))
         try:
             return await work(agents, settings, backend, clock, stop, hurry, slot=slot)
         finally:
@@ -82,14 +87,24 @@ async def work(
     *,
     slot: int,
 ) -> int:
-    """Run the agents' workers on the running loop until `stop` is set; then finish what is running,
-    for as long as the drain may take or until `hurry` is set. Returns the exit status."""
-    executor = Executor(clock)
+    """Run the agents' workers and schedules on the running loop until `stop` is set; then finish
+    what is running, for as long as the drain may take or until `hurry` is set. Returns the exit
+    status."""
+    scheduled = [agent for agent in agents if agent.schedules]
+    agents = [*agents, *(schedules_agent(agent, clock) for agent in scheduled)]
+    executor = Executor(clock, open_claims(settings, clock))
     executor.start()
-    workers = [_worker(agent, settings, backend, clock, executor, slot) for agent in agents]
+    logs = [backend.log(AgentTopics(settings.app, agent.name), slot) for agent in agents]
+    workers = [
+        _worker(agent, settings, log, clock, executor)
+        for agent, log in zip(agents, logs, strict=True)
+    ]
     watchdog = Watchdog(workers, clock)
     watchdog.start()
     watching = asyncio.create_task(_watch_steps(executor))
+    named = [(agent.name, each) for agent, each in zip(agents, logs, strict=True)]
+    measuring = asyncio.create_task(measure(workers, named))
+    declaring = asyncio.create_task(declare_schedules(scheduled, settings, backend, clock))
     try:
         results = await asyncio.gather(
             *(worker.run(stop, drain_s=settings.drain_timeout_s, hurry=hurry) for worker in workers)
@@ -97,6 +112,8 @@ async def work(
     finally:
         watchdog.stop()
         watching.cancel()
+        measuring.cancel()
+        declaring.cancel()
         executor.stop()
     return EXIT_CLEAN if all(results) else EXIT_GAVE_UP
 
@@ -104,24 +121,28 @@ async def work(
 def _worker(
     agent: Agent,
     settings: Settings,
-    backend: Backend,
+    log: Log,
     clock: Clock,
     executor: Executor,
-    slot: int,
 ) -> Worker:
     topics = AgentTopics(settings.app, agent.name)
     return Worker(
         agent=agent,
-        log=backend.log(topics, slot),
+        log=log,
         wire=Wire(settings.app, topics, settings.partitions),
         executor=executor,
         clock=clock,
         limits=Limits(
             record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
-            dedup_window_ms=int(settings.dedup_window_s * 1000),
+            dedup_window_ms=_dedup_window_ms(agent, settings),
         ),
         in_flight=min([settings.in_flight, *limits_of(agent)]),
     )
+
+
+def _dedup_window_ms(agent: Agent, settings: Settings) -> int:
+    own = agent.flow.dedup_ms if agent.flow is not None else None
+    return int(settings.dedup_window_s * 1000) if own is None else own
 
 
 def limits_of(agent: Agent) -> list[int]:
@@ -132,9 +153,10 @@ def limits_of(agent: Agent) -> list[int]:
     return [step.concurrency for step in agent.steps.values() if step.concurrency is not None]
 
 
-async def _follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:
+async def follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:
     """Drain when the process that started this one is gone: a new supervisor would start another
-    process of the same identity, and the two would throw each other out of the group."""
+    process of the same identity, and the two would throw each other out of the group, or find the
+    port taken."""
     parent = os.getppid()
     while True:
         await asyncio.sleep(every_s)
@@ -153,11 +175,17 @@ async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:
             log.warning("step_blocks_loop", steps=executor.busy()[:5])
 
 
+class Polling(Protocol):
+    """Something that must not stop polling."""
+
+    polled_s: float
+
+
 class Watchdog(threading.Thread):
     """Ends a process whose workers have stopped polling: its supervisor starts a new one, and the
     group another owner. Dumps every thread's stack first."""
 
-    def __init__(self, workers: Sequence[Worker], clock: Clock) -> None:
+    def __init__(self, workers: Sequence[Polling], clock: Clock) -> None:
         super().__init__(name="surefoot-watchdog", daemon=True)
         self._workers = workers
         self._clock = clock
@@ -165,7 +193,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(STUCK_S / 12):
-            oldest_s = min(worker.polled_s for worker in self._workers)
+            oldest_s = min((worker.polled_s for worker in self._workers), default=float("inf"))
             if self._clock.monotonic_s() - oldest_s > STUCK_S:
                 faulthandler.dump_traceback(file=sys.stderr)
                 os._exit(EXIT_STUCK)

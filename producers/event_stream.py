@@ -1,48 +1,34 @@
-"""A run's history as server-sent events.
+"""Events to those who watch: as server-sent events, and over a WebSocket.
 
-Only events of the log have ids, and the id is the offset, so that a watcher that comes back with
-the last id it has seen misses nothing and sees nothing twice. Heartbeats are comments.
-Source: WHATWG HTML, "Server-sent events".
+Both say the same. What has an id can be gone on from: a watcher that comes back with the last id it
+has seen misses nothing and sees nothing twice. Heartbeats are comments (pings of the protocol on a
+WebSocket) and have none.
+Source: WHATWG HTML, "Server-sent events"; RFC 6455.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import structlog
-from fastapi import Request, Response
+from fastapi import Response, WebSocket
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from surefoot.producers.edge import RETRY_AFTER_S, Refused
 from surefoot.schemas.payload import strict_json
+from surefoot.state import metrics
 from surefoot.state.errors import Unavailable
-from surefoot.state.views import event_json
+from surefoot.state.feed import Told
 
 log = structlog.get_logger(__name__)
 
-_OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
-_OFFSET_MAX = 2**63 - 1
-
-#: offset and event
-Item = tuple[int, dict[str, Any]]
-
-
-def cursor(request: Request) -> int | None:
-    """Offset of the last event that the watcher has seen. The header wins over the query: it is
-    what a browser that reconnects by itself has seen since.
-
-    Raises: Refused — 400, when it is no id of ours.
-    """
-    text = request.headers.get("last-event-id") or request.query_params.get("last_event_id", "")
-    if not text:
-        return None
-    if not _OFFSET.fullmatch(text) or int(text) > _OFFSET_MAX:
-        raise Refused(400, "Last-Event-ID is not the id of an event; leave it out to begin anew")
-    return int(text)
+#: RFC 6455: the endpoint is going away; IANA: try again later
+_GOING_AWAY, _TRY_AGAIN_LATER, _NORMAL = 1001, 1013, 1000
 
 
 class EventStreams:
@@ -62,19 +48,59 @@ class EventStreams:
         """Raises Refused (429) when too many are open."""
         if self._open >= self._limit:
             retry = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused(429, "too many event streams are open; try again later", retry)
+            raise Refused("SF5005", 429, "too many event streams are open; try again later", retry)
 
-    def respond(self, first: Sequence[Item], rest: AsyncIterator[Item]) -> Response:
+    def respond(self, first: Sequence[Told], rest: AsyncIterator[Told]) -> Response:
         """Stream `first`, then `rest`, which is closed however the stream ends."""
         return _Stream(self, first, rest)
 
+    async def serve(
+        self, socket: WebSocket, first: Sequence[Told], rest: AsyncIterator[Told], *, ends: bool
+    ) -> None:
+        """The same over a WebSocket that has not been accepted yet, a text message each. What the
+        watcher sends is read and means nothing.
+
+        Args:    ends: that `rest` is over means that nothing more will come: 1000, else 1001
+        Under cancellation: `rest` is closed.
+        """
+        async with self.counted(rest):
+            await socket.accept()
+            leaving = asyncio.create_task(_until_it_leaves(socket))
+            sending = asyncio.create_task(self._send_all(socket, first, rest, ends=ends))
+            try:
+                await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (leaving, sending):
+                    task.cancel()
+                await asyncio.wait({leaving, sending})
+        if not sending.cancelled():
+            sending.result()
+
+    async def _send_all(
+        self, socket: WebSocket, first: Sequence[Told], rest: AsyncIterator[Told], *, ends: bool
+    ) -> None:
+        code = _NORMAL if ends else _GOING_AWAY
+        try:
+            async for told in _all(first, rest):
+                async with asyncio.timeout(self._send_s):
+                    await socket.send_text(_message(told))
+                if told.event == "slow":
+                    code = _TRY_AGAIN_LATER
+            async with asyncio.timeout(self._send_s):
+                await socket.close(code)
+        except (TimeoutError, WebSocketDisconnect, RuntimeError) as error:
+            # it takes no data, or has gone: the server closes what is left of the connection
+            log.info("watcher_gone", reason=repr(error))
+
     @contextlib.asynccontextmanager
-    async def counted(self, events: AsyncIterator[Item]) -> AsyncIterator[None]:
+    async def counted(self, events: AsyncIterator[Told]) -> AsyncIterator[None]:
         self._open += 1
+        metrics.SSE_CONNECTIONS.set(self._open)
         try:
             yield
         finally:
             self._open -= 1
+            metrics.SSE_CONNECTIONS.set(self._open)
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
@@ -90,7 +116,7 @@ class EventStreams:
 
 class _Stream(EventSourceResponse):
     def __init__(
-        self, streams: EventStreams, first: Sequence[Item], rest: AsyncIterator[Item]
+        self, streams: EventStreams, first: Sequence[Told], rest: AsyncIterator[Told]
     ) -> None:
         self._streams = streams
         self._rest = rest
@@ -103,18 +129,29 @@ class _Stream(EventSourceResponse):
 
 
 async def _frames(
-    first: Sequence[Item], rest: AsyncIterator[Item]
+    first: Sequence[Told], rest: AsyncIterator[Told]
 ) -> AsyncIterator[ServerSentEvent]:
+    async for told in _all(first, rest):
+        yield ServerSentEvent(data=told.data, event=told.event, id=told.id, sep="\n")
+
+
+async def _all(first: Sequence[Told], rest: AsyncIterator[Told]) -> AsyncIterator[Told]:
     try:
-        for item in first:
-            yield _frame(item)
-        async for item in rest:
-            yield _frame(item)
+        for told in first:
+            yield told
+        async for told in rest:
+            yield told
     except Unavailable as error:
         log.info("event_stream_interrupted", reason=str(error))
 
 
-def _frame(item: Item) -> ServerSentEvent:
-    offset, event = item
-    data = strict_json(event_json(event)).decode()
-    return ServerSentEvent(data=data, event=event["type"], id=str(offset), sep="\n")
+def _message(told: Told) -> str:
+    """{"id", "event", "data"}; the data is JSON already."""
+    head = strict_json({"id": told.id, "event": told.event}).decode()
+    return f'{head[:-1]},"data":{told.data}}}'
+
+
+async def _until_it_leaves(socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.receive_text()

@@ -10,13 +10,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from surefoot.producers.operations import BODIES
+from surefoot.producers.schedules import DOES
 from surefoot.state.agent import RUN_ID_PATTERN
-from surefoot.state.model import Status
+from surefoot.state.delivery import OUTCOMES
+from surefoot.state.model import EventType, Status
+from surefoot.state.positions import PATTERN as POSITION_PATTERN
 
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer"}
+_TYPE: Schema = {"type": "string", "enum": list(get_args(EventType))}
 _STATUS: Schema = {"type": "string", "enum": list(get_args(Status))}
 _MAYBE_OBJECT: Schema = {"type": ["object", "null"]}
 
@@ -49,6 +53,7 @@ _REPLY: Schema = {
         "id": {**_TEXT, "description": "of the command; repeating it is safe"},
         "accepted": {"type": ["boolean", "null"], "description": "null: no answer came in time"},
         "code": {**_TEXT, "description": "why it was refused, as a stable word"},
+        "number": {**_TEXT, "description": "of the same; see docs/errors"},
         "message": _TEXT,
         "event": {"type": ["string", "null"]},
         "run": _MAYBE_OBJECT,
@@ -79,18 +84,18 @@ _DELIVERED: Schema = {
 
 def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
     """The description of a gateway for these agents and webhook sources."""
-    agent = _path("agent", {"type": "string", "enum": sorted(agents)})
-    run_id = _path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
+    agent = path("agent", {"type": "string", "enum": sorted(agents)})
+    run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     run = [agent, run_id]
     paths: dict[str, dict[str, Any]] = {
         "/runs/{agent}": {
-            "get": _operation(
+            "get": operation(
                 "The runs of an agent, the most recently updated first",
-                [agent, _query("status", _STATUS), _query("limit", _LIMIT)],
-                {200: _object(runs={"type": "array", "items": _RUN})},
+                [agent, *_FILTERS, query("before", _BEFORE), query("limit", _LIMIT)],
+                {200: _object(runs={"type": "array", "items": _RUN}, matches=_NUMBER, next={})},
                 (404, 422, 503),
             ),
-            "post": _operation(
+            "post": operation(
                 "Start a run; the same run_id makes one run",
                 [agent, _TRACE],
                 {202: _STARTED},
@@ -107,30 +112,56 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
             ),
         },
         "/runs/{agent}/{run_id}": {
-            "get": _operation("One run, as of its latest commit", run, {200: _RUN}, (404, 503))
+            "get": operation("One run, as of its latest commit", run, {200: _RUN}, (404, 503))
         },
         "/runs/{agent}/{run_id}/why": {
-            "get": _operation("Why a run stands where it stands", run, {200: _WHY}, (404, 503))
+            "get": operation("Why a run stands where it stands", run, {200: _WHY}, (404, 503))
         },
-        "/runs/{agent}/{run_id}/events": {"get": _events(run)},
-        "/agents/{agent}": {
-            "get": _operation(
-                "How many runs there are, by status and version",
-                [agent],
-                {200: _object(agent=_TEXT, runs=_NUMBER, statuses={}, versions={})},
-                (404, 503),
+        "/runs/{agent}/{run_id}/events": {"get": _run_events(run)},
+        "/events": {"get": _events("The events of all agents, live", [])},
+        "/events/{agent}": {"get": _events("The events of an agent, live", [agent])},
+        **_desk(agent, sorted(agents)),
+        "/runs/{agent}/{run_id}/history": {
+            "get": operation(
+                "A page of the run's events, the latest first",
+                [*run, query("before", _OFFSET), query("limit", _LIMIT)],
+                {200: _object(topic=_TEXT, events={"type": "array"}, before={})},
+                (404, 422, 503),
             )
         },
-        "/health": {"get": _operation("This process serves requests", [], {200: {}}, ())},
+        "/effects/{effect_id}": {
+            "get": operation(
+                "What came of an effect",
+                [
+                    path("effect_id", {"type": "string", "pattern": RUN_ID_PATTERN}),
+                    query("since_ms", {"type": "integer", "minimum": 0, "maximum": 2**53}),
+                ],
+                {200: _object(id=_TEXT, status=_STATUS, receipt={}, failure=_MAYBE_OBJECT)},
+                (404, 422, 503),
+            )
+        },
+        "/agents/{agent}/activity": {
+            "get": operation(
+                "What began and ended lately, and what waits longest",
+                [
+                    agent,
+                    query("bucket_s", {"type": "integer", "minimum": 1, "maximum": 86_400}),
+                    query("buckets", _LIMIT),
+                ],
+                {200: _object(buckets={"type": "array"}, oldest={}, needs_person=_NUMBER)},
+                (404, 422, 503),
+            )
+        },
+        "/health": {"get": operation("This process serves requests", [], {200: {}}, ())},
         "/ready": {
-            "get": _operation(
+            "get": operation(
                 "Whether a transaction commits for every agent", [], {200: {}, 503: {}}, ()
             )
         },
     }
     for verb, body in BODIES.items():
         paths[f"/runs/{{agent}}/{{run_id}}/{verb}"] = {
-            "post": _operation(
+            "post": operation(
                 f"Ask a run to {verb}; answered by its owner",
                 [*run, _IDEMPOTENCY],
                 {
@@ -148,9 +179,9 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
             )
         }
     if known := sorted(sources):
-        source = _path("source", {"type": "string", "enum": known})
+        source = path("source", {"type": "string", "enum": known})
         paths["/webhooks/{source}"] = {
-            "post": _operation(
+            "post": operation(
                 "A signed delivery; starts the runs that it asks for",
                 [source],
                 {200: _DELIVERED, 202: _DELIVERED},
@@ -166,6 +197,101 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
     }
 
 
+_DECLARED: Schema = {
+    "type": "object",
+    "required": ["version", "start", "steps", "edges", "flow", "budget", "triggers"],
+}
+_AGENT: Schema = {
+    "type": "object",
+    "required": ["agent", "runs", "statuses", "versions", "declared"],
+    "properties": {
+        "agent": _TEXT,
+        "runs": _NUMBER,
+        "statuses": {"type": "object"},
+        "versions": {"type": "object"},
+        "declared": _DECLARED,
+    },
+}
+_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+_MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
+
+
+def _desk(agent: Schema, agents: list[str]) -> dict[str, dict[str, Any]]:
+    """Of producers.desk."""
+    one = query("agent", {"type": "string", "enum": agents})
+    schedule = path("schedule", {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,62}$"})
+    do = path("do", {"type": "string", "enum": list(DOES)})
+    before = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+    return {
+        "/agents": {
+            "get": operation(
+                "The agents of this gateway, and what they declare",
+                [],
+                {
+                    200: _object(
+                        agents=_list(_object(name=_TEXT, version=_NUMBER, declared=_DECLARED))
+                    )
+                },
+                (),
+            )
+        },
+        "/agents/{agent}": {
+            "get": operation(
+                "What an agent declares, and how many runs there are, by status and version",
+                [agent],
+                {200: _AGENT},
+                (404, 503),
+            )
+        },
+        "/deliveries": {
+            "get": operation(
+                "What came to the webhook sources, the newest first",
+                [
+                    query("source", _TEXT),
+                    query("outcome", {"type": "string", "enum": list(OUTCOMES)}),
+                    query("limit", _LIMIT),
+                ],
+                {200: _object(deliveries=_list(_DELIVERY))},
+                (422, 503),
+            )
+        },
+        "/schedules": {
+            "get": operation(
+                "Schedules, with their next five ticks",
+                [one],
+                {200: _object(schedules=_list(_SCHEDULE))},
+                (404, 503),
+            )
+        },
+        "/schedules/{agent}/{schedule}/{do}": {
+            "post": operation(
+                "Pause a schedule, resume it, or have it start a run now",
+                [agent, schedule, do, _IDEMPOTENCY],
+                {200: _REPLY, 202: _REPLY, 404: _REFUSED, 409: _REPLY, 422: _REFUSED, 429: _REPLY},
+                (400, 408, 413, 415, 503),
+                body=BODIES["pause"].model_json_schema(ref_template="#/components/schemas/{model}"),
+                needs_body=False,
+            )
+        },
+        "/dead-letters": {
+            "get": operation(
+                "What could not be used, and runs out of attempts, the newest first",
+                [query("before", before), query("limit", _LIMIT)],
+                {200: _object(dead_letters=_list(_DEAD_LETTER), older=_MAYBE_NUMBER)},
+                (422, 503),
+            )
+        },
+        "/topics": {
+            "get": operation(
+                "Each partition of each topic: offsets, what is not done, and who has it",
+                [one],
+                {200: _object(agents=_list(_STANDING))},
+                (404, 503),
+            )
+        },
+    }
+
+
 _LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}
 _TRACE: Schema = {"name": "traceparent", "in": "header", "schema": _TEXT}
 _IDEMPOTENCY: Schema = {
@@ -176,19 +302,68 @@ _IDEMPOTENCY: Schema = {
 }
 
 
-def _path(name: str, schema: Schema) -> Schema:
+def path(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query(name: str, schema: Schema) -> Schema:
+def query(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "schema": schema}
+
+
+_OFFSET: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_BEFORE: Schema = {
+    "type": "string",
+    "pattern": "^[0-9]{1,18}~[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}$",
+}
+_FILTERS = (
+    query("status", _STATUS),
+    query("needs", {"type": "string", "enum": ["person"]}),
+    query("version", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}),
+    query("step", {"type": "string", "maxLength": 256}),
+    query("prefix", {"type": "string", "maxLength": 256}),
+)
 
 
 def _object(**properties: Schema) -> Schema:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _operation(
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+#: what `_desk` tells of; made of the helpers above
+_DELIVERY = _object(
+    id=_TEXT, source=_TEXT, at_ms=_NUMBER, outcome=_TEXT, status=_NUMBER, reason=_MAYBE_TEXT,
+    verified={"type": "boolean"}, runs=_list(_STARTED), errors=_list(_TEXT),
+)  # fmt: skip
+_SCHEDULE = _object(
+    agent=_TEXT, schedule=_TEXT, cron=_TEXT, tz=_TEXT, state=_TEXT, paused={"type": "boolean"},
+    last=_MAYBE_TEXT, next=_MAYBE_TEXT, coming=_list(_TEXT), runs=_NUMBER, skipped=_NUMBER,
+    waiting=_NUMBER, under_way=_MAYBE_TEXT,
+)  # fmt: skip
+_DEAD_LETTER = _object(
+    offset=_NUMBER, at_ms=_NUMBER, code=_TEXT, number=_MAYBE_TEXT, message=_TEXT,
+    attempts=_NUMBER, agent=_MAYBE_TEXT, run_id=_MAYBE_TEXT, step=_MAYBE_TEXT,
+    source=_MAYBE_OBJECT, value_bytes=_NUMBER, do=_list(_TEXT),
+)  # fmt: skip
+_STANDING = _object(
+    agent=_TEXT,
+    group=_TEXT,
+    lag={**_NUMBER, "description": "committed records that are not done"},
+    exact={"type": "boolean", "description": "false: markers of transactions are among it"},
+    workers=_list(_object(name=_TEXT, host=_TEXT, partitions=_list(_NUMBER))),
+    topics=_list(
+        _object(
+            topic=_TEXT, partition=_NUMBER, start=_NUMBER, end=_NUMBER, stable=_NUMBER,
+            committed=_MAYBE_NUMBER, lag=_MAYBE_NUMBER, exact={"type": "boolean"},
+            owner=_MAYBE_TEXT,
+        )
+    ),
+)  # fmt: skip
+
+
+def operation(
     summary: str,
     parameters: list[Schema],
     answers: Mapping[int, Schema],
@@ -213,17 +388,40 @@ def _operation(
     return made
 
 
-def _events(run: list[Schema]) -> Schema:
+def _run_events(run: list[Schema]) -> Schema:
     offset = {"type": "string", "pattern": "^[0-9]{0,18}$"}
-    seen = {"name": "Last-Event-ID", "in": "header", "schema": offset}
-    made = _operation(
-        "The run's history as server-sent events, live until it is over",
-        [*run, _query("last_event_id", _TEXT), seen],
-        {},
-        (400, 404, 503),
+    made = _streamed(
+        "The run's history as server-sent events, live until it is over; `output` is what the step "
+        "in work has written so far",
+        [*run, query("last_event_id", _TEXT), _last_event_id(offset)],
     )
-    made["responses"] |= {
-        "200": {"description": "events", "content": {"text/event-stream": {"schema": _TEXT}}},
-        "204": {"description": "the run is over, and nothing more will come"},
-    }
+    made["responses"]["204"] = {"description": "the run is over, and nothing more will come"}
+    return made
+
+
+def _events(summary: str, agent: list[Schema]) -> Schema:
+    position = {"type": "string", "pattern": f"^$|{POSITION_PATTERN}"}
+    filters = {"type": _TYPE, "status": _STATUS}
+    return _streamed(
+        f"{summary}, as server-sent events; those of a filter that is given more than once are "
+        "told together",
+        [
+            *agent,
+            *(query(name, {"type": "array", "items": of}) for name, of in filters.items()),
+            query("step", _TEXT),
+            query("from", {"type": "string", "enum": ["earliest"]}),
+            query("last_event_id", position),
+            _last_event_id(position),
+        ],
+    )
+
+
+def _last_event_id(schema: Schema) -> Schema:
+    return {"name": "Last-Event-ID", "in": "header", "schema": schema}
+
+
+def _streamed(summary: str, parameters: list[Schema]) -> Schema:
+    made = operation(summary, parameters, {}, (400, 404, 429, 503))
+    content = {"text/event-stream": {"schema": {"type": "object"}}}
+    made["responses"]["200"] = {"description": "events", "content": content}
     return made

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.schemas.payload import digest, strict_json
 from surefoot.state.agent import check_run_id
-from surefoot.state.errors import Unavailable
+from surefoot.state.catalogue import number_of
+from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.model import jsonable
 from surefoot.state.ports import Clock, Commands, RunReader, RunView
 from surefoot.state.versions import Version, Versions
@@ -81,7 +82,7 @@ class _Resolve(_Body):
 
     def fields(self) -> dict[str, Any]:
         if self.choice != "happened" and self.result is not None:
-            raise ValueError('"result" goes with "choice": "happened" only')
+            raise BadArgument("SF4150", '"result" goes with "choice": "happened" only')
         return super().fields() | {"name": self.choice, "payload": strict_json(self.result)}
 
 
@@ -94,12 +95,12 @@ BODIES: Mapping[Verb, type[_Body]] = {
 def command(verb: Verb, said: Any) -> tuple[str | None, dict[str, Any]]:
     """(id, other fields) of the command that these JSON values ask for; id None: none is given.
 
-    Raises: ValueError — what is wrong, by the names of the JSON's fields.
+    Raises: BadArgument — what is wrong, by the names of the JSON's fields.
     """
     try:
         body = BODIES[verb].model_validate(said)
     except ValidationError as error:
-        raise ValueError(_told(error)) from None
+        raise BadArgument("SF4150", _told(error)) from None
     return body.id or None, body.fields()
 
 
@@ -136,7 +137,8 @@ class Reply:
         if self.accepted is None:
             return told | {"hint": "no answer yet: look at the run, or repeat it with the same id"}
         if not self.accepted:
-            told |= {"code": self.code, "message": self.message}
+            number = number_of(self.code or "")
+            told |= {"code": self.code, "number": number, "message": self.message}
         run = run_json(self.run) if self.run is not None else None
         return told | {"event": self.event, "run": run}
 
@@ -243,7 +245,7 @@ class Operator:
         """Start another run from version `seq` of this one. Its name is the id of the command: the
         same name again is the same run.
 
-        Raises: as `ask`; StateError — part of that version has expired; ValueError — the name
+        Raises: as `ask`; StateError — part of that version has expired; BadArgument — the name
         cannot be a run's.
         """
         check_run_id(new_id)

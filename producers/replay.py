@@ -56,9 +56,9 @@ def bounds(start: str, end: str | None) -> Bounds:
         return Bounds(unit, first, None)
     last_unit, last = _moment("--to", end)
     if last_unit != unit:
-        raise ConfigError("--from and --to must both be times, or both offsets")
+        raise ConfigError("SF6001", "--from and --to must both be times, or both offsets")
     if last <= first:
-        raise ConfigError(f"--to ({end}) must be after --from ({start})")
+        raise ConfigError("SF6001", f"--to ({end}) must be after --from ({start})")
     return Bounds(unit, first, last)
 
 
@@ -71,8 +71,9 @@ def _moment(option: str, text: str) -> tuple[Unit, int]:
         time = None
     if time is None or time.tzinfo is None:
         raise ConfigError(
+            "SF6001",
             f"{option} is an offset such as 4711, or a time with its zone such as "
-            f"2026-01-31T12:00:00Z; got {text[:80]!r}"
+            f"2026-01-31T12:00:00Z; got {text[:80]!r}",
         )
     return "time", int(time.timestamp() * 1000)
 

@@ -1,116 +1,254 @@
-"""Who sent a delivery: signature schemes by source.
+"""The doors of the webhook sources: who may come in, and what their deliveries are called.
 
-A signature is checked over the raw bytes that came in, before anything parses them, and in
-constant time. Whatever is wrong with it, the answer is the same.
-
-GitHub signs the body only: X-GitHub-Delivery is not covered, and there is no timestamp. So a
-captured delivery, sent again with a new delivery id, starts another run; TLS and the secrecy of
-deliveries are what protects from that.
-Source: docs.github.com, "Validating webhook deliveries".
+A sender that signs with one header is a declaration (state.webhook.Hmac), also where it is built
+in. What a delivery says of itself is read only after its signature is known to be right.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
 
+from surefoot.producers.signatures import (
+    BadSecret,
+    Headers,
+    Verify,
+    bearer_verifier,
+    hmac_verifier,
+    standard_verifier,
+    stripe_verifier,
+)
+from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError
+from surefoot.state.webhook import Bearer, Hmac, Naming, Provider, WebhookTrigger
 
-#: shortest secret that is taken, in bytes (the lower bound of the Standard Webhooks specification)
-SECRET_MIN_BYTES = 24
-_PLACEHOLDERS = ("changeme", "change-me", "change_me", "your-secret", "your_secret")
+_FORM = "application/x-www-form-urlencoded"
+_FIELDS_MAX = 1_000
 
-_SHA256 = re.compile(r"sha256=([0-9a-f]{64})", re.ASCII)
-
-#: given the secret, the headers (names in lower case) and the raw body
-Verify = Callable[[bytes, Mapping[str, str], bytes], bool]
+#: given headers, body and its values: (id, name of the event); an id of "" is missing
+Name = Callable[[Headers, bytes, Any], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
-    """One sender's way of signing and naming its deliveries."""
+class Sender:
+    """One provider: how its deliveries are verified, named and answered."""
 
-    #: True only when the signature is right; must not raise, whatever the headers hold
-    verify: Verify
-    #: header with the id that is equal on every redelivery; lower case
-    id_header: str
-    #: header with the name of the event; lower case
-    event_header: str
-    #: headers that must not be shown to anybody; lower case
+    #: of one secret. Raises BadSecret
+    verifier: Callable[[str], Verify]
+    name: Name
+    #: where the id is, for a person
+    id_is: str
+    #: headers that nobody may be shown, and those that name a delivery; lower case
     signature_headers: frozenset[str]
+    naming_headers: frozenset[str] = frozenset()
+    #: what a delivery must be answered with instead of starting anything; None for most
+    answer: Callable[[Any], dict[str, Any] | None] = lambda _values: None
+    #: whether what is answered is shown to a person, so that an empty 200 it must be
+    quiet: bool = False
 
 
-def verify_github(secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
-    """HMAC-SHA256 of the raw body in X-Hub-Signature-256; the old SHA-1 header is not looked at."""
-    match = _SHA256.fullmatch(headers.get("x-hub-signature-256", ""))
-    if match is None:
-        return False
-    right = hmac.new(secret, body, hashlib.sha256).digest()
-    return hmac.compare_digest(bytes.fromhex(match[1]), right)
+def _named(naming: Naming, headers: Headers, body: bytes, values: Any) -> tuple[str, str]:
+    id_ = _said(naming.id_header, naming.id_field, headers, values)
+    if naming.id_header is None and naming.id_field is None:
+        id_ = hashlib.sha256(body).hexdigest()[:32]
+    return id_, _said(naming.event_header, naming.event_field, headers, values)
 
 
-#: add a sender here; its webhooks are then served at /webhooks/<key>
-PROVIDERS: Mapping[str, Provider] = {
-    "github": Provider(
-        verify=verify_github,
-        id_header="x-github-delivery",
-        event_header="x-github-event",
-        signature_headers=frozenset({"x-hub-signature", "x-hub-signature-256"}),
-    ),
+def _said(header: str | None, path: str | None, headers: Headers, values: Any) -> str:
+    if header is not None:
+        return headers.get(header.lower(), "")
+    return "" if path is None else _text(values, path)
+
+
+def _text(values: Any, path: str) -> str:
+    """The text or whole number at that path; "" when there is none."""
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return str(values) if isinstance(values, str | int) and not isinstance(values, bool) else ""
+
+
+def _id_is(naming: Naming) -> str:
+    if naming.id_header is not None:
+        return naming.id_header.lower()
+    return "the id" if naming.id_field is None else f"{naming.id_field!r} in the body"
+
+
+def _sender(naming: Naming, verifier: Callable[[str], Verify], *signatures: str) -> Sender:
+    headers = (naming.id_header, naming.event_header)
+    return Sender(
+        verifier=verifier,
+        name=partial(_named, naming),
+        id_is=_id_is(naming),
+        signature_headers=frozenset(name.lower() for name in signatures),
+        naming_headers=frozenset(name.lower() for name in headers if name is not None),
+    )
+
+
+def _github() -> Sender:
+    declared = Hmac(
+        header="X-Hub-Signature-256",
+        prefix="sha256=",
+        id_header="X-GitHub-Delivery",
+        event_header="X-GitHub-Event",
+    )
+    return _sender(declared, partial(hmac_verifier, declared), declared.header, "X-Hub-Signature")
+
+
+def _stripe() -> Sender:
+    return _sender(Naming(id_field="id", event_field="type"), stripe_verifier, "Stripe-Signature")
+
+
+def _standard() -> Sender:
+    return _sender(
+        Naming(id_header="webhook-id", event_field="type"), standard_verifier, "webhook-signature"
+    )
+
+
+def _slack() -> Sender:
+    declared = Hmac(
+        header="X-Slack-Signature",
+        prefix="v0=",
+        signed="v0:{timestamp}:{body}",
+        timestamp_header="X-Slack-Request-Timestamp",
+    )
+    return Sender(
+        verifier=partial(hmac_verifier, declared),
+        name=_slack_name,
+        id_is="the id",
+        signature_headers=frozenset({"x-slack-signature"}),
+        answer=_slack_challenge,
+        quiet=True,
+    )
+
+
+def _slack_name(_headers: Headers, body: bytes, values: Any) -> tuple[str, str]:
+    """Events have an id that is equal on every retry; commands and interactions are sent once, and
+    most have a trigger. What has neither is known by its body.
+    Source: docs.slack.dev, "The Events API", "Slash commands", "Handling user interaction"."""
+    id_ = _text(values, "event_id") or _text(values, "trigger_id")
+    event = _text(values, "event.type") or _text(values, "command") or _text(values, "type")
+    return id_ or hashlib.sha256(body).hexdigest()[:32], event
+
+
+def _slack_challenge(values: Any) -> dict[str, Any] | None:
+    """What Slack asks for once, when the address is set up."""
+    if _text(values, "type") != "url_verification":
+        return None
+    return {"challenge": _text(values, "challenge")}
+
+
+_KNOWN: Mapping[str, Callable[[], Sender]] = {
+    "github": _github,
+    "slack": _slack,
+    "standard": _standard,
+    "stripe": _stripe,
 }
+
+
+def sender(provider: Provider) -> Sender:
+    """What there is to know of a provider."""
+    match provider:
+        case Hmac():
+            return _sender(provider, partial(hmac_verifier, provider), provider.header)
+        case Bearer():
+            return _sender(provider, partial(bearer_verifier, provider), provider.header)
+        case _:
+            return _KNOWN[provider]()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Door:
     """One source with its secrets: opens for what carries a right signature."""
 
-    provider: Provider
-    _secrets: tuple[bytes, ...]
+    sender: Sender
+    _verifiers: tuple[Verify, ...]
 
-    def opens(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Every live secret is tried, so that how long it takes does not tell which one fits."""
-        verdicts = [self.provider.verify(secret, headers, body) for secret in self._secrets]
-        return any(verdicts)
+    def refuses(self, headers: Headers, body: bytes, now_s: int) -> str | None:
+        """Why it stays shut, for the operator; None: it opens. Every live secret is tried, so that
+        how long it takes does not tell which one fits."""
+        faults = [verify(headers, body, now_s) for verify in self._verifiers]
+        return None if None in faults else faults[0]
 
 
-def doors(sources: set[str], secrets: Mapping[str, Sequence[str]]) -> dict[str, Door]:
+def doors(
+    triggers: Iterable[WebhookTrigger], secrets: Mapping[str, Sequence[str]]
+) -> dict[str, Door]:
     """One door for each source that an agent listens to.
 
-    Raises: ConfigError — unknown source, or a secret that is missing, empty, a placeholder or too
-    short; says which variable to set and shows no secret.
+    Raises: ConfigError — two triggers say that other senders send there, or a secret is missing,
+    empty, a placeholder or too short; says which variable to set and shows no secret.
     """
-    return {source: _door(source, secrets.get(source, ())) for source in sorted(sources)}
+    providers: dict[str, Provider] = {}
+    for trigger in triggers:
+        if providers.setdefault(trigger.source, trigger.provider) != trigger.provider:
+            raise ConfigError(
+                "SF1124",
+                f"webhook source {trigger.source!r} has two providers, {trigger.provider!r} and "
+                f"{providers[trigger.source]!r}; give each its own source",
+            )
+    return {
+        source: _door(source, sender(provider), secrets.get(source, ()))
+        for source, provider in sorted(providers.items())
+    }
 
 
-def _door(source: str, secrets: Sequence[str]) -> Door:
-    provider = PROVIDERS.get(source)
-    if provider is None:
-        raise ConfigError(
-            f"webhook source {source!r} is not known; known are: {', '.join(sorted(PROVIDERS))}"
-        )
+def _door(source: str, chosen: Sender, secrets: Sequence[str]) -> Door:
     variable = f"SUREFOOT_WEBHOOK_{source.upper().replace('-', '_')}_SECRET"
     if not secrets:
         raise ConfigError(
+            "SF5106",
             f"webhooks from {source!r} have no secret; set {variable} to the secret configured at "
-            f"the sender (make one with `openssl rand -hex 32`)"
+            f"the sender (make one with `openssl rand -hex 32`)",
         )
+    verifiers = []
     for number, secret in enumerate(secrets, start=1):
-        if fault := _fault(secret):
+        try:
+            verifiers.append(chosen.verifier(secret))
+        except BadSecret as fault:
             raise ConfigError(
+                "SF5107",
                 f"secret {number} of {len(secrets)} in {variable} {fault}; separate two live "
-                "secrets by one comma, and make each with `openssl rand -hex 32`"
-            )
-    return Door(provider, tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets))
+                "secrets by one comma, and make each with `openssl rand -hex 32`",
+            ) from None
+    return Door(chosen, tuple(verifiers))
 
 
-def _fault(secret: str) -> str | None:
-    if not secret.strip():
-        return "is empty"
-    if any(word in secret.lower() for word in _PLACEHOLDERS):
-        return "is a placeholder"
-    if len(secret.encode("utf-8", "surrogateescape")) < SECRET_MIN_BYTES:
-        return f"is shorter than {SECRET_MIN_BYTES} bytes"
-    return None
+def values_of(content_type: str, body: bytes) -> Any:
+    """The values of a body: of JSON, an object or an array; of a form, its fields as texts. A form
+    with the one field `payload` holds JSON, as GitHub and Slack send it.
+
+    Raises: BadPayload
+    """
+    if content_type.partition(";")[0].strip().lower() == _FORM:
+        fields = _form(body)
+        if fields.keys() != {"payload"}:
+            return fields
+        body = fields["payload"].encode()
+    try:
+        values = parse_json(body)
+    except BadPayload as error:
+        raise BadPayload(error.path, f"the body: {error.reason}") from None
+    if not isinstance(values, dict | list):
+        raise BadPayload("$", "the body is neither a JSON object nor an array")
+    return values
+
+
+def _form(body: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=_FIELDS_MAX,
+        )
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise BadPayload("$", f"the body is not a form: {error}") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise BadPayload("$", "the form has a field twice")
+    return fields

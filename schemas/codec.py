@@ -21,7 +21,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from surefoot.schemas import catalog
 
-__all__ = ["Codec", "CodecError", "UndecodableError", "decode", "encode"]
+__all__ = ["Codec", "CodecError", "UndecodableError", "decode", "encode", "guarded"]
 
 _MAGIC = b"\xc3\x01"
 _HEADER_BYTES = 10
@@ -59,11 +59,11 @@ class Codec:
             for name in version.keys() & current.keys():
                 self._read[catalog.crc64(version[name])] = (
                     name,
-                    _guarded(_parse(version[name])),
+                    guarded(_parse(version[name])),
                     self._write[name][1],
                 )
         for name, schema in current.items():
-            self._read[catalog.crc64(schema)] = (name, _guarded(_parse(schema)), None)
+            self._read[catalog.crc64(schema)] = (name, guarded(_parse(schema)), None)
 
     def encode(self, name: str, record: dict[str, Any]) -> bytes:
         """Return `record` as bytes. Pure.
@@ -152,20 +152,20 @@ def _parse(schema: dict[str, Any]) -> Any:
     return parse_schema(schema, named_schemas={})
 
 
-def _guarded(schema: Any) -> Any:
-    """A parsed schema to read with, in which only the numbers of the schema pick a choice.
+def guarded(schema: Any) -> Any:
+    """A schema that fastavro has parsed, to read with: only its own numbers pick a choice.
 
     fastavro looks up an enum's symbol by the number in the bytes with `symbols[number]`, which is
     a dict here because a list would take -1 for the last symbol.
     """
     match schema:
         case list():
-            return _Branches(_guarded(branch) for branch in schema)
+            return _Branches(guarded(branch) for branch in schema)
         case {"type": "enum", "symbols": symbols}:
             return {**schema, "symbols": dict(enumerate(symbols))}
         case dict():
             return {
-                key: [_guarded(field) for field in part] if key == "fields" else _guarded(part)
+                key: [guarded(field) for field in part] if key == "fields" else guarded(part)
                 for key, part in schema.items()
             }
         case _:

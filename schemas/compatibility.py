@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import avro.errors
 import avro.schema
 from avro.compatibility import (
     ReaderWriterCompatibilityChecker,
@@ -50,6 +51,30 @@ def check(name: str, root: Path = catalog.ROOT) -> list[str]:
     return problems
 
 
+def check_all(root: Path = catalog.ROOT) -> list[str]:
+    """Return what is wrong with any current schema against any released one. Reads files."""
+    names = {name for schemas in catalog.released(root).values() for name in schemas}
+    return [problem for name in sorted(names) for problem in check(name, root)]
+
+
+def between(now: Any, then: Any, *, new: str, old: str) -> list[str]:
+    """Return why readers with the one cannot read what the other wrote, in both directions. Pure.
+
+    Args:    new, old: what the two are called
+    Raises:  ValueError — one of them is no Avro schema
+    """
+    return [
+        *(
+            f"a reader of {new} cannot read {old}: {why}"
+            for why in _problems(reader=now, writer=then)
+        ),
+        *(
+            f"a reader of {old} cannot read {new}: {why}"
+            for why in _problems(reader=then, writer=now)
+        ),
+    ]
+
+
 def fingerprints(version: str, root: Path = catalog.ROOT) -> list[str]:
     """Return one line a file of a released version: file, CRC-64-AVRO, SHA-256. Reads files.
 
@@ -64,11 +89,17 @@ def fingerprints(version: str, root: Path = catalog.ROOT) -> list[str]:
     ]
 
 
-def _problems(*, reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
+def parsed(schema: Any) -> Any:
+    """The schema as Apache Avro takes it. Raises ValueError for what is none."""
+    try:
+        return avro.schema.parse(json.dumps(schema))
+    except avro.errors.AvroException as error:
+        raise ValueError(f"not an Avro schema: {error}") from None
+
+
+def _problems(*, reader: Any, writer: Any) -> list[str]:
     checker: Any = ReaderWriterCompatibilityChecker
-    result: SchemaCompatibilityResult = checker().get_compatibility(
-        avro.schema.parse(json.dumps(reader)), avro.schema.parse(json.dumps(writer))
-    )
+    result: SchemaCompatibilityResult = checker().get_compatibility(parsed(reader), parsed(writer))
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))

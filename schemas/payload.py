@@ -34,7 +34,18 @@ from uuid import UUID
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import TzInfo, from_json
 
-__all__ = ["BadPayload", "Unserialisable", "digest", "dump", "load", "parse_json", "strict_json"]
+from surefoot.schemas.pointer import pointer_of
+
+__all__ = [
+    "BadPayload",
+    "Unserialisable",
+    "digest",
+    "dump",
+    "load",
+    "parse_json",
+    "strict_json",
+    "validate",
+]
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -56,25 +67,41 @@ _Steps = tuple[Any, ...]
 class Unserialisable(ValueError):
     """A value that would not come back as it is. `path` is like `$.a[3].b`."""
 
+    #: for `surefoot explain`
+    number = "SF2001"
+
     def __init__(self, path: str, type_name: str, reason: str) -> None:
         super().__init__(path, type_name, reason)
+        self.add_note(f"{self.number}: `surefoot explain {self.number}` tells more")
         self.path = path
         self.type_name = type_name
         self.reason = reason
 
     def __str__(self) -> str:
+        return self.message
+
+    @property
+    def message(self) -> str:
         return f"{self.path} ({self.type_name}) cannot be stored: {self.reason}"
 
 
 class BadPayload(ValueError):
     """Bytes that are not strict JSON of the wanted type. `path` is like `$.a[3].b`."""
 
+    #: for `surefoot explain`
+    number = "SF2002"
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
+        self.add_note(f"{self.number}: `surefoot explain {self.number}` tells more")
         self.path = path
         self.reason = reason
 
     def __str__(self) -> str:
+        return self.message
+
+    @property
+    def message(self) -> str:
         return f"{self.path}: {self.reason}"
 
 
@@ -104,8 +131,20 @@ def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
 
     Raises:  BadPayload: not strict JSON, a number too large for a float, or the wrong type
     """
+    return _told(lambda: _load(adapter, data))
+
+
+def validate(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Return the value of the adapter's type that another decoder's value stands for. Pure.
+
+    Raises:  BadPayload: the wrong type
+    """
+    return _told(lambda: adapter.validate_python(value, by_alias=True, by_name=True))
+
+
+def _told(read: Callable[[], Any]) -> Any:
     try:
-        return _load(adapter, data)
+        return read()
     except ValidationError as error:
         steps, reason = _first(error)
         raise BadPayload(_path(steps), reason) from None
@@ -133,8 +172,11 @@ def parse_json(data: bytes) -> Any:
 
 
 def digest(payload: bytes) -> bytes:
-    """First 8 bytes of the SHA-256: tells a repeated payload from another one. Pure."""
-    return hashlib.sha256(payload).digest()[:8]
+    """First 8 bytes of the SHA-256: tells a repeated payload from another one, wherever the two
+    are kept. Pure."""
+    pointer = pointer_of(payload)
+    sha256 = hashlib.sha256(payload).hexdigest() if pointer is None else pointer.sha256
+    return bytes.fromhex(sha256)[:8]
 
 
 # Strict JSON

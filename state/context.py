@@ -14,9 +14,18 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import dump, strict_json
+from surefoot.state.errors import BadArgument
 from surefoot.state.inbox import Inbox
 from surefoot.state.journal import Cost, ErrorKinds, Journal
-from surefoot.state.model import NO_MEMORY, Amounts, Effect, Entry, Memory, Work
+from surefoot.state.model import (
+    NO_MEMORY,
+    Amounts,
+    CommandRecord,
+    Effect,
+    Entry,
+    Memory,
+    Work,
+)
 from surefoot.state.ports import Engine
 from surefoot.state.returns import Signal
 from surefoot.state.stream import Stream
@@ -55,6 +64,7 @@ class Outbox:
     """Side effects of the step, delivered after its commit and only then."""
 
     _key: Callable[[int], str]
+    _traceparent: str | None = None
     _effects: list[Effect] = field(default_factory=list)
 
     def http(
@@ -76,15 +86,17 @@ class Outbox:
         method = method.upper()
         parts = urlsplit(url)
         if method not in _METHODS:
-            raise ValueError(f"outbox.http: unknown method {method!r}")
+            raise BadArgument("SF1206", f"outbox.http: unknown method {method!r}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"outbox.http: {url!r} is not an http(s) URL")
+            raise BadArgument("SF1206", f"outbox.http: {url!r} is not an http(s) URL")
         if json is not None and body is not None:
-            raise ValueError("outbox.http: give json or body, not both")
+            raise BadArgument("SF1206", "outbox.http: give json or body, not both")
         sent = dict(headers or {})
         for name, value in sent.items():
             if any(char in name + value for char in "\r\n\0"):
-                raise ValueError(f"outbox.http: header {name!r} has a line break or NUL in it")
+                raise BadArgument(
+                    "SF1206", f"outbox.http: header {name!r} has a line break or NUL in it"
+                )
         if json is not None:
             body = strict_json(json).decode()
             sent.setdefault("Content-Type", "application/json")
@@ -93,7 +105,9 @@ class Outbox:
 
     def _add(self, agent: str, payload: bytes) -> str:
         key = self._key(len(self._effects))
-        self._effects.append(Effect(agent=agent, run_id=key, payload=payload))
+        self._effects.append(
+            Effect(agent=agent, run_id=key, payload=payload, traceparent=self._traceparent)
+        )
         return key
 
 
@@ -114,6 +128,8 @@ class Context:
     emit: int = 0
     #: this step is what a cancelled or failed run still does
     compensation: bool = False
+    #: W3C trace context, to hand on to whatever the step calls; None: its run belongs to no trace
+    traceparent: str | None = None
     #: what earlier attempts of this step have recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     #: the run's thread so far
@@ -121,6 +137,8 @@ class Context:
     #: signals that nobody has taken yet
     signals: Sequence[Entry] = ()
     memory: Memory = NO_MEMORY
+    #: to other runs, with this step's commit; for the built-in agents
+    commands: list[CommandRecord] = field(default_factory=list)
     outbox: Outbox = field(init=False)
     #: the run's conversation, to read and to append to
     thread: Thread = field(init=False)
@@ -136,7 +154,8 @@ class Context:
             lambda index: idempotency_key(
                 self.agent, self.run_id, self.seq, index, emit=self.emit,
                 compensation=self.compensation,
-            )
+            ),
+            self.traceparent,
         )  # fmt: skip
         self.thread = Thread(self.messages)
         self.plan = Plan(self.memory.plan, self.seq)

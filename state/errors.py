@@ -1,10 +1,16 @@
-"""Errors whose type answers "what now?".
+"""Errors whose type answers "what now?", and whose number answers "what is that?".
+
+What a person can come to see has a number, SF and four digits, which is the first argument of the
+error; state/catalogue tells of each what it means and what mends it, as does `surefoot explain`.
 
 SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
 ├── TerminalError    will never work                        -> the run fails, dead letter
-│   └── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
+│   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
+│   └── RunFailed    a run that was waited for has no result -> its status and failure say why
+├── Refused          a command moved nothing                -> its code says why
+│   └── NotFound     no such agent, run or question
 ├── NotDone          `ctx.once` certainly did nothing       -> its intent is withdrawn, retried
 ├── RecordRefused    can never be written as it is          -> the run goes to attention
 │   ├── RecordTooLarge  over a topic's limit
@@ -12,7 +18,8 @@ SurefootError
 ├── FencedError      a newer owner exists                   -> drop the partition, write nothing
 ├── OutcomeUnknown   the commit may or may not have landed  -> new epoch, read back, decide
 ├── StateError       stored state cannot be trusted         -> that run goes to attention
-└── ConfigError      only at start-up                       -> exit with the fix in the message
+├── ConfigError      only at start-up                       -> exit with the fix in the message
+└── BadArgument      a call that cannot be meant; a ValueError, too -> mend the step
 
 Signals of the engine are BaseException, so that `except Exception` in a step cannot eat them.
 """
@@ -24,6 +31,18 @@ class SurefootError(Exception):
     """Base of every error that Surefoot raises on purpose."""
 
 
+class Numbered(SurefootError):
+    """An error of which `surefoot explain` has more to tell. `number` is of state/catalogue."""
+
+    def __init__(self, number: str, message: str) -> None:
+        Exception.__init__(self, number, message)  # what it is pickled by
+        self.number = number
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.message}"
+
+
 class RetryableError(SurefootError):
     """Worth another attempt under the step's retry policy.
 
@@ -31,12 +50,14 @@ class RetryableError(SurefootError):
     Retry-After); None lets the policy decide.
     """
 
+    retry_after_s: float | None = None
+
     def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
-class Unavailable(RetryableError):
+class Unavailable(Numbered, RetryableError):
     """The log cannot be reached, or did not answer within its deadline."""
 
 
@@ -55,6 +76,28 @@ class CallFailed(TerminalError):
         self.kind = kind
 
 
+class RunFailed(TerminalError):
+    """A run whose result was asked for was failed or cancelled. `code` is that of its failure."""
+
+    def __init__(self, run_id: str, status: str, code: str, message: str) -> None:
+        super().__init__(f"run {run_id} was {status}" + (f": {code}: {message}" if code else ""))
+        self.run_id = run_id
+        self.status = status
+        self.code = code
+
+
+class Refused(SurefootError):
+    """A command moved nothing. `code` is a stable word (docs/design.md)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class NotFound(Refused):
+    """There is no such agent, run or question."""
+
+
 class NotDone(RetryableError):
     """Raise it from the function of a `ctx.once` to say that it certainly did nothing."""
 
@@ -62,13 +105,23 @@ class NotDone(RetryableError):
 class RecordRefused(SurefootError):
     """A record can never be written as it is. Nothing was written."""
 
+    number: str
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
 
 class NoSuchTopic(RecordRefused):
     """A record is for a topic that does not exist."""
 
+    number = "SF3004"
+
 
 class RecordTooLarge(RecordRefused):
     """A record is over the limit of its topic; `size` and `limit` are in bytes."""
+
+    number = "SF2006"
 
     def __init__(self, message: str, *, size: int, limit: int) -> None:
         super().__init__(message)
@@ -84,12 +137,16 @@ class OutcomeUnknown(SurefootError):
     """A transaction ended in any way but a clean commit."""
 
 
-class StateError(SurefootError):
+class StateError(Numbered):
     """Stored state that cannot be decoded, verified or continued."""
 
 
-class ConfigError(SurefootError):
+class ConfigError(Numbered):
     """A start-up error; the message says what to change."""
+
+
+class BadArgument(Numbered, ValueError):
+    """What was asked for cannot be meant; the message says what can."""
 
 
 class OwnershipLost(BaseException):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from surefoot.state.catalogue import numbered
 from surefoot.state.model import TERMINAL, Wait
 from surefoot.state.ports import Backlog, RunView
 from surefoot.state.views import amounts_json
@@ -46,6 +47,9 @@ def clock_time(epoch_ms: int) -> str:
 
 def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str]:
     since = _since(run.updated_ms, now_ms)
+    if run.archived:
+        yield f"it was {run.status} {since}, and only the archive has it any more"
+        return
     match run.status:
         case "completed" | "cancelled":
             yield f"it is over: {run.status} {since}"
@@ -59,7 +63,7 @@ def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str
             yield f"somebody paused it {since}"
             yield from _next(run, now_ms)
         case "pending":
-            yield f"another run of its lane goes first, {since}"
+            yield f"its agent's flow does not let it begin yet: others go first, {since}"
         case "running":
             yield f"step {run.step!r} is running or about to, {since}"
             yield from _attempts(run)
@@ -164,7 +168,7 @@ def _before_it(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[s
 def _failure(run: RunView) -> str:
     if run.failure is None:
         return "no reason is kept"
-    return f"{run.failure['code']}: {run.failure['message']}"
+    return f"{numbered(run.failure['code'])}: {run.failure['message']}"
 
 
 def _compensated(run: RunView) -> bool:
@@ -175,6 +179,9 @@ def _compensated(run: RunView) -> bool:
 
 
 def _commands(run: RunView, backlog: Backlog | None) -> Iterator[str]:
+    if run.archived:
+        yield _command(run, "watch")
+        return
     code = run.failure["code"] if run.failure is not None else ""
     match run.status:
         case "failed" if not _compensated(run):

@@ -124,6 +124,8 @@ def end(
                 payload=signal.value,
             )  # fmt: skip
         turn.forget_all(keep=frozenset({"message"}))
+    if run.memory is not None and run.memory.granted:  # what the last step has cost is told, too
+        told = {"memory": run.memory, **told}
     turn.tell(ended, kind[status], **{"result": result, **told})
     if run.parent is not None:
         reason = failure
@@ -136,6 +138,9 @@ def end(
 def tell_parent(
     turn: Turn, run: Run, parent: Parent, result: bytes | None, failure: Failure | None
 ) -> None:
+    if not parent.fork:
+        turn.records.append(waits.ended(run, parent, failure))
+        return
     turn.records.append(
         CommandRecord(
             agent=parent.agent, run_id=parent.run_id, kind="child", id=run.run_id,

@@ -22,6 +22,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
 from surefoot.state.errors import (
+    BadArgument,
     BudgetSpent,
     CallFailed,
     ConfigError,
@@ -58,7 +59,9 @@ class Cost:
     def __post_init__(self) -> None:
         for each in self.amounts():
             if type(each.amount) is not int or not 0 < each.amount < 2**63:
-                raise ValueError(f"Cost: {each.what} must be a number from 0, tokens whole: {self}")
+                raise BadArgument(
+                    "SF1113", f"Cost: {each.what} must be a number from 0, tokens whole: {self}"
+                )
 
     def amounts(self) -> Amounts:
         """In the units that are kept: money in millionths."""
@@ -110,7 +113,9 @@ class Journal:
 
     def _slot(self, name: str) -> str:
         if not 0 < len(name) <= _NAME_MAX:
-            raise ConfigError(f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}")
+            raise ConfigError(
+                "SF1120", f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}"
+            )
         number = self._seen[name]
         self._seen[name] += 1
         return f"c:{name}#{number}"
@@ -156,6 +161,7 @@ class Journal:
             return self._recorded(entry, slot, mark, adapter)
         if entry is not None:
             self._same(entry, slot, mark)
+            await self._engine.alone()  # a former owner may be about to do it
             if probe is None:
                 raise in_doubt(slot)
             told = await self._engine.invoke(probe, args)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -37,7 +37,7 @@ def check(agent: Agent) -> None:
     """Raises ConfigError for the first step that names a target or payload that cannot be."""
     _ = agent.start_step
     for step in agent.steps.values():
-        for line, kind, given in _returns(step):
+        for line, kind, given in returns(step, _TARGETS):
             where = f"step {step.name!r} of agent {agent.name!r} (line {line})"
             for parameter in sorted(_TARGETS[kind] & given.keys()):
                 _check_target(agent, step, where, kind, parameter, given)
@@ -47,24 +47,29 @@ def _check_target(
     agent: Agent, step: Step, where: str, kind: Any, parameter: str, given: dict[str, ast.expr]
 ) -> None:
     target, name = given[parameter], kind.__name__
-    fn = _resolve(target, step)
+    fn = resolve(target, step)
     if fn is None:
         if isinstance(target, ast.Constant) and target.value is not None:
-            raise ConfigError(f"{where}: {name} takes the step function itself, not its name")
+            raise ConfigError(
+                "SF1117", f"{where}: {name} takes the step function itself, not its name"
+            )
         return
     if not callable(fn) or agent.step_of(fn) is None:
         raise ConfigError(
+            "SF1117",
             f"{where}: {name} names {ast.unparse(target)!r}, which is not a step of this agent; "
-            f"its steps are {', '.join(sorted(agent.steps))}"
+            f"its steps are {', '.join(sorted(agent.steps))}",
         )
     wanted = agent.steps[fn.__name__]
     if wanted.carry_type is not None and (kind, parameter) not in _AFTER_A_WAIT:
         raise ConfigError(
-            f"{where}: {name} names {fn.__name__!r}, whose third argument only a wait can give"
+            "SF1118",
+            f"{where}: {name} names {fn.__name__!r}, whose third argument only a wait can give",
         )
     if wanted.carry_type is None and kind is Approve and parameter == "then":
         raise ConfigError(
-            f"{where}: {fn.__name__!r} goes on after Approve: it takes (ctx, approval, what)"
+            "SF1118",
+            f"{where}: {fn.__name__!r} goes on after Approve: it takes (ctx, approval, what)",
         )
     if kind is Next:
         _check_payload(where, step, wanted, given.get("payload"))
@@ -72,16 +77,18 @@ def _check_target(
 
 def _check_payload(where: str, step: Step, target: Step, payload: ast.expr | None) -> None:
     wanted = target.payload_type
-    made = _resolve(payload.func, step) if isinstance(payload, ast.Call) else None
+    made = resolve(payload.func, step) if isinstance(payload, ast.Call) else None
     if isinstance(made, type) and isinstance(wanted, type) and not issubclass(made, wanted):
         raise ConfigError(
+            "SF1118",
             f"{where}: Next({target.name}, {made.__name__}(...)): step {target.name!r} takes "
-            f"{wanted.__name__}"
+            f"{wanted.__name__}",
         )
 
 
-def _returns(step: Step) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
-    """(line, class, arguments by parameter) of every `Next(...)` and the like in the source."""
+def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
+    """(line, class, arguments by parameter) of every `Next(...)` and the like in the source, of the
+    classes that are wanted."""
     try:
         lines, first = inspect.getsourcelines(step.fn)
     except (OSError, TypeError):  # defined where there is no source, in a REPL for one
@@ -89,8 +96,8 @@ def _returns(step: Step) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
     if lines[0][0].isspace():  # a step declared inside of something
         lines, first = ["if True:\n", *lines], first - 1
     for node in ast.walk(ast.parse("".join(lines))):
-        kind = _resolve(node.func, step) if isinstance(node, ast.Call) else None
-        if not isinstance(node, ast.Call) or not isinstance(kind, type) or kind not in _TARGETS:
+        kind = resolve(node.func, step) if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(kind, type) or kind not in wanted:
             continue
         names = [each.name for each in fields(kind)]
         given = dict(zip(names, node.args, strict=False))
@@ -98,7 +105,7 @@ def _returns(step: Step) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
         yield first + node.lineno - 1, kind, given
 
 
-def _resolve(node: ast.expr, step: Step) -> Any:
+def resolve(node: ast.expr, step: Step) -> Any:
     """What a name in the step's source stands for at module level; None when it cannot be told."""
     if isinstance(node, ast.Name):
         code = step.fn.__code__
@@ -106,7 +113,7 @@ def _resolve(node: ast.expr, step: Step) -> Any:
             return _closure(step).get(node.id)
         return step.fn.__globals__.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):
-        return getattr(_resolve(node.value, step), node.attr, None)
+        return getattr(resolve(node.value, step), node.attr, None)
     return None
 
 

@@ -95,7 +95,9 @@ def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]
         table[status, Journaled] = frozenset({status})
         table[status, Quarantine] = frozenset({"attention"})
     for status in alive:
-        table[status, Cancel] = frozenset({"running", "cancelled"})
+        # What has not begun has nothing to be undone.
+        begun: tuple[Status, ...] = () if status == "pending" else ("running",)
+        table[status, Cancel] = frozenset((*begun, "cancelled"))
         table[status, Signal] = frozenset({status}) | (_ON if status == "waiting" else frozenset())
     for status in ("paused", "attention"):
         table[status, ChildDone] = frozenset({status})
@@ -137,15 +139,14 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
     return Decision(after, tuple(turn.records))
 
 
-def ignored_start(start: Start, now_ms: int) -> tuple[Record, ...]:
-    """For the history: another start with a run_id in use was ignored, the first one holds. A
-    parent is told that this child will not come."""
+def ignored_start(start: Start, failure: Failure, now_ms: int) -> tuple[Record, ...]:
+    """For the history: the start was ignored, and why. A parent is told that this child will not
+    come."""
     turn = Turn(Rules(agent=start.agent), {}, now_ms)
     run = _new_run(turn, start)
-    turn.tell(run, "start.ignored")
+    turn.tell(run, "start.ignored", failure=failure)
     if run.parent is not None:
-        message = f"there is another run {run.run_id} of agent {run.agent} already"
-        tell_parent(turn, run, run.parent, None, Failure(code="run_exists", message=message))
+        tell_parent(turn, run, run.parent, None, failure)
     return tuple(turn.records)
 
 

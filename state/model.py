@@ -111,7 +111,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Whom a child run tells when it is over."""
+    """Whom a run tells when it is over: its parent, which waits for it as a branch of a fork; or,
+    with fork 0, the run that has started it as number `branch` and is told by a signal."""
 
     agent: str
     run_id: str
@@ -272,6 +273,7 @@ class Effect:
     agent: str
     run_id: str
     payload: bytes
+    traceparent: str | None = None
 
 
 # What becomes of a run when a step's body has returned --------------------------------------
@@ -305,6 +307,8 @@ class Await:
     about: bytes | None = None
     by: tuple[str, ...] = ()
     timeout_ms: int | None = None
+    #: instead of `timeout_ms`, a time
+    until_ms: int | None = None
     on_timeout: str | None = None
 
 
@@ -377,6 +381,8 @@ class Returned:
     #: handed on to the step after the wait
     carry: bytes | None = None
     effects: tuple[Effect, ...] = ()
+    #: to other runs
+    commands: tuple[CommandRecord, ...] = ()
     messages: tuple[bytes, ...] = ()
     #: ids of the signals that the step has taken out of the run's inbox
     read: tuple[str, ...] = ()
@@ -595,6 +601,7 @@ class CommandRecord:
     run_id: str
     kind: str
     id: str | None = None
+    name: str | None = None
     step: str | None = None
     payload: bytes = b"null"
     parent: Parent | None = None

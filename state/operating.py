@@ -40,7 +40,7 @@ def cancel(turn: Turn, run: Run, event: Cancel) -> Run:
         raise Refused("not_possible", f"{run.step!r} is already doing what a failed run does")
     turn.records.extend(waits.cancel_children(run, turn.entries))
     told = {"of": run, "step": run.step, "id": event.id, "by": event.by}
-    if turn.rules.on_cancel is not None:
+    if turn.rules.on_cancel is not None and run.status != "pending":
         why = Failure(code="cancelled", message=f"cancelled by {event.by or 'somebody'}")
         return compensate(turn, run, turn.rules.on_cancel, "cancelled", why, told)
     return end(turn, run, "cancelled", told)

@@ -62,7 +62,12 @@ def encode_input(run: Run, entries: Entries) -> bytes:
     inbox = [replace(each, value=_text(each.value or b"null")) for each in signals(entries)]
     given = step_input(run, messages, inbox)
     carry = None if run.carry is None else _text(run.carry)
-    return _INPUT.dump_json(replace(given, payload=_text(run.payload), carry=carry))
+    return encode_step_input(replace(given, payload=_text(run.payload), carry=carry))
+
+
+def encode_step_input(given: StepInput) -> bytes:
+    """All payloads in it have to be text."""
+    return _INPUT.dump_json(given)
 
 
 def _text(payload: bytes) -> bytes:

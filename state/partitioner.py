@@ -29,9 +29,12 @@ def affinity(run_id: str) -> str:
     """Return what runs must have in common to share a lane. Pure.
 
     A run of the outbox is called agent:run_id:seq:index; without the last two, all effects of one
-    run are in one partition, in order.
+    run are in one partition, in order. A run that shares limits with others is called KEY=NAME: all
+    of one key are in one partition. Its children (KEY=NAME~...) are anywhere.
     """
-    return _EFFECT_NUMBER.sub("", run_id)
+    run = _EFFECT_NUMBER.sub("", run_id)
+    key, _, name = run.partition("=")
+    return key if key and name and run == run_id and "~" not in run else run
 
 
 def affinity_order(run_id: str) -> tuple[int, ...]:

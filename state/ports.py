@@ -18,7 +18,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from surefoot.schemas.pointer import Pointer
 from surefoot.state.model import Journaled, Memory, Parent, Status, Wait
+from surefoot.state.run_query import Activity, HistoryPage, Place, RunQuery
 
 #: the two input topics of an agent
 InputKind = Literal["commands", "tasks"]
@@ -116,8 +118,12 @@ class Log(Protocol):
         """Seconds for which this worker may still believe that its partitions are its own.
 
         Counted from the last proof by the group coordinator, and shorter than the session
-        timeout, so that it is over before anybody else can own them.
+        timeout, so that it is over before the group gives them to anybody else.
         """
+
+    def lease_s(self) -> float:
+        """For how long a former owner that still runs may believe that a partition is its own after
+        it was taken over: one whose name another process has taken is not waited for (KIP-345)."""
 
     async def stop(self, *, leave: bool) -> None:
         """Close; with `leave` the group is told, so that others take over at once."""
@@ -180,6 +186,9 @@ class Engine(Protocol):
     def lease_left_s(self) -> float:
         """See Log.lease_left_s."""
 
+    async def alone(self) -> None:
+        """Return once no former owner of the run can believe any more that the run is its own."""
+
     def monotonic_s(self) -> float:
         """See Clock.monotonic_s."""
 
@@ -196,6 +205,29 @@ class Clock(Protocol):
 
     def unique(self) -> str:
         """A new id: URL-safe, ordered by time to the millisecond."""
+
+
+class Blobs(Protocol):
+    """Keeps what is too large for the log."""
+
+    @property
+    def name(self) -> str:
+        """For a person: where it is kept."""
+
+    async def put(self, pointer: Pointer, content: bytes) -> None:
+        """Return once it will not be lost. Storing it again changes nothing.
+
+        Raises: Unavailable — it may or may not have been stored.
+        """
+
+    async def get(self, pointer: Pointer) -> bytes | None:
+        """What is stored there, whatever it is; None: nothing. Raises Unavailable."""
+
+    def keys(self) -> AsyncIterator[tuple[str, int]]:
+        """(key, size in bytes) of everything that is stored. Raises Unavailable."""
+
+    async def delete(self, key: str) -> None:
+        """Return once it is gone, or was not there. Raises Unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +278,19 @@ class RunView:
     ending: Status | None = None
     #: tells a repeated start from another one
     input_digest: bytes = b""
+    #: read from the archive: the log has no such run any more
+    archived: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Part of a list of runs."""
+
+    runs: Sequence[RunView]
+    #: how many there are on all pages
+    matches: int
+    #: where the next page begins; None: this is the last one
+    next: Place | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +363,47 @@ class RunReader(Protocol):
 
     async def backlog(self, agent: str, run_id: str) -> Backlog:
         """How much stands before a run in its partition. Raises Unavailable."""
+
+
+class Views(Protocol):
+    """What an agent's runs look like from far away (state/projections.py), as JSON values. Every
+    answer has `lag`: how many events are not in it, and for how long the oldest has not been.
+
+    All raise Unavailable while a partition is nobody's, or cannot be read.
+    """
+
+    async def summary(self, agent: str) -> dict[str, Any]:
+        """`statuses`: of each, how many runs, since when the oldest, how many of which age."""
+
+    async def attention(self, agent: str, limit: int) -> dict[str, Any]:
+        """`runs` that need a person, those that have waited longest first; `total` of them."""
+
+    async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
+        """`windows`: what each step came to in each of the last minutes, the present included."""
+
+    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+        """`run`: where it stands; None where it is not known."""
+
+
+class RunBrowser(RunReader, Protocol):
+    """The same for people who look at many runs, and at long ones."""
+
+    async def page(self, agent: str, query: RunQuery) -> RunPage:
+        """Most recently updated first. Raises Unavailable."""
+
+    async def activity(self, agent: str, now_ms: int, *, bucket_ms: int, buckets: int) -> Activity:
+        """What the agent has been doing up to now. Raises Unavailable."""
+
+    async def past(self, agent: str, run_id: str, *, before: int | None, limit: int) -> HistoryPage:
+        """The latest events of one run that stand before the offset `before`. A page can have
+        fewer than `limit` although there are more: looking for them has a limit, too.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+
+    async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
+        """The latest event of the effect's delivery, which was asked for at that time; None: it has
+        not begun, or its history has expired. Raises Unavailable."""
 
 
 class Readiness(Protocol):

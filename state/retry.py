@@ -34,22 +34,27 @@ class Retry:
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
             raise ConfigError(
+                "SF1112",
                 "Retry: attempts must be a whole number from 1 (1 = no second attempt); "
-                f"got {self.attempts!r}"
+                f"got {self.attempts!r}",
             )
         for name in ("initial_s", "max_s", "multiplier", "jitter"):
             value: float = getattr(self, name)
             if type(value) not in (int, float) or not math.isfinite(value):
-                raise ConfigError(f"Retry: {name} must be a finite number; got {value!r}")
+                raise ConfigError("SF1112", f"Retry: {name} must be a finite number; got {value!r}")
         if self.initial_s <= 0:
-            raise ConfigError(f"Retry: initial_s must be above 0 seconds; got {self.initial_s}")
+            raise ConfigError(
+                "SF1112", f"Retry: initial_s must be above 0 seconds; got {self.initial_s}"
+            )
         if self.max_s < self.initial_s:
             raise ConfigError(
-                f"Retry: max_s must be at least initial_s ({self.initial_s}); got {self.max_s}"
+                "SF1112",
+                f"Retry: max_s must be at least initial_s ({self.initial_s}); got {self.max_s}",
             )
         if self.multiplier < 1:
             raise ConfigError(
-                f"Retry: multiplier must be 1 or more (1 = equal waits); got {self.multiplier}"
+                "SF1112",
+                f"Retry: multiplier must be 1 or more (1 = equal waits); got {self.multiplier}",
             )
         for name in ("on", "give_up_on"):
             kinds = getattr(self, name)
@@ -59,9 +64,11 @@ class Retry:
                     isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
                 )
             ):
-                raise ConfigError(f"Retry: {name} is a tuple of exception classes; got {kinds!r}")
+                raise ConfigError(
+                    "SF1112", f"Retry: {name} is a tuple of exception classes; got {kinds!r}"
+                )
         if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"Retry: jitter must be from 0 to 1; got {self.jitter}")
+            raise ConfigError("SF1112", f"Retry: jitter must be from 0 to 1; got {self.jitter}")
 
 
 def worth_retrying(policy: Retry, error: BaseException) -> bool:

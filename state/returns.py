@@ -64,13 +64,13 @@ def any_of(*names: str) -> Signals:
 def n_of(need: int, *names: str) -> Signals:
     """The first `need` signals of these names, each as often as it comes."""
     if need < 1:
-        raise ConfigError(f"n_of: wait for at least one signal; got {need!r}")
+        raise ConfigError("SF1119", f"n_of: wait for at least one signal; got {need!r}")
     return Signals(_unique(names), "count", need)
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names) or not all(names):
-        raise ConfigError(f"name signals, each once; got {names!r}")
+        raise ConfigError("SF1119", f"name signals, each once; got {names!r}")
     return names
 
 
@@ -81,12 +81,12 @@ class Wait:
     With one name the input of `then` is the payload of the signal, and a signal whose payload does
     not fit is refused; with all_of, any_of and n_of it is a list of Signal, in the order in which
     they came. Without `on_timeout` the run fails when the time is over; with it, that step goes on
-    and its input is `carry`.
+    and its input is `carry`. `timeout` is so long from now, or a time: an aware datetime.
     """
 
     signal: str | Signals
     then: StepFn
-    timeout: str | float | None = None
+    timeout: datetime | str | float | None = None
     on_timeout: StepFn | None = None
     #: third argument of `then`
     carry: Any = None

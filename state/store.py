@@ -101,6 +101,9 @@ class RunStore:
         except UndecodableError as error:
             self._break(run_id, str(error))
             return
+        if run.run_id != run_id:
+            self._break(run_id, f"its checkpoint is one of run {run.run_id}")
+            return
         if run_id not in self._with_bad_entries:
             self.broken.pop(run_id, None)
             self.put(run)
@@ -112,10 +115,16 @@ class RunStore:
         try:
             entry = decode_entry(value)
         except UndecodableError as error:
-            self._with_bad_entries.add(run_id)
-            self._break(run_id, f"entry {slot}: {error}")
+            self._break_entry(run_id, slot, str(error))
+            return
+        if (entry.run_id, entry.slot) != (run_id, slot):
+            self._break_entry(run_id, slot, f"one of run {entry.run_id}, {entry.slot}")
             return
         self.put_entry(entry)
+
+    def _break_entry(self, run_id: str, slot: str, reason: str) -> None:
+        self._with_bad_entries.add(run_id)
+        self._break(run_id, f"entry {slot}: {reason}")
 
     def _break(self, run_id: str, reason: str) -> None:
         self.live.pop(run_id, None)

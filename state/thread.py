@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.state.errors import BadArgument
 from surefoot.state.model import PlanItem
 
 _TEXT: TypeAdapter[str] = TypeAdapter(str)
@@ -85,7 +86,9 @@ class Plan:
 
     def _move(self, item_id: str, state: str) -> None:
         if item_id not in self._items:
-            raise ValueError(f"the plan has no item {item_id!r}; it has {sorted(self._items)}")
+            raise BadArgument(
+                "SF1206", f"the plan has no item {item_id!r}; it has {sorted(self._items)}"
+            )
         self._items[item_id] = replace(self._items[item_id], state=state)
 
     def changed(self) -> tuple[PlanItem, ...] | None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DAY_MS = 86_400_000
+MIB = 1_048_576
 
 #: the built-in agent that delivers effects
 OUTBOX = "outbox"
+
+#: name of the one table of an agent's views
+VIEWS_TABLE = "standing"
 
 #: key of the record in a state partition that says up to where its inputs have been applied
 APPLIED_KEY = b"@applied"
@@ -47,13 +51,47 @@ class AgentTopics:
     def group(self) -> str:
         return f"{self.app}.{self.agent}"
 
+    @property
+    def views(self) -> str:
+        """The views' Faust app: also its consumer group, and how its topics' names begin."""
+        return self._name("views")
+
+    @property
+    def views_changelog(self) -> str:
+        """Faust names it so."""
+        return f"{self.views}-{VIEWS_TABLE}-changelog"
+
     def transactional_id(self, partition: int) -> str:
         """A function of (app, agent, partition) and nothing else: this is the fence."""
         return f"{self.app}.{self.agent}.{partition}"
 
+    @property
+    def archive_group(self) -> str:
+        """The consumer group that archives the events. No pool is called so."""
+        return f"{self.app}.{self.agent}._archive"
+
+    def trigger_group(self, topic: str) -> str:
+        """The consumer group that starts this agent's runs from a topic. No pool is called so."""
+        return f"{self.app}.{self.agent}._triggers.{topic}"
+
+    def hook_group(self, subscription: str) -> str:
+        """The consumer group that makes webhooks of this agent's events, for one subscription. No
+        pool is called so."""
+        return f"{self.app}.{self.agent}._hooks.{subscription}"
+
+
+def fence_id(group: str, partition: int) -> str:
+    """Of the transactions of a group that reads somebody's topic, for one partition of it: a
+    function of these and of nothing else, so that it is the fence."""
+    return f"{group}.{partition}"
+
 
 def dead_topic(app: str) -> str:
     return f"{app}.dead"
+
+
+def deliveries_topic(app: str) -> str:
+    return f"{app}.deliveries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +125,15 @@ def agent_specs(app: str, agent: str, partitions: int, record_max_bytes: int) ->
     ]
 
 
+def views_spec(app: str, agent: str, partitions: int) -> TopicSpec:
+    """What an agent's views are restored from; of the partitions of its events."""
+    return TopicSpec(
+        name=AgentTopics(app, agent).views_changelog,
+        partitions=partitions,
+        config={"cleanup.policy": "compact"},
+    )
+
+
 def dead_spec(app: str, record_max_bytes: int) -> TopicSpec:
     """Shared by all agents. Takes any record of theirs plus the headers that say why it is here."""
     return TopicSpec(
@@ -96,6 +143,24 @@ def dead_spec(app: str, record_max_bytes: int) -> TopicSpec:
             "cleanup.policy": "delete",
             "retention.ms": str(30 * DAY_MS),
             "max.message.bytes": str(2 * record_max_bytes + 65_536),
+            "message.timestamp.type": "CreateTime",
+        },
+    )
+
+
+def deliveries_spec(app: str, partitions: int, record_max_bytes: int) -> TopicSpec:
+    """What came to the webhook sources of all agents: for a week, and so much at most (of each
+    partition), as anybody can send."""
+    return TopicSpec(
+        name=deliveries_topic(app),
+        partitions=partitions,
+        config={
+            "cleanup.policy": "delete",
+            "retention.ms": str(7 * DAY_MS),
+            "retention.bytes": str(64 * MIB),
+            # whole segments go at a time
+            "segment.bytes": str(16 * MIB),
+            "max.message.bytes": str(record_max_bytes),
             "message.timestamp.type": "CreateTime",
         },
     )

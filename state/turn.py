@@ -25,6 +25,9 @@ from surefoot.state.model import (
     Work,
 )
 
+#: no pool can have this name
+SCHEDULES = "schedules"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -44,6 +47,11 @@ class Rules:
 def pool_agent_name(agent: str, pool: str) -> str:
     """Name of the agent that runs the steps of a pool. No declared agent has a dot in its name."""
     return f"{agent}.{pool}"
+
+
+def schedules_agent_name(agent: str) -> str:
+    """Name of the agent that keeps its schedules."""
+    return pool_agent_name(agent, SCHEDULES)
 
 
 class Refused(Exception):

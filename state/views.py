@@ -7,7 +7,6 @@ in the summary.
 
 from __future__ import annotations
 
-import heapq
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +15,8 @@ from typing import Any
 
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.model import TERMINAL, Amount, Memory, Run, Status, Wait, jsonable
+from surefoot.state.catalogue import number_of
+from surefoot.state.model import TERMINAL, Amount, Memory, Run, Status, Wait, WaitKind, jsonable
 from surefoot.state.ports import In, RunView
 from surefoot.state.wire import decode_checkpoint, memory_of, split_key, wait_of
 
@@ -43,6 +43,8 @@ class RunSummary:
     epoch: int
     #: it has a parent that waits for it
     child: bool
+    #: kind of what it waits for, besides its time
+    waits: WaitKind | None
     #: where its checkpoint stands in the partition of the state topic
     offset: int
     #: why the checkpoint cannot be read; the other fields are then guesses for people
@@ -88,11 +90,6 @@ class RunIndex:
             self.runs[run_id] = run
             self.counts[run.version, run.status] += 1
 
-    def recent(self, status: Status | None, limit: int) -> list[RunSummary]:
-        """Most recently updated first."""
-        wanted = (run for run in self.runs.values() if status is None or run.status == status)
-        return heapq.nlargest(limit, wanted, key=lambda run: (run.updated_ms, run.run_id))
-
 
 def _summary(run: Run, offset: int) -> RunSummary:
     return RunSummary(
@@ -108,6 +105,7 @@ def _summary(run: Run, offset: int) -> RunSummary:
         failure=sys.intern(run.failure.code) if run.failure else None,
         epoch=run.epoch,
         child=run.parent is not None,
+        waits=run.wait.kind if run.wait is not None else None,
         offset=offset,
     )
 
@@ -126,6 +124,7 @@ def _broken(run_id: str, record: In, reason: str) -> RunSummary:
         failure="undecodable",
         epoch=0,
         child=False,
+        waits=None,
         offset=record.offset,
         broken=reason,
     )
@@ -197,15 +196,22 @@ def run_json(run: RunView) -> dict[str, Any]:
     """JSON values of one run. Integers are exact, also those beyond 2**53."""
     fields = {name: getattr(run, name) for name in RunView.__slots__}
     del fields["input_digest"]
+    if not run.archived:
+        del fields["archived"]
     return fields | {
         "payload": _parsed(run.payload),
         "result": _parsed(run.result),
-        "failure": dict(run.failure) if run.failure is not None else None,
+        "failure": _failure_json(run.failure),
         "wait": _wait_json(run.wait),
         "carry": _parsed(run.carry),
         "memory": _memory_json(run.memory),
         "parent": jsonable(run.parent) if run.parent is not None else None,
     }
+
+
+def _failure_json(failure: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """With its number, by which `surefoot explain` tells more."""
+    return None if failure is None else {"number": number_of(failure["code"]), **failure}
 
 
 #: what a list leaves out

@@ -69,9 +69,11 @@ def returned(turn: Turn, run: Run, event: Returned) -> Run:
         "of": before,
         "step": before.step,
         "effects": tuple(effect.run_id for effect in event.effects),
+        "children": sum(command.kind == "start" for command in event.commands),
         "started_ms": event.started_ms,
     }
     turn.records.extend(event.effects)
+    turn.records.extend(event.commands)
     for identity in event.read:
         if f"s:{identity}" in turn.entries:
             turn.forget(f"s:{identity}")
@@ -205,7 +207,7 @@ def _begin_wait(turn: Turn, run: Run, then: Await) -> Run:
         question=asked,
         by=then.by,
     )
-    due_ms = None if then.timeout_ms is None else turn.now_ms + then.timeout_ms
+    due_ms = then.until_ms if then.timeout_ms is None else turn.now_ms + then.timeout_ms
     status: Status = "paused" if run.status == "paused" else "waiting"
     return replace(run, status=status, step=then.then, payload=b"null", wait=wait, due_ms=due_ms)
 
@@ -365,8 +367,9 @@ def _budget_answer(turn: Turn, run: Run, event: Answer, told: dict[str, Any]) ->
 
 
 def timed_out(turn: Turn, run: Run, event: TimedOut) -> Run:
-    """The time of a sleep, or of a wait, is over."""
-    if run.due_ms != event.due_ms or turn.now_ms < event.due_ms:
+    """The time of a sleep, or of a wait, is over. It stays so if the clock is set back before this
+    is decided: nobody would say so again."""
+    if run.due_ms != event.due_ms:
         raise Refused("stale", "the run does not wait for that time")
     wait = run.wait
     if wait is None:

@@ -11,6 +11,9 @@ from surefoot.state.model import Branch, CommandRecord, Entries, Entry, Failure,
 #: longest run_id; longer ones of children are cut to a digest
 _RUN_ID_MAX = 256
 
+#: name of the signal that tells a run of the end of another one
+ENDED = "ended"
+
 #: (step, payload) -> why the step cannot take it
 Accepts = Callable[[str, bytes], str | None]
 
@@ -130,6 +133,18 @@ def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
         child = child_id(run.run_id, run.wait.fork, index)
         agent = run.wait.branches[index].agent
         yield CommandRecord(agent=agent, run_id=child, kind="cancel", id="parent")
+
+
+def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
+    """Tell a run that does not wait for this one that it is over."""
+    told = {
+        "number": parent.branch, "run_id": run.run_id,
+        "failure": failure.code if failure is not None else None,
+    }  # fmt: skip
+    return CommandRecord(
+        agent=parent.agent, run_id=parent.run_id, kind="signal", id=f"{ENDED}~{parent.branch}",
+        name=ENDED, payload=strict_json(told),
+    )  # fmt: skip
 
 
 def failed_branch(wait: Wait, entries: Entries) -> Failure | None:

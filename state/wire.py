@@ -13,6 +13,7 @@ from typing import Any
 from surefoot.schemas.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.agent import check_run_id
+from surefoot.state.event_headers import event_headers
 from surefoot.state.model import (
     Amount,
     Answer,
@@ -65,9 +66,17 @@ class Wire:
         return Out(self.topics.state, partition, run.run_id.encode(), value, headers)
 
     def out(
-        self, record: Record, run_id: str, partition: int, headers: Headers, now_ms: int
+        self,
+        record: Record,
+        run_id: str,
+        partition: int,
+        headers: Headers,
+        now_ms: int,
+        *,
+        number: int = -1,
+        traceparent: str | None = None,
     ) -> Out:
-        """One record of a decision on that run."""
+        """One record of a decision on that run; `number` and `traceparent` are for its events."""
         key = run_id.encode()
         match record:
             case TaskRecord():
@@ -76,7 +85,12 @@ class Wire:
             case EventRecord():
                 # of a run that is not known, only the log has the name
                 value = encode("Event", jsonable(record) | {"run_id": run_id})
-                return Out(self.topics.events, partition, key, value, headers)
+                told = event_headers(
+                    source=f"{self.app}/{self.topics.agent}", kind=record.type, run_id=run_id,
+                    at_ms=record.at_ms, value=value, headers=headers, number=number,
+                    traceparent=traceparent,
+                )  # fmt: skip
+                return Out(self.topics.events, partition, key, value, told)
             case Entry():
                 place = entry_key(record.run_id, record.slot)
                 value = encode("Entry", jsonable(record))
@@ -87,7 +101,7 @@ class Wire:
             case Effect():
                 return start_out(
                     self.app, self.partitions, record.agent, record.run_id, record.payload,
-                    sent_ms=now_ms, headers=headers,
+                    sent_ms=now_ms, headers=headers, traceparent=record.traceparent,
                 )  # fmt: skip
             case CommandRecord():
                 return command_out(
@@ -100,8 +114,8 @@ class Wire:
                     step=record.step,
                 )  # fmt: skip
                 failure = record.failure
-                told = dead_headers(failure.code, failure.message, record.attempts, record.run_id)
-                return Out(dead_topic(self.app), 0, key, value, (*headers, *told))
+                why = dead_headers(failure.code, failure.message, record.attempts, record.run_id)
+                return Out(dead_topic(self.app), 0, key, value, (*headers, *why))
 
     def applied(
         self,
@@ -246,9 +260,19 @@ def split_key(key: bytes) -> tuple[str, str | None]:
     return run_id, slot if bar else None
 
 
+#: what a run counts, and the number after which the next one would fit into no record
+_COUNTS = {
+    "seq": 2**63 - 1, "version": 2**31 - 1, "attempt": 2**31 - 1, "epoch": 2**31 - 1,
+    "emit": 2**31 - 1, "forks": 2**31 - 1,
+}  # fmt: skip
+
+
 def decode_checkpoint(value: bytes) -> Run:
-    """Raises UndecodableError."""
+    """Raises UndecodableError, also for counts that no run comes to."""
     fields = decode(value, "Checkpoint")[1]
+    for name, end in _COUNTS.items():
+        if not 0 <= fields[name] < end:
+            raise UndecodableError(f"Checkpoint.{name} is {fields[name]}")
     del fields["records"]
     fields["failure"] = _failure(fields["failure"])
     fields["reason"] = _failure(fields["reason"])

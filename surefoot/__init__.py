@@ -1,18 +1,24 @@
 """Agents on Kafka that never lose their footing."""
 
-from surefoot.state.agent import Agent, Budget, Ended, Resuming, Webhook
+from typing import TYPE_CHECKING, Any
+
+from surefoot.state.agent import Agent, Budget, Ended, Resuming
 from surefoot.state.context import Context
 from surefoot.state.errors import (
     CallFailed,
     ConfigError,
     FencedError,
     NotDone,
+    NotFound,
+    Refused,
     RetryableError,
+    RunFailed,
     StateError,
     SurefootError,
     TerminalError,
     Unavailable,
 )
+from surefoot.state.flow_control import Flow, Rate
 from surefoot.state.journal import Cost
 from surefoot.state.retry import Retry
 from surefoot.state.returns import (
@@ -31,7 +37,15 @@ from surefoot.state.returns import (
     any_of,
     n_of,
 )
+from surefoot.state.schedule import Tick
+from surefoot.state.sources import EventBridgeEvent, QueueMessage, S3Object, WatchedFile
 from surefoot.state.stream import Partial
+from surefoot.state.subscriptions import RunEvent
+from surefoot.state.triggers import Received
+from surefoot.state.webhook import Bearer, Hmac, Start, Webhook
+
+if TYPE_CHECKING:
+    from surefoot.client import Client
 
 __version__ = "0.1.0"
 
@@ -39,33 +53,58 @@ __all__ = [
     "Agent",
     "Approval",
     "Approve",
+    "Bearer",
     "BranchResult",
     "Budget",
     "Call",
     "CallFailed",
+    "Client",
     "ConfigError",
     "Context",
     "Cost",
     "Done",
     "Ended",
+    "EventBridgeEvent",
     "FencedError",
+    "Flow",
     "Fork",
     "Handoff",
+    "Hmac",
     "Next",
     "NotDone",
+    "NotFound",
     "Partial",
+    "QueueMessage",
+    "Rate",
+    "Received",
+    "Refused",
     "Resuming",
     "Retry",
     "RetryableError",
+    "RunEvent",
+    "RunFailed",
+    "S3Object",
     "Signal",
     "Sleep",
+    "Start",
     "StateError",
     "SurefootError",
     "TerminalError",
+    "Tick",
     "Unavailable",
     "Wait",
+    "WatchedFile",
     "Webhook",
     "all_of",
     "any_of",
     "n_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The client brings an HTTP client along, which nobody else should wait for."""
+    if name == "Client":
+        from surefoot.client import Client  # noqa: PLC0415
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError, Numbered, Unavailable
 
 EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 2, 69, 130
 
@@ -33,13 +33,18 @@ class _Front(TyperGroup):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            typer.echo(f"surefoot: {error}", err=True)
+            _tell(error)
             raise typer.Exit(EXIT_CONFIG) from None
         except Unavailable as error:
-            typer.echo(f"surefoot: {error}", err=True)
+            _tell(error)
             raise typer.Exit(EXIT_UNAVAILABLE) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _tell(error: Numbered) -> None:
+    typer.echo(f"surefoot: {error}", err=True)
+    typer.echo(f"surefoot: `surefoot explain {error.number}` tells more", err=True)
 
 
 def _typer(text: str, **options: Any) -> typer.Typer:
@@ -54,10 +59,20 @@ def _typer(text: str, **options: Any) -> typer.Typer:
 
 
 app = _typer("Agents on Kafka: every step of a run is one transaction.", cls=_Front, epilog=_EPILOG)
-topics = _typer("Create and check the topics.")
+topics = _typer("Create and check the topics, and show what is not done yet.")
 runs = _typer("List, show, start and steer runs.")
+blobs = _typer("Large payloads that are kept outside of the log.")
+webhooks = _typer("See what came to the webhook sources, and map it again.")
+hooks = _typer("Webhooks that go out: list the subscriptions, and try one.")
+schedules = _typer("List schedules and their next ticks, pause, resume, trigger, backfill.")
+schemas = _typer("Check and register Avro schemas.")
 app.add_typer(topics, name="topics")
+app.add_typer(schemas, name="schemas")
 app.add_typer(runs, name="runs")
+app.add_typer(schedules, name="schedules")
+app.add_typer(blobs, name="blobs")
+app.add_typer(webhooks, name="webhooks")
+app.add_typer(hooks, name="hooks")
 
 AgentFile = Annotated[
     Path, typer.Argument(metavar="AGENT.py", help="File that defines one agent or several.")
@@ -106,6 +121,34 @@ def worker(
 
 
 @app.command()
+def trigger(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) -> None:
+    """Start runs from the Kafka topics, queues and folders that an agent listens to, until SIGTERM.
+
+    Each event is one run, whatever dies in between; and each event of its own runs that a
+    subscription wants is one webhook. More processes share the topics' partitions.
+    """
+    from surefoot.commands import service  # noqa: PLC0415
+
+    raise typer.Exit(service.trigger(agent_file, processes, slot))
+
+
+@app.command()
+def archive(
+    agent_file: AgentFile,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when what is there is archived.")
+    ] = False,
+) -> None:
+    """Move an agent's events and finished runs to SUREFOOT_ARCHIVE, until SIGTERM.
+
+    As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
+    """
+    from surefoot.commands import archive as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.archive(agent_file, once=once))
+
+
+@app.command()
 def relay(processes: Processes = 1, slot: Slot = None) -> None:
     """Deliver the effects that all agents' steps have committed, until SIGTERM."""
     from surefoot.commands import service  # noqa: PLC0415
@@ -122,6 +165,29 @@ def gateway(agent_files: AgentFiles) -> None:
     from surefoot.commands import service  # noqa: PLC0415
 
     service.gateway(agent_files)
+
+
+@app.command()
+def views(agent_files: AgentFiles) -> None:
+    """Keep and serve views of all runs: by status and age, who is needed, rates and durations.
+
+    On Kafka a Faust app each agent: start several, and they share the work. Listens on
+    SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.
+    """
+    from surefoot.commands import service  # noqa: PLC0415
+
+    service.views(agent_files)
+
+
+@app.command()
+def top(agent_file: AgentFile, as_json: Json = False) -> None:
+    """Show what the agents do: runs by status, steps a second, the oldest waits, lag and workers.
+
+    Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
+    """
+    from surefoot.commands import top as commands  # noqa: PLC0415
+
+    commands.top(agent_file, as_json=as_json)
 
 
 @app.command()
@@ -149,6 +215,32 @@ def topics_verify(agent_files: AgentFiles) -> None:
     from surefoot.commands import service  # noqa: PLC0415
 
     service.topics_verify(agent_files)
+
+
+@topics.command("lag")
+def topics_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
+    """Show what is not done yet, by partition, and which worker has it. Markers do not count."""
+    from surefoot.commands import lag as commands  # noqa: PLC0415
+
+    commands.show_lag(agent_files, as_json=as_json)
+
+
+@blobs.command("gc")
+def blobs_gc(
+    keep_days: Annotated[
+        int, typer.Option(min=2, max=10_000, help="Younger ones are left alone.")
+    ] = 7,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many, and delete nothing.")
+    ] = False,
+) -> None:
+    """Delete the payloads in SUREFOOT_BLOBS that no record of this app needs any more.
+
+    Reads all of the app's records. Safe while everything runs, and to repeat.
+    """
+    from surefoot.commands import blobs as commands  # noqa: PLC0415
+
+    commands.gc(keep_days, dry_run=dry_run)
 
 
 @runs.command("list")
@@ -183,6 +275,7 @@ def runs_start(
     run_id: Annotated[
         str | None, typer.Option(help="Name of the run; the same name is the same run.")
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until it is over.")] = False,
 ) -> None:
     """Start a run and print its id, once Kafka has it.
 
@@ -190,7 +283,20 @@ def runs_start(
     """
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
-    commands.start_run(agent, payload, run_id)
+    named = commands.start_run(agent, payload, run_id)
+    if watch:
+        runs_watch(agent, named)
+
+
+@runs.command("watch")
+def runs_watch(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
+    """Show what a run does until it is over. Exit status 1 when it failed or was cancelled.
+
+    Ctrl-C ends the watching, not the run.
+    """
+    from surefoot.commands import watch as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.watch_run(agent, run_id, as_json=as_json))
 
 
 @runs.command("count")
@@ -298,7 +404,7 @@ def runs_resolve(
     choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
     chosen = [choice for choice, given in choices.items() if given]
     if len(chosen) != 1:
-        raise ConfigError("say one of --happened JSON, --did-not and --give-up")
+        raise ConfigError("SF1007", "say one of --happened JSON, --did-not and --give-up")
     said["choice"] = chosen[0]
     if happened is not None:
         said["result"] = from_json("--happened", happened)
@@ -364,6 +470,152 @@ def runs_fork(
     )
 
 
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
+
+
+@schedules.command("list")
+def schedules_list(agent: AgentName, as_json: Json = False) -> None:
+    """Show an agent's schedules: their state, last and next ticks, runs, and ticks skipped."""
+    from surefoot.commands import schedules as commands  # noqa: PLC0415
+
+    commands.list_schedules(agent, as_json=as_json)
+
+
+@schedules.command("next")
+def schedules_next(
+    agent: AgentName,
+    name: ScheduleName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)] = 5,
+    as_json: Json = False,
+) -> None:
+    """Show the next ticks of a schedule, in its time zone and in UTC.
+
+    Given the agent's file, as it declares them; nothing has to be running.
+    """
+    from surefoot.commands import schedules as commands  # noqa: PLC0415
+
+    commands.show_next(agent, name, count, as_json=as_json)
+
+
+_SCHEDULE_VERBS: dict[Literal["pause", "resume"], str] = {
+    "pause": "Pause a schedule: its ticks pass, and what waits for its turn is dropped.",
+    "resume": "Let a paused schedule tick again, from now on; try again one that has failed.",
+}
+
+
+def _schedule_verb(verb: Literal["pause", "resume"], told: str) -> None:
+    @schedules.command(verb, help=told)
+    def tell(
+        agent: AgentName,
+        name: ScheduleName,
+        command_id: CommandId = None,
+        by: By = None,
+        wait_s: Wait = 10.0,
+        as_json: Json = False,
+    ) -> None:
+        from surefoot.commands import schedules as commands  # noqa: PLC0415
+
+        asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+        raise typer.Exit(commands.tell(verb, agent, name, asked))
+
+
+for _schedule, _schedule_told in _SCHEDULE_VERBS.items():
+    _schedule_verb(_schedule, _schedule_told)
+
+
+@schedules.command("trigger")
+def schedules_trigger(
+    agent: AgentName,
+    name: ScheduleName,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start a run of a schedule now, also of a paused one; behind what is under way."""
+    from surefoot.commands import schedules as commands  # noqa: PLC0415
+
+    asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(commands.trigger(agent, name, asked))
+
+
+@schedules.command("backfill")
+def schedules_backfill(
+    agent: AgentName,
+    name: ScheduleName,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="Included.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Excluded.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Name the runs, and write nothing.")
+    ] = False,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start the runs of a past interval's ticks. A tick that has had its run has no other."""
+    from surefoot.commands import schedules as commands  # noqa: PLC0415
+
+    asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(commands.backfill(agent, name, start, end, asked, dry_run=dry_run))
+
+
+DeliveryId = Annotated[
+    str, typer.Argument(metavar="ID", help="Of the record, or the sender's own; then the latest.")
+]
+
+
+@webhooks.command("deliveries")
+def webhooks_deliveries(
+    source: Annotated[str | None, typer.Option(help="Only deliveries to this source.")] = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only those that were refused.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show what came, the newest first: verified or why not, and which runs it became."""
+    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+
+    commands.list_deliveries(source, limit, refused=refused, as_json=as_json)
+
+
+@webhooks.command("show")
+def webhooks_show(id_: DeliveryId, as_json: Json = False) -> None:
+    """Show all that is kept of one delivery. Exit status 1 when there is none."""
+    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+
+    raise typer.Exit(0 if commands.show_delivery(id_, as_json=as_json) else 1)
+
+
+@webhooks.command("redeliver")
+def webhooks_redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -> None:
+    """Map a delivery again, with these files, and start the runs of it that are not there."""
+    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.redeliver(id_, agent_files, as_json=as_json))
+
+
+@hooks.command("list")
+def hooks_list(agent_files: AgentFiles, as_json: Json = False) -> None:
+    """List what the agents subscribe to, and whether there is a secret for it here."""
+    from surefoot.commands import hooks as commands  # noqa: PLC0415
+
+    commands.list_subscriptions(agent_files, as_json=as_json)
+
+
+@hooks.command("test")
+def hooks_test(agent_file: AgentFile, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Send one signed `surefoot.test` event to a subscription's URL, once, and show the status.
+
+    As the relay would from here: with the secret that is set here, and only where
+    SUREFOOT_OUT_ALLOW lets it go. Exit status 1 when it was not taken.
+    """
+    from surefoot.commands import hooks as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.try_subscription(agent_file, name))
+
+
 @app.command()
 def replay(
     agent: AgentName,
@@ -410,6 +662,60 @@ def replay(
     )  # fmt: skip
 
 
+SchemaFiles = Annotated[
+    list[Path] | None, typer.Argument(metavar="[SCHEMA.avsc...]", help="Of your own events.")
+]
+Subject = Annotated[
+    str | None,
+    typer.Option(help="In the registry; by default what the file is called, without .avsc."),
+]
+
+
+@schemas.command("check")
+def schemas_check(
+    files: SchemaFiles = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Released versions: files of the same names."),
+    ] = None,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Ask the registry of SUREFOOT_REGISTRY_URL.")
+    ] = False,
+    subject: Subject = None,
+) -> None:
+    """Check that old readers and new ones can read each other's records.
+
+    Without a file: Surefoot's own schemas against every released version. Exit status 1 when they
+    cannot; 2 for what is no schema; 69 when the registry cannot be reached.
+    """
+    from surefoot.commands import schemas as commands  # noqa: PLC0415
+
+    if not files:
+        raise typer.Exit(commands.check_own())
+    raise typer.Exit(commands.check(files, against, registry=registry, subject=subject))
+
+
+@schemas.command("register")
+def schemas_register(files: SchemaFiles = None, subject: Subject = None) -> None:
+    """Register schemas with the registry of SUREFOOT_REGISTRY_URL, and print subject and id.
+
+    Registering one again changes nothing. Exit status 1 when the registry refuses one.
+    """
+    from surefoot.commands import schemas as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.register(files or [], subject))
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the agent and its folder.")],
+) -> None:
+    """Write a folder with a first agent, its tests and a compose file."""
+    from surefoot.commands import new as commands  # noqa: PLC0415
+
+    commands.new(name)
+
+
 @app.command()
 def dev(
     agent_file: AgentFile,
@@ -418,8 +724,9 @@ def dev(
 ) -> None:
     """Run everything for one agent: a broker, its topics, gateway, worker and relay.
 
-    Shows what its runs do. Ctrl-C stops it all; a broker that was started here goes with its data.
-    Where none can be had, or SUREFOOT_LOG says so, everything is one process on the embedded log.
+    Shows what its runs do, and starts anew when AGENT.py, or Python beside it, is changed. Ctrl-C
+    stops it all; a broker that was started here goes with its data. Where none can be had, or
+    SUREFOOT_LOG says so, everything is one process on the embedded log.
     """
     from surefoot.infra.dev import run_dev  # noqa: PLC0415
 
@@ -454,6 +761,18 @@ def broker() -> None:
     from surefoot.infra.dev import run_broker  # noqa: PLC0415
 
     run_broker()
+
+
+@app.command("explain")
+def explain_error(
+    number: Annotated[
+        str | None, typer.Argument(metavar="[SF1203]", help="A number, or a failure's code.")
+    ] = None,
+) -> None:
+    """Tell what an error means and what mends it, offline. Without a number: list them all."""
+    from surefoot.commands.explain import explain  # noqa: PLC0415
+
+    explain(number)
 
 
 @app.command()

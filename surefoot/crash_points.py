@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 from surefoot.infra.simulated import Moment
 from surefoot.simulation import Answering, Given, Simulation, SimulationError
+from surefoot.state.errors import Numbered
 
 _MOMENTS: tuple[Moment, Moment] = ("before", "after")
 
 Scenario = Callable[[Simulation], object]
 
 
-class CrashFound(AssertionError):
+class CrashFound(Numbered, AssertionError):
     """A crash makes a difference; the message says where, and which."""
 
 
@@ -92,10 +93,10 @@ def check_crashes(
         try:
             ended = tried(kill)
         except SimulationError as error:
-            raise CrashFound(f"{_where(kill, plain)}: {error}") from error
+            raise CrashFound("SF7004", f"{_where(kill, plain)}: {error}") from error
         differences = [*ended.repeated, *_differences(plain, ended)]
         if differences:
-            raise CrashFound(f"{_where(kill, plain)}: {'; '.join(differences[:5])}")
+            raise CrashFound("SF7004", f"{_where(kill, plain)}: {'; '.join(differences[:5])}")
     return CrashReport(commits=plain.commits, kills=len(kills))
 
 
@@ -208,10 +209,11 @@ def _same_twice(first: _End, second: _End) -> None:
         one, other = next((a, b) for a, b in pairs if a != b)
         differences = [f"it committed {other} instead of {one}"]
     raise CrashFound(
+        "SF7003",
         "without any crash, the agent does not do the same thing twice: the second time "
         f"{'; '.join(differences[:3])}. A step may take time, chance, ids and what it reads from "
         "outside only from ctx.call, so that a repeated step is given the same again; and fakes "
-        "of the world have to be made new by `setup`"
+        "of the world have to be made new by `setup`",
     )
 
 

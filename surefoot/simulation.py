@@ -19,18 +19,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
 
 import structlog
+from pydantic import TypeAdapter
 
 from surefoot.consumers.relay import KEY_HEADER, outbox_agent
+from surefoot.consumers.schedules import schedules_agent
 from surefoot.infra.simulated import Point, Process, World
 from surefoot.infra.virtual import VirtualClock
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
-from surefoot.state.agent import Agent, check_run_id, duration_s
-from surefoot.state.errors import ConfigError, SurefootError
+from surefoot.state.agent import Agent
+from surefoot.state.durations import duration_s
+from surefoot.state.errors import ConfigError, Numbered, Refused
 from surefoot.state.model import Run
 from surefoot.state.partitioner import affinity
 from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.schedule import ASK, Spec
 from surefoot.state.store import RunStore
+from surefoot.state.turn import schedules_agent_name
 from surefoot.state.wire import command_out
 
 #: an agent, or a function that makes one (or several) anew for every process
@@ -47,16 +52,8 @@ _WITHIN = "1000d"
 _OPEN: dict[Simulation, None] = {}
 
 
-class SimulationError(SurefootError):
+class SimulationError(Numbered):
     """The simulation cannot go on; the message says what it waits for."""
-
-
-class Refused(SurefootError):
-    """A command moved nothing. `code` is a stable word (docs/design.md)."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +157,13 @@ class Simulation:
         on_attention: Callable[[Simulation, SimulatedRun], object] | None = None,
     ) -> None:
         if not agents:
-            raise ConfigError("Simulation: give it an agent")
+            raise ConfigError("SF7001", "Simulation: give it an agent")
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ConfigError(
+                "SF7001",
                 "a Simulation runs an event loop of its own: use it in a plain `def` test, not in "
-                "`async def`"
+                "`async def`",
             )
         clock = VirtualClock(start_ms=round(start.timestamp() * 1000), seed=seed)
         self._given = agents
@@ -234,11 +232,36 @@ class Simulation:
         """Start a run (of the agent given first, unless another is named), and do only what takes
         no time."""
         which = self._agent(agent)
-        run_id = check_run_id(run_id or f"run-{len(self._started) + 1}")
         data = dump(which.start_step.adapter, payload)
+        made = f"run-{len(self._started) + 1}"
+        run_id = which.name_run(run_id or made, data, given=run_id is not None)
         self._started.append((which.name, run_id))
         self._send(run_id, "start", payload=data)
         return self._now()
+
+    def schedule(self, name: str, *, agent: str | None = None) -> SimulatedRun:
+        """Begin a schedule, as its first deployment does; its ticks come as you `advance`."""
+        which = self._agent(agent)
+        if name not in which.schedules:
+            raise ConfigError("SF1027", f"agent {which.name!r} has no schedule {name!r}")
+        keeper = schedules_agent_name(which.name)
+        spec = dump(TypeAdapter(Spec), which.schedules[name].spec)
+        self._started.append((keeper, name))
+        self._send(name, "start", agent=keeper, payload=spec)
+        self._drive(_MOMENT_S, strict=False)
+        return self.look(name, agent=keeper)
+
+    def tell_schedule(self, name: str, *, agent: str | None = None, **ask: Any) -> SimulatedRun:
+        """Say something to a schedule: `do="pause"`, `"resume"`, `"trigger"` with an `id`, or
+        `"backfill"` with `from_ms` and `to_ms`."""
+        keeper = schedules_agent_name(self._agent(agent).name)
+        self._commands += 1
+        self._send(
+            name, "signal", agent=keeper, id=f"test-{self._commands}", name=ASK,
+            payload=strict_json(ask),
+        )  # fmt: skip
+        self._drive(_MOMENT_S, strict=False)
+        return self.look(name, agent=keeper)
 
     def settle(self, *, within: str | float = _WITHIN) -> SimulatedRun:
         """Go on until everything is over, or waits for something that is not there."""
@@ -276,7 +299,7 @@ class Simulation:
                 continue
             if ending == "settled" or not strict:
                 return
-            raise SimulationError(self._stuck(process, within_s))
+            raise SimulationError("SF7002", self._stuck(process, within_s))
 
     def _went_on(self, process: Process) -> bool:
         """Whether the process was killed, and another one has taken its place."""
@@ -314,7 +337,7 @@ class Simulation:
 
     def _alive(self) -> Process:
         if self._process is None:
-            raise SimulationError("the simulation is closed")
+            raise SimulationError("SF7002", "the simulation is closed")
         return self._process
 
     def _begin_process(self) -> None:
@@ -325,10 +348,11 @@ class Simulation:
         self._agents = {agent.name: agent for agent in agents}
         pools = [agent.pool(name) for agent in agents for name in agent.pools]
         pools = [pool for pool in pools if pool.name not in self._agents]
+        clocks = [schedules_agent(a, self._world.clock) for a in agents if a.schedules]
         outbox = outbox_agent(self._outside, self._world.clock)
         if self._process is not None:
             self._graves.append(self._process)
-        self._process = Process(self._world, [*agents, *pools, outbox])
+        self._process = Process(self._world, [*agents, *pools, *clocks, outbox])
 
     def crash(self, *agents: Given) -> SimulatedRun:
         """Kill the process in the middle of whatever it does; another one takes over: with other
@@ -374,7 +398,7 @@ class Simulation:
         """Answer the question that the run asks, or an older one, and settle."""
         asked = question or self.look(run_id).question
         if asked is None:
-            raise SimulationError("the run asks nothing: there is no question to answer")
+            raise SimulationError("SF7002", "the run asks nothing: there is no question to answer")
         data = strict_json({"approved": approved, "note": note})
         return self._command(run_id, "approve", name=asked, payload=data, by=by)
 
@@ -472,7 +496,7 @@ class Simulation:
     def _which(self, run_id: str | None, agent: str | None = None) -> tuple[str, str]:
         if run_id is None:
             if not self._started:
-                raise SimulationError("no run has been started")
+                raise SimulationError("SF7002", "no run has been started")
             return self._started[-1]
         if agent is not None:
             return agent, run_id
@@ -491,7 +515,8 @@ class Simulation:
             return self._agents[name]
         except KeyError:
             raise ConfigError(
-                f"agent {name!r} is not part of the simulation; give it to Simulation(...)"
+                "SF7001",
+                f"agent {name!r} is not part of the simulation; give it to Simulation(...)",
             ) from None
 
 

@@ -10,16 +10,19 @@ See docs/how-to/testing.md. With pytest, `surefoot_sim` and `crash_points` are t
 """
 
 from surefoot.crash_points import CrashFound, CrashReport, check_crashes
+from surefoot.event_testing import AskedFor, from_event
 from surefoot.simulation import (
     DeliveredEffect,
-    Refused,
     SimulatedRun,
     Simulation,
     SimulationError,
 )
+from surefoot.state.errors import Refused
 from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.triggers import Unusable
 
 __all__ = [
+    "AskedFor",
     "CrashFound",
     "CrashReport",
     "DeliveredEffect",
@@ -29,5 +32,7 @@ __all__ = [
     "SimulatedRun",
     "Simulation",
     "SimulationError",
+    "Unusable",
     "check_crashes",
+    "from_event",
 ]

@@ -49,6 +49,8 @@ class FakeEngine:
     notes: list[Journaled] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     lease_s: float = 1.0
+    #: how often an attempt has waited until it is alone
+    waits: int = 0
     #: raised by `record` before anything is kept: the worker dies there
     dies: BaseException | None = None
 
@@ -82,6 +84,9 @@ class FakeEngine:
 
     def lease_left_s(self) -> float:
         return self.lease_s
+
+    async def alone(self) -> None:
+        self.waits += 1
 
     def attempt(self, memory: Memory = NO_MEMORY, signals: Sequence[Entry] = ()) -> Context:
         """What the next attempt is given: whatever is recorded by now."""

@@ -12,8 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from surefoot.infra.broker import Broker, start_broker
+
+#: The same examples each time, however slow the machine. Others: `--hypothesis-profile=default`.
+settings.load_profile("ci")
+
+#: Where the tests' targets are; everything else is where a request may not go.
+os.environ.setdefault("SUREFOOT_OUT_ALLOW", "127.0.0.1")
 
 #: A convenience while developing: use this broker instead of starting one.
 _GIVEN = os.environ.get("SUREFOOT_TEST_BOOTSTRAP") or None
@@ -50,6 +57,12 @@ def app(request: pytest.FixtureRequest) -> str:
 def agent_name(app: str) -> str:
     """A name for an agent of this test alone."""
     return f"agent-{app.rpartition('-')[2]}"
+
+
+def pytest_collection_finish() -> None:
+    """What the modules hold is not looked through again by each test's collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 class _Reports(logging.Handler):

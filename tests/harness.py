@@ -25,15 +25,17 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import ConsumerRecord
+from confluent_kafka import TopicPartition as Place
 
 from surefoot import Context, Done, Next
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
+from surefoot.infra.blobs import open_claims
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.topics import Topics, names_of, specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import load
@@ -43,17 +45,33 @@ from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic
 from surefoot.state.wire import Wire, command_out, start_out
+from tests.checker.kafka import stable_offsets
 from tests.waiting import until, until_sync
 
-#: quick to notice a dead worker, and still in the order that settings ask for
+#: quick to notice a dead worker, patient with a machine that stands still for seconds, and in the
+#: order that settings ask for
 QUICK = {
     "heartbeat_interval_ms": 300,
-    "producer_request_timeout_ms": 2_000,
-    "transaction_timeout_ms": 4_000,
-    "session_timeout_ms": 6_000,
-    "rebalance_timeout_ms": 10_000,
+    "producer_request_timeout_ms": 4_000,
+    "transaction_timeout_ms": 8_000,
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 15_000,
     "drain_timeout_s": 10.0,
 }
+
+
+#: of a clock for which what is due in half an hour is due
+LATER_MS = 45 * 60_000
+
+
+class MovingClock(SystemClock):
+    """The wall clock, and what a test puts it forward by."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
 
 
 @dataclass(slots=True)
@@ -97,7 +115,7 @@ class Cluster:
     """One app prefix on the broker."""
 
     settings: Settings
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: MovingClock = field(default_factory=MovingClock)
     _running: list[Running] = field(default_factory=list)
     _producer: AIOKafkaProducer | None = None
 
@@ -106,7 +124,7 @@ class Cluster:
 
     async def create_topics(self, *agents: Agent) -> None:
         async with Topics(self.settings) as topics:
-            await topics.apply(specs_for([agent.name for agent in agents], self.settings))
+            await topics.apply(specs_for(names_of(agents), self.settings))
 
     async def work(
         self, agent: Agent, *, slot: int = 0, in_flight: int = 64, ready: bool = True, **limits: Any
@@ -117,7 +135,7 @@ class Cluster:
             topics=topics, partitions=self.settings.partitions, settings=self.settings,
             clock=self.clock, slot=slot,
         )  # fmt: skip
-        executor = Executor(self.clock)
+        executor = Executor(self.clock, open_claims(self.settings, self.clock))
         executor.start()
         worker = Worker(
             agent=agent,
@@ -320,6 +338,16 @@ class Cluster:
 
         await until(reached, what=f"{sorted(wanted)[:5]} to be {status}", **kw)
 
+    async def due_ms(self, agent: Agent | str, run_id: str) -> int:
+        """When the run, which fails, is or was to be tried again, in epoch ms."""
+
+        async def told() -> list[int]:
+            events = await self.events(agent, run_id)
+            return [event["due_ms"] for event in events if event["type"] == "step.retrying"]
+
+        (due_ms,) = await until(told, what=f"{run_id} to fail")
+        return due_ms
+
     async def effects(self) -> dict[str, HttpEffect]:
         """What committed steps have asked for, by idempotency key."""
         found: dict[str, HttpEffect] = {}
@@ -332,24 +360,17 @@ class Cluster:
         return await self.read(dead_topic(self.settings.app))
 
     async def committed(self, agent: Agent) -> dict[tuple[str, int], int]:
-        """Committed offsets of the agent's group, by (input, partition)."""
-        topics = self.topics(agent)
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.settings.bootstrap_servers,
-            group_id=topics.group,
-            enable_auto_commit=False,
-        )
-        await consumer.start()
-        try:
-            found = {}
-            for kind in ("commands", "tasks"):
-                for p in range(self.settings.partitions):
-                    offset = await consumer.committed(TopicPartition(getattr(topics, kind), p))
-                    if offset is not None:
-                        found[kind, p] = offset
-            return found
-        finally:
-            await consumer.stop()
+        """Committed offsets of the agent's group, by (input, partition).
+
+        Those of a commit that is being completed are waited for: it has returned before the group
+        has them, and aiokafka would be told the ones before.
+        """
+        topics, bootstrap = self.topics(agent), self.settings.bootstrap_servers
+        assert bootstrap is not None
+        kinds = {topics.commands: "commands", topics.tasks: "tasks"}
+        places = [Place(topic, p) for topic in kinds for p in range(self.settings.partitions)]
+        found = await asyncio.to_thread(stable_offsets, bootstrap, topics.group, places)
+        return {(kinds[at.topic], at.partition): at.offset for at in found if at.offset >= 0}
 
     async def check_history(self, agent: Agent | str, *others: Agent | str) -> None:
         """What must hold of any history: each step of each run once, in order, without a gap; no
@@ -433,12 +454,12 @@ class Watched:
 
         async def a_step(ctx: Context, payload: int) -> Next | Done:
             with self._watch(worker, ctx):
-                await until(lambda: self._free(worker, ctx), timeout_s=90.0, what="to be let go")
+                await until(lambda: self._free(worker, ctx), timeout_s=600, what="to be let go")
             return after(payload)
 
         def a_sync_step(ctx: Context, payload: int) -> Next | Done:
             with self._watch(worker, ctx):
-                until_sync(lambda: self._free(worker, ctx), timeout_s=90.0, what="to be let go")
+                until_sync(lambda: self._free(worker, ctx), timeout_s=600, what="to be let go")
             return after(payload)
 
         count: Any = a_sync_step if self._sync else a_step

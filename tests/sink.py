@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from surefoot.state.context import HttpEffect
+from tests import checker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Request:
 
     @property
     def key(self) -> str:
-        return self.headers["idempotency-key"]
+        return self.headers.get("webhook-id") or self.headers["idempotency-key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,17 @@ class Sink:
 
     def keys(self) -> list[str]:
         return [request.key for request in self.book]
+
+    def requests(self) -> list[checker.Request]:
+        """The book, for the checker."""
+        acted = {id(request) for request in self.acted.values()}
+        return [
+            checker.Request(
+                at_ms=0, key=request.key, method=request.method, url=self.url + request.path,
+                body=request.body, applied=id(request) in acted,
+            )
+            for request in self.book
+        ]  # fmt: skip
 
     def check(self, committed: Mapping[str, HttpEffect]) -> None:
         """Every committed effect was acted upon, and nothing was ever asked for but these, each

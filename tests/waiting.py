@@ -19,7 +19,7 @@ async def until(
 ) -> T: ...
 @overload
 async def until(condition: Callable[[], T], *, timeout_s: float = ..., what: str) -> T: ...
-async def until(condition: Callable[[], Any], *, timeout_s: float = 30.0, what: str) -> Any:
+async def until(condition: Callable[[], Any], *, timeout_s: float = 180.0, what: str) -> Any:
     """Return the first true value of `condition`, which may be sync or async.
 
     An AssertionError names `what` was awaited and the last value seen. A condition that raises
@@ -37,7 +37,7 @@ async def until(condition: Callable[[], Any], *, timeout_s: float = 30.0, what: 
         await asyncio.sleep(_POLL_S)
 
 
-def until_sync(condition: Callable[[], T], *, timeout_s: float = 30.0, what: str) -> T:
+def until_sync(condition: Callable[[], T], *, timeout_s: float = 180.0, what: str) -> T:
     """`until` for tests without an event loop, as those that watch subprocesses."""
     deadline = time.monotonic() + timeout_s
     while True:

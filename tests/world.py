@@ -158,7 +158,7 @@ class World:
                 run_id=run_id, version=run.version, status=run.status, seq=run.seq, step=run.step,
                 attempt=run.attempt, created_ms=run.created_ms, updated_ms=run.updated_ms,
                 due_ms=run.due_ms, failure=None, epoch=run.epoch, child=run.parent is not None,
-                offset=0,
+                waits=None, offset=0,
             )
             for run_id in run_ids
             if run_id in self.lives and (run := self.lives[run_id].maybe) is not None
@@ -177,7 +177,8 @@ class World:
         slots = self.life(run_id).entries
         found = [entry.value for n in range(count) if (entry := slots.get(f"m:{n}"))]
         if len(found) < count:
-            raise StateError(f"of {count} messages of {run_id} only {len(found)} are left")
+            told = f"of {count} messages of {run_id} only {len(found)} are left"
+            raise StateError("SF2007", told)
         return tuple(value or b"null" for value in found)
 
 
@@ -186,4 +187,4 @@ def copied(record: Out, offset: int) -> In:
     return In(record.topic, record.partition, offset, 1, record.key, record.value, record.headers)
 
 
-AWAY = Unavailable("secret-broker:9092 is away")
+AWAY = Unavailable("SF3002", "secret-broker:9092 is away")

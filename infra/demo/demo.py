@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -27,6 +28,7 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.broker_config import free_ports, say
 from surefoot.infra.clock import SystemClock
+from surefoot.infra.demo import crash
 from surefoot.infra.demo.auditor import OUTBOX, Report, audit
 from surefoot.infra.demo.deliveries import FORGED, Outcome, Sender, plan
 from surefoot.infra.demo.display import Display, print_report
@@ -36,6 +38,7 @@ from surefoot.infra.demo.tracker import Tracker, read_book
 from surefoot.infra.loader import load_agents
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.stack import (
+    OUT_ALLOW_HERE,
     Site,
     children,
     create_topics,
@@ -57,6 +60,7 @@ THINK_S = 0.25
 #: after the last delivery, how long until everything must have come to its end
 SETTLE_S = 120.0
 _POLL_S = 0.05
+_ANSWER_S = 0.2
 
 EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -94,8 +98,9 @@ def _suitable(agent_file: Path) -> str:
     fits = [t for a in agents for t in a.webhooks if t.source == "github"]
     if len(agents) != 1 or not fits:
         raise ConfigError(
+            "SF1008",
             f"{agent_file}: the demo needs a file of one agent that takes GitHub's issues events, "
-            'with @agent.webhook("github", event="issues"), as examples/triage.py does'
+            'with @agent.webhook("github", event="issues"), as examples/triage.py does',
         )
     return agents[0].name
 
@@ -120,6 +125,10 @@ class _Demo:
         self._site = site
         self._folder = folder
         self._kills = kills
+        #: kills that somebody asked for in the dashboard
+        self._asked = 0
+        #: kills a worker that works, while there are workers
+        self._crash: Callable[[], None] = lambda: None
         self._seed = seed
         self._secret = secrets.token_hex(32)
         self._clock = SystemClock()
@@ -143,10 +152,14 @@ class _Demo:
             "SUREFOOT_GATEWAY_HOST": self._settings.gateway_host,
             "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port),
             "SUREFOOT_WEBHOOK_GITHUB_SECRET": self._secret,
+            "SUREFOOT_OUT_ALLOW": OUT_ALLOW_HERE,
             "TRIAGE_THINK_S": str(THINK_S),
+            crash.VARIABLE: str(os.getpid()),
         }
         if self._settings.embedded_path is None:
-            return children(agent_file, processes=WORKERS, env=env, logs=self._folder)
+            return children(
+                agent_file, self._settings, processes=WORKERS, env=env, logs=self._folder
+            )
         return [one_child(agent_file, env=env, logs=self._folder)]
 
     @property
@@ -162,6 +175,8 @@ class _Demo:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        # after the gateway, which may be the one to die, has answered
+        loop.add_signal_handler(crash.SIGNAL, lambda: loop.call_later(_ANSWER_S, self._crash))
         began_s = self._clock.monotonic_s()
         app = self._settings.app
         self._display.say(f"{self._site.told}, topics {app}.*, seed {self._seed}")
@@ -216,7 +231,9 @@ class _Demo:
             for worker_log in logs.values():
                 await _until(worker_log.ready, SETTLE_S)
             names = ", ".join(child.name for child in self._children)
+            self._display.say(f"dashboard, with a button that crashes a worker: {url}/ui/now")
             self._display.say(f"ready: {names}; deliveries begin")
+            self._crash = partial(self._kill_one, supervisor, logs)
             async with self._display.shown():
                 sender = Sender(url, self._secret, self._outcome)
                 async with asyncio.TaskGroup() as group:
@@ -249,6 +266,16 @@ class _Demo:
         if self._outcome.sent < after or not worker_log.ready():
             return False
         return self._progress.under_way(worker_log.owned())
+
+    def _kill_one(self, supervisor: Supervisor, logs: Mapping[str, WorkerLog]) -> None:
+        """As somebody wants to see it now."""
+        working = [name for name in sorted(logs) if self._worth_it(0, logs[name])]
+        if working:
+            self._asked += 1
+            worker = self._random.choice(working)
+            self._kill(worker, supervisor, logs[worker])
+        else:
+            self._display.say("no worker has a run under way, so none is killed")
 
     def _kill(self, worker: str, supervisor: Supervisor, worker_log: WorkerLog) -> None:
         process = supervisor.running[worker]
@@ -313,6 +340,7 @@ class _Demo:
         """What keeps the exit status from being 0."""
         outcome, kills = self._outcome, self._progress.kills
         recovered = sum(kill.recovered_s is not None for kill in kills)
+        wanted = self._kills + self._asked
         twice = sum(delivery.again_s is not None for delivery in self._plan)
         claims = {
             f"the auditor has {len(report.findings)} findings": not report.findings,
@@ -327,8 +355,8 @@ class _Demo:
                 outcome.rejected == FORGED
             ),
             f"the gateway answered strangely: {outcome.strange[:5]}": not outcome.strange,
-            f"{len(kills)} of {self._kills} kills, {recovered} recoveries": (
-                recovered == len(kills) == self._kills
+            f"{len(kills)} of {wanted} kills, {recovered} recoveries": (
+                recovered == len(kills) == wanted
             ),
         }
         return [claim for claim, holds in claims.items() if not holds]

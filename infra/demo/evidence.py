@@ -24,7 +24,7 @@ async def read_topics(backend: Backend, specs: Sequence[TopicSpec]) -> dict[str,
             return {spec.name: await _read(backend, spec) for spec in specs}
     except TimeoutError:
         told = f"the topics could not be read to their ends within {READ_S:g} s"
-        raise Unavailable(told) from None
+        raise Unavailable("SF3007", told) from None
 
 
 async def _read(backend: Backend, spec: TopicSpec) -> list[Record]:

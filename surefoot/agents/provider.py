@@ -17,8 +17,9 @@ _ERROR = 400
 def missing(extra: str) -> ConfigError:
     """For an SDK that is not installed."""
     return ConfigError(
+        "SF1123",
         f"the {extra} package is not installed; install surefoot with it: "
-        f"pip install 'surefoot[{extra}]'"
+        f"pip install 'surefoot[{extra}]'",
     )
 
 

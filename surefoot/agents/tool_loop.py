@@ -154,9 +154,9 @@ def tool_loop(
     """
     kit = _Kit(tools)
     if max_turns < 1:
-        raise ConfigError(f"tool_loop: max_turns is a number from 1; got {max_turns!r}")
+        raise ConfigError("SF1121", f"tool_loop: max_turns is a number from 1; got {max_turns!r}")
     if idle is not None and not chat:
-        raise ConfigError("tool_loop: idle is how long a chat waits; it needs chat=True")
+        raise ConfigError("SF1121", "tool_loop: idle is how long a chat waits; it needs chat=True")
 
     @agent.step(start=start, retry=retry, timeout=think_timeout)
     async def think(ctx: Context, turn: str | Turn) -> Next:
@@ -340,7 +340,7 @@ class _Kit:
         for given in tools:
             made = given if isinstance(given, Tool) else tool(given)
             if made.name in self.tools:
-                raise ConfigError(f"tool_loop: there are two tools named {made.name!r}")
+                raise ConfigError("SF1122", f"tool_loop: there are two tools named {made.name!r}")
             self.tools[made.name] = made
         self.specs = [each.spec for each in self.tools.values()]
 

@@ -17,8 +17,9 @@ from pydantic_core import to_json
 
 from surefoot.agents.messages import ToolCall, clean
 from surefoot.schemas.payload import strict_json
-from surefoot.state.agent import Agent, duration_s
+from surefoot.state.agent import Agent
 from surefoot.state.context import Context
+from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 
 #: what all providers accept
@@ -235,9 +236,11 @@ def tool(
         hints, parameters = _signature(fn, where)
         in_step = bool(parameters) and hints[parameters[0].name] is Context
         if in_step and (once or probe is not None):
-            raise ConfigError(f"{where} is given the Context; call ctx.once in it instead")
+            raise ConfigError(
+                "SF1122", f"{where} is given the Context; call ctx.once in it instead"
+            )
         if probe is not None and not once:
-            raise ConfigError(f"{where}: a probe is of use only with once=True")
+            raise ConfigError("SF1122", f"{where}: a probe is of use only with once=True")
         told = description or inspect.getdoc(fn)
         schema, parse = _from_signature(parameters[in_step:], hints, where)
         return _checked(
@@ -277,13 +280,17 @@ def agent_tool(
 def _checked(made: Tool) -> Tool:
     where = f"tool {made.name!r}"
     if not _NAME.fullmatch(made.name):
-        raise ConfigError(f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -")
+        raise ConfigError(
+            "SF1122", f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -"
+        )
     if not made.description:
-        raise ConfigError(f"{where}: write a docstring; it is what the model is told of it")
+        raise ConfigError(
+            "SF1122", f"{where}: write a docstring; it is what the model is told of it"
+        )
     duration_s(made.expires)
     if made.chars_max < _CHARS_MIN:
         raise ConfigError(
-            f"{where}: chars_max is a number from {_CHARS_MIN}; got {made.chars_max!r}"
+            "SF1122", f"{where}: chars_max is a number from {_CHARS_MIN}; got {made.chars_max!r}"
         )
     return made
 
@@ -292,17 +299,21 @@ def _signature(
     fn: Callable[..., Any], where: str
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
     if not inspect.isroutine(fn):
-        raise ConfigError(f"{where} is no function; got {type(fn).__name__}")
+        raise ConfigError("SF1122", f"{where} is no function; got {type(fn).__name__}")
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
     except NameError as error:
-        raise ConfigError(f"{where}: {error}; declare its types at module level") from error
+        raise ConfigError(
+            "SF1122", f"{where}: {error}; declare its types at module level"
+        ) from error
     parameters = list(inspect.signature(fn).parameters.values())
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{where}: {parameter} cannot be told to a model; name each argument")
+            raise ConfigError(
+                "SF1122", f"{where}: {parameter} cannot be told to a model; name each argument"
+            )
         if parameter.name not in hints:
-            raise ConfigError(f"{where}: annotate {parameter.name!r} with its type")
+            raise ConfigError("SF1122", f"{where}: annotate {parameter.name!r} with its type")
     return hints, parameters
 
 
@@ -322,7 +333,9 @@ def _from_signature(
         model = create_model("arguments", __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise ConfigError(f"{where}: its arguments cannot be made of JSON ({error})") from error
+        raise ConfigError(
+            "SF1122", f"{where}: its arguments cannot be made of JSON ({error})"
+        ) from error
     names = [each.name for each in parameters]
 
     def parse(data: bytes) -> dict[str, Any]:

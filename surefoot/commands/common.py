@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from surefoot.infra.archive_reader import open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
@@ -33,7 +34,7 @@ def resolve(agent: str) -> tuple[str, Agent | None]:
     agents = load_agents([Path(agent)])
     if len(agents) > 1:
         names = ", ".join(each.name for each in agents)
-        raise ConfigError(f"{agent} defines several agents; name one of them: {names}")
+        raise ConfigError("SF1010", f"{agent} defines several agents; name one of them: {names}")
     return agents[0].name, agents[0]
 
 
@@ -64,7 +65,7 @@ async def reader_on(
         if run_ids is None
         else {partition_of(run_id, settings.partitions) for run_id in run_ids}
     )
-    reader = LogRunReader(settings, backend, [name], partitions)
+    reader = open_run_reader(settings, backend, [name], partitions)
     await reader.start()
     try:
         yield reader
@@ -80,11 +81,12 @@ async def require_agent(name: str, settings: Settings, backend: Backend) -> None
         found = await topics.describe([topic])
     if topic not in found:
         raise ConfigError(
+            "SF3004",
             f"there is no topic {topic} ({backend.name}): check the agent's name and SUREFOOT_APP, "
-            "or run `surefoot topics apply`"
+            "or run `surefoot topics apply`",
         )
     if wrong := check_partitions(topic, found[topic], settings.partitions):
-        raise ConfigError("\n".join(wrong))
+        raise ConfigError("SF3005", "\n".join(wrong))
 
 
 def from_json(option: str, text: str) -> Any:
@@ -92,7 +94,7 @@ def from_json(option: str, text: str) -> Any:
     try:
         return parse_json(text.encode("utf-8", "surrogateescape"))
     except BadPayload as error:
-        raise ConfigError(f"{option}: {error}") from None
+        raise ConfigError("SF1007", f"{option}: {error}") from None
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:

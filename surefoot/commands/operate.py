@@ -21,7 +21,8 @@ from surefoot.infra.stretch import LogStretch
 from surefoot.infra.terminal import printable
 from surefoot.producers.operations import Operator, Reply, Verb, command
 from surefoot.state.agent import check_run_id
-from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
+from surefoot.state.catalogue import numbered
+from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
 
 #: how long Kafka may take to acknowledge a command
 SEND_S = 10.0
@@ -84,9 +85,11 @@ def _question(agent: str, run_id: str) -> str | None:
         async with run_reader(name, [run_id]) as reader:
             run = await reader.latest(name, run_id)
             if run is None:
-                typer.echo(f"surefoot: agent {name!r} has no run {run_id!r}", err=True)
+                typer.echo(f"surefoot: SF4101: agent {name!r} has no run {run_id!r}", err=True)
             elif run.wait is None or run.wait.question is None:
-                typer.echo(f"surefoot: run {run_id} asks nothing; it is {run.status}", err=True)
+                typer.echo(
+                    f"surefoot: SF4111: run {run_id} asks nothing; it is {run.status}", err=True
+                )
             else:
                 return run.wait.question
             return None
@@ -141,15 +144,15 @@ def _given(said: Mapping[str, Any], command_id: str | None) -> dict[str, Any]:
 def _command(verb: Verb, given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     try:
         return command(verb, given)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    except BadArgument as error:
+        raise ConfigError(error.number, error.message) from None
 
 
 def _check(run_id: str) -> str:
     try:
         return check_run_id(run_id)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    except BadArgument as error:
+        raise ConfigError(error.number, error.message) from None
 
 
 def _asked(
@@ -174,9 +177,11 @@ def _asked(
     try:
         reply = asyncio.run(go())
     except Unavailable as error:
-        raise Unavailable(f"{error}; repeat it with {option} {chosen}") from error
+        raise Unavailable(
+            error.number, f"{error.message}; repeat it with {option} {chosen}"
+        ) from error
     except (RecordTooLarge, StateError) as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(error.number, error.message) from None
     if as_json:
         typer.echo(json.dumps(reply.json()))
     else:
@@ -196,7 +201,7 @@ async def operator(
     ):
         appender = backend.appender()
         stretch = LogStretch(settings, backend, name, appender)
-        commands = LogCommands(settings, appender, clock.now_ms)
+        commands = LogCommands(settings, appender, clock)
         try:
             one = Operator(
                 commands=commands, reader=reader, clock=clock, send_s=SEND_S, answer_s=wait_s
@@ -217,13 +222,16 @@ def exit_status(reply: Reply) -> int:
 def _tell(name: str, run_id: str, reply: Reply, option: str, wait_s: float) -> None:
     if reply.accepted is None:
         typer.echo(
-            f"surefoot: no answer in {wait_s:g} s; the command is on its way. Look with `surefoot "
-            f"runs show {name} {run_id}`, or repeat it with {option} {reply.id}",
+            f"surefoot: SF4151: no answer in {wait_s:g} s; the command is on its way. "
+            f"Look with `surefoot runs show {name} {run_id}`, or repeat it with "
+            f"{option} {reply.id}",
             err=True,
         )
         return
     if not reply.accepted:
-        typer.echo(f"surefoot: {reply.code}: {printable(reply.message or '')}", err=True)
+        typer.echo(
+            f"surefoot: {numbered(reply.code or '')}: {printable(reply.message or '')}", err=True
+        )
         return
     run = reply.run
     now = f"{run.run_id} is {run.status} at step {run.step!r} (seq {run.seq})" if run else run_id

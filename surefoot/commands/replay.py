@@ -17,6 +17,7 @@ from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console
 from surefoot.producers.operations import Reply
 from surefoot.producers.replay import Replay, Row, Touched, bounds
+from surefoot.state.catalogue import numbered
 from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.ports import InputKind
 
@@ -49,15 +50,15 @@ def replay(wanted: Wanted) -> int:
     stretch = bounds(wanted.start, wanted.end)
     settings = load_settings()
     if wanted.partition is None and stretch.unit == "offset" and settings.partitions > 1:
-        raise ConfigError("an offset is one of a partition; say which with --partition")
+        raise ConfigError("SF6001", "an offset is one of a partition; say which with --partition")
     if wanted.partition is not None and not 0 <= wanted.partition < settings.partitions:
-        raise ConfigError(f"--partition is 0 to {settings.partitions - 1}")
+        raise ConfigError("SF6001", f"--partition is 0 to {settings.partitions - 1}")
     if wanted.mode != "rerun" and (wanted.step is not None or wanted.effects != "suppress"):
-        raise ConfigError("--step and --effects re-emit are for --mode rerun")
+        raise ConfigError("SF6001", "--step and --effects re-emit are for --mode rerun")
     name, declared = resolve(wanted.agent)
     if declared is not None and wanted.step is not None and wanted.step not in declared.steps:
         raise ConfigError(
-            f"agent {name} has no step {wanted.step!r}; it has {list(declared.steps)}"
+            "SF6001", f"agent {name} has no step {wanted.step!r}; it has {list(declared.steps)}"
         )
     chosen = wanted.replay_id or SystemClock().unique()
     partitions = range(settings.partitions) if wanted.partition is None else [wanted.partition]
@@ -87,7 +88,7 @@ def replay(wanted: Wanted) -> int:
     try:
         return asyncio.run(go())
     except RecordTooLarge as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(error.number, error.message) from None
 
 
 async def _append(made: Replay, touched: Mapping[str, Touched], *, dry_run: bool) -> int:
@@ -107,7 +108,7 @@ def _tell(replay_id: str, rows: Sequence[Row], replies: Mapping[str, Reply]) -> 
     refused = {run_id: reply for run_id, reply in replies.items() if reply.accepted is False}
     silent = [run_id for run_id, reply in replies.items() if reply.accepted is None]
     for run_id, reply in refused.items():
-        typer.echo(f"surefoot: {run_id}: {reply.code}: {reply.message}", err=True)
+        typer.echo(f"surefoot: {run_id}: {numbered(reply.code or '')}: {reply.message}", err=True)
     for run_id in silent:
         typer.echo(f"surefoot: {run_id}: no answer; repeat with --id {replay_id}", err=True)
     typer.echo(

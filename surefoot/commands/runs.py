@@ -18,7 +18,8 @@ from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.agent import Agent, check_run_id
-from surefoot.state.errors import ConfigError, RecordTooLarge
+from surefoot.state.catalogue import numbered
+from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge
 from surefoot.state.explain import Explanation, clock_time, explain
 from surefoot.state.model import Status
 from surefoot.state.ports import RunView
@@ -49,7 +50,7 @@ def list_runs(agent: str, status: str | None, limit: int, *, as_json: bool) -> N
     rows = [
         (
             run.run_id, run.status, run.step, str(run.seq), str(run.attempt),
-            clock_time(run.updated_ms), run.failure["code"] if run.failure else "",
+            clock_time(run.updated_ms), numbered(run.failure["code"]) if run.failure else "",
         )
         for run in found
     ]  # fmt: skip
@@ -138,27 +139,32 @@ def list_versions(agent: str, run_id: str, *, as_json: bool) -> bool:
 
 
 def _no_run(name: str, run_id: str) -> bool:
-    typer.echo(f"surefoot: agent {name!r} has no run {printable(run_id)!r}", err=True)
+    typer.echo(f"surefoot: SF4101: agent {name!r} has no run {printable(run_id)!r}", err=True)
     return False
 
 
-def start_run(agent: str, payload: str, run_id: str | None) -> None:
-    """Raises ConfigError for a payload or a run_id that cannot be; Unavailable when Kafka does not
-    answer, and then the same run_id can be started again."""
+def start_run(agent: str, payload: str, run_id: str | None) -> str:
+    """Start a run; prints and returns its id.
+
+    Raises: ConfigError — a payload or a run_id that cannot be; Unavailable — Kafka does not answer,
+    and then the same run_id can be started again.
+    """
     logging.configure(level="CRITICAL")  # what matters is raised
     name, declared = resolve(agent)
     clock = SystemClock()
     try:
         named = check_run_id(clock.unique() if run_id is None else run_id)
         data = _payload(payload, declared)
-    except (BadPayload, Unserialisable, ValueError) as error:
-        raise ConfigError(str(error)) from None
+        if declared is not None:
+            named = declared.name_run(named, data, given=run_id is not None)
+    except (BadPayload, Unserialisable, BadArgument) as error:
+        raise ConfigError(error.number, error.message) from None
 
     async def start() -> None:
         settings = load_settings()
         async with open_backend(settings, clock) as backend:
             await require_agent(name, settings, backend)
-            commands = LogCommands(settings, backend.appender(), clock.now_ms)
+            commands = LogCommands(settings, backend.appender(), clock)
             try:
                 await commands.start(name, named, data, deadline_s=START_S)
             finally:
@@ -167,8 +173,9 @@ def start_run(agent: str, payload: str, run_id: str | None) -> None:
     try:
         asyncio.run(start())
     except RecordTooLarge as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(error.number, error.message) from None
     typer.echo(named)
+    return named
 
 
 def _payload(text: str, agent: Agent | None) -> bytes:
@@ -184,5 +191,5 @@ def _status(text: str | None) -> Status | None:
         if text == status:
             return status
     if text is not None:
-        raise ConfigError(f"--status is one of {', '.join(_STATUSES)}; got {text!r}")
+        raise ConfigError("SF1007", f"--status is one of {', '.join(_STATUSES)}; got {text!r}")
     return None

@@ -13,8 +13,10 @@ from surefoot.infra import logging
 from surefoot.infra.backends import open_backend, require_kafka
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.loader import load_agents, pool_agents
+from surefoot.infra.metrics import port_of_child
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.supervisor import Child, Supervisor
+from surefoot.infra.telemetry import start_telemetry
 from surefoot.infra.topics import Topics, names_of, specs_for
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
@@ -38,6 +40,7 @@ def worker(agent_file: Path, processes: int, slot: int | None, pool: str | None)
     if slot is not None:
         from surefoot.infra.worker_main import run_worker  # noqa: PLC0415
 
+        start_telemetry(settings)
         return run_worker(agents, settings, slot=slot)
     return asyncio.run(_supervise(args, names, processes, settings))
 
@@ -50,8 +53,23 @@ def relay(processes: int, slot: int | None) -> int:
     if slot is not None:
         from surefoot.infra.relay_main import run_relay  # noqa: PLC0415
 
+        start_telemetry(settings)
         return run_relay(settings, slot=slot)
     return asyncio.run(_supervise(["relay"], [], processes, settings))
+
+
+def trigger(agent_file: Path, processes: int, slot: int | None) -> int:
+    """Supervise trigger processes; with a slot, or on the embedded log, be one."""
+    from surefoot.infra.trigger_main import require_sources, run_trigger  # noqa: PLC0415
+
+    logging.configure()
+    agents, settings = load_agents([agent_file]), load_settings()
+    require_sources(agents)
+    if slot is not None or settings.embedded_path is not None:
+        start_telemetry(settings)
+        return run_trigger(agents, settings, slot=slot or 0)
+    args = ["trigger", str(agent_file)]
+    return asyncio.run(_supervise(args, names_of(agents), processes, settings))
 
 
 async def _supervise(
@@ -62,7 +80,11 @@ async def _supervise(
         await topics.verify(specs_for(agents, settings))
     supervisor = Supervisor(
         [
-            Child(name=f"{args[0]}-{slot}", args=[*args, "--slot", str(slot)])
+            Child(
+                name=f"{args[0]}-{slot}",
+                args=[*args, "--slot", str(slot)],
+                env=port_of_child(settings, slot),
+            )
             for slot in range(processes)
         ],
         grace_s=settings.drain_timeout_s + GRACE_S,
@@ -79,7 +101,16 @@ def gateway(agent_files: Sequence[Path]) -> None:
     logging.configure()
     settings = load_settings()
     require_kafka(settings, "gateway")
-    run_gateway(load_agents(agent_files), settings)
+    agents = load_agents(agent_files)
+    start_telemetry(settings)
+    run_gateway(agents, settings)
+
+
+def views(agent_files: Sequence[Path]) -> None:
+    from surefoot.infra.views_main import run_views  # noqa: PLC0415
+
+    logging.configure()
+    run_views([agent.name for agent in load_agents(agent_files)], load_settings())
 
 
 def serve(agent_files: Sequence[Path]) -> int:
@@ -87,7 +118,9 @@ def serve(agent_files: Sequence[Path]) -> int:
     from surefoot.infra.serve_main import run_serve  # noqa: PLC0415
 
     logging.configure()
-    return run_serve(load_agents(agent_files), load_settings())
+    agents, settings = load_agents(agent_files), load_settings()
+    start_telemetry(settings)
+    return run_serve(agents, settings)
 
 
 def topics_apply(agent_files: Sequence[Path]) -> None:

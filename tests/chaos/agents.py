@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from surefoot import Agent, Context, Done, Ended, Fork, Next, Sleep, Wait
+from surefoot import Agent, Context, Done, Ended, Flow, Fork, Next, Sleep, Wait
 from tests.waiting import until
 
 #: environment variables by which a test reaches into its child processes
@@ -25,6 +25,7 @@ gated = Agent("gated")
 slow = Agent("slow")
 survivor = Agent("survivor")
 undone = Agent("undone")
+queued = Agent("queued", flow=Flow(key=lambda job: job["key"], concurrency=1))
 
 
 def note(text: str) -> None:
@@ -45,6 +46,18 @@ async def count(ctx: Context, number: int) -> Next | Done:
     url = f"{os.environ[SINK]}/{ctx.run_id}/{ctx.seq}"
     ctx.outbox.http("POST", url, json={"run": ctx.run_id, "number": number, "pid": os.getpid()})
     return Next(count, number + 1) if number < 2 else Done(number)
+
+
+@queued.step
+async def wait_its_turn(ctx: Context, job: dict[str, int]) -> Next:
+    began(ctx)
+    return Next(have_it, job)
+
+
+@queued.step
+async def have_it(ctx: Context, job: dict[str, int]) -> Done:
+    began(ctx)
+    return Done(job["n"])
 
 
 @adder.step

@@ -239,7 +239,10 @@ def main() -> int:
         kafka_txn.commit_deadline_s = _a_minute
     if given.without:
         without(given.without)
-    chosen = [relay_agent() if name == "outbox" else getattr(agents, name) for name in given.agents]
+    chosen = [
+        relay_agent(settings) if name == "outbox" else getattr(agents, name)
+        for name in given.agents
+    ]
     return run_worker(chosen, settings, slot=given.slot)
 
 

@@ -54,7 +54,7 @@ class Life:
         for agent in self.agents:
             await self.says("worker_ready", agent=agent)
 
-    async def ended(self, timeout_s: float = 30.0) -> int:
+    async def ended(self, timeout_s: float = 90.0) -> int:
         """Wait for its end; the exit status, or -N for signal N."""
         await until(
             lambda: self.process.returncode is not None,

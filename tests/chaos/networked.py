@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import ONE_NODE, free_ports
@@ -33,6 +34,12 @@ class Networked:
     @property
     def direct(self) -> str:
         return self.broker.bootstrap
+
+    @property
+    def data(self) -> Path:
+        """The broker's data folder."""
+        assert self.broker.log_path is not None
+        return self.broker.log_path.parent / "data"
 
     def network(self) -> AbstractAsyncContextManager[Proxy]:
         """The proxy; without it nobody gets through the second door."""

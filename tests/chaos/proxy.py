@@ -44,6 +44,8 @@ class Api(IntEnum):
 
     PRODUCE = 0
     OFFSET_FETCH = 9
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25

@@ -138,7 +138,7 @@ async def test_no_run_is_lost_while_the_broker_is_away(
             start_broker, ways=("java",), folder=folder, properties=PROPERTIES
         )
         # The broker has just started, and its clients all come back at once.
-        await kafka.until_status(chain, before, "completed", timeout_s=90.0)
+        await kafka.until_status(chain, before, "completed", timeout_s=120)
         for run_id in after:
             await kafka.start(chain, run_id)
         await kafka.until_status(chain, after, "completed")

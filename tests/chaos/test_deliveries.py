@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from surefoot import Agent, Context, Done, Webhook
 from surefoot.infra.broker_config import free_ports
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.settings import Settings
 from surefoot.state.partitioner import partition_of
 from tests.harness import cluster
 from tests.integration.test_gateway_kafka import SECRET, delivery
+from tests.served import served
 from tests.waiting import until
-
-
-@asynccontextmanager
-async def gateway(agent: Agent, settings: Settings) -> AsyncIterator[str]:
-    stop = asyncio.Event()
-    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    backend = KafkaBackend(settings, SystemClock())
-    serving = asyncio.create_task(serve_gateway([agent], settings, backend, stop, url.set_result))
-    await until(lambda: serving.done() or url.done(), what="the gateway to listen")
-    try:
-        yield url.result()
-    finally:
-        stop.set()
-        await serving
 
 
 async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_one_run(
@@ -78,12 +59,12 @@ async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_o
     async with cluster(bootstrap, app, agent, gateway_port=port) as kafka:
         await kafka.work(agent)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            async with gateway(agent, kafka.settings):
+            async with served(agent, kafka.settings):
                 early = [asyncio.create_task(deliver(client)) for _ in range(25)]
                 await until(lambda: acknowledged, what="the first answers")
             late = [asyncio.create_task(deliver(client)) for _ in range(25)]
             await until(lambda: refused, what="deliveries that find nobody")
-            async with gateway(agent, kafka.settings):
+            async with served(agent, kafka.settings):
                 await asyncio.gather(*early, *late)
         run_id = "github-delivery-1347"
         await kafka.until_status(agent, run_id, "completed")

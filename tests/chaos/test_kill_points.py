@@ -95,7 +95,7 @@ async def test_killed_while_draining_and_after_it_has_left_the_group(
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, gated) as kafka,
+        cluster(bootstrap, app, gated, drain_timeout_s=90.0) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
@@ -142,16 +142,20 @@ async def test_a_dead_letter_is_there_once_however_often_its_commit_was_cut_off(
 async def test_a_count_is_exact_after_a_worker_was_killed_again_and_again(
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
-    runs = [f"add-{n}" for n in range(400)]
+    runs: list[str] = []
     async with (
         cluster(bootstrap, app, adder, partitions=4, in_flight=8) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
-        for run_id in runs:
-            await kafka.start(adder, run_id, b"1")
         for n in range(4):
+            # Nobody lives now: of these each is begun by the next one, however fast it is.
+            new = [f"add-{len(runs) + m}" for m in range(100)]
+            for run_id in new:
+                await kafka.start(adder, run_id, b"1")
+            runs += new
+            begun = len(children.began("adder"))
             life = await children.begin("adder")
-            await children.until_began("adder", len(children.began("adder")) + 40 + 7 * n)
+            await children.until_began("adder", begun + 40 + 7 * n)
             life.process.kill()
             assert await life.ended() == -signal.SIGKILL
         await children.begin("adder")

@@ -17,8 +17,8 @@ SHORT = {
     "heartbeat_interval_ms": 200,
     "producer_request_timeout_ms": 500,
     "transaction_timeout_ms": 1_000,
-    "session_timeout_ms": 1_500,
-    "rebalance_timeout_ms": 3_000,
+    "session_timeout_ms": 3_000,
+    "rebalance_timeout_ms": 5_000,
 }
 
 

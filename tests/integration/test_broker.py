@@ -21,7 +21,6 @@ from surefoot.state.errors import ConfigError
 from tests.waiting import until_sync
 
 #: several brokers one after the other, on a machine that may be busy
-pytestmark = pytest.mark.timeout(300)
 
 needs_java = pytest.mark.skipif(
     shutil.which("java") is None, reason="Java is not installed; the suite's broker is in Docker"
@@ -38,7 +37,8 @@ async def create_topic(bootstrap: str, name: str) -> None:
 
 
 async def committed_values(bootstrap: str, topic: str) -> list[bytes]:
-    """All values of partition 0 that a read_committed consumer sees, up to its end."""
+    """All values of partition 0 that a read_committed consumer sees, up to its end. A transaction
+    that is being completed is waited for."""
     partition = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False
@@ -47,12 +47,13 @@ async def committed_values(bootstrap: str, topic: str) -> list[bytes]:
     try:
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
-        end = (await consumer.end_offsets([partition]))[partition]
         values: list[bytes] = []
-        while await consumer.position(partition) < end:
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
+        while True:
+            for records in (await consumer.getmany(timeout_ms=100)).values():
                 values += [record.value for record in records]
-        return values
+            end = consumer.highwater(partition)  # known after the first fetch
+            if end is not None and await consumer.position(partition) >= end:
+                return values
     finally:
         await consumer.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,12 +41,21 @@ def gate() -> Gate:
 
 @asynccontextmanager
 async def killed_once(
-    kafka: Cluster, agent: Agent, gate: Gate, run_id: str = "r"
+    kafka: Cluster,
+    agent: Agent,
+    gate: Gate,
+    *run_ids: str,
+    ripe: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncIterator[Running]:
-    """A worker is gone while the run's step is held; another one has taken over inside of this."""
+    """A worker is gone while a step of each of the runs (of `r`) is held, and `ripe`; another one
+    has taken over inside of this."""
     first = await kafka.work(agent)
-    await kafka.start(agent, run_id)
-    await until(lambda: gate.calls["held"] == 1, what="the step to be held")
+    runs = run_ids or ("r",)
+    for run_id in runs:
+        await kafka.start(agent, run_id)
+    await until(lambda: gate.calls["held"] == len(runs), what="the steps to be held")
+    if ripe is not None:
+        await until(ripe, what="it to be ripe")
     await first.vanish()
     gate.open.set()
     yield await kafka.work(agent)
@@ -153,67 +162,72 @@ async def test_a_call_whose_arguments_have_changed_since_parks_the_run(
         assert gate.calls["old prompt"] == 1
 
 
-@pytest.mark.parametrize("told", ["it happened", "it did not"])
 async def test_a_probe_decides_what_became_of_an_action_that_was_cut_off(
-    bootstrap: str, app: str, agent_name: str, gate: Gate, told: str
+    bootstrap: str, app: str, agent_name: str, gate: Gate
 ) -> None:
     agent = Agent(agent_name)
+    expected = {"happened": (b'"charged before"', 1), "did-not": (b'"charged now"', 2)}
 
-    async def charge(amount: int) -> str:
-        gate.calls["charge"] += 1
+    async def charge(run_id: str) -> str:
+        gate.calls[f"charge {run_id}"] += 1
         await gate.hold()
         return "charged now"
 
-    async def probe(amount: int) -> str | None:
-        gate.calls["probe"] += 1
-        return "charged before" if told == "it happened" else None
+    async def probe(run_id: str) -> str | None:
+        gate.calls[f"probe {run_id}"] += 1
+        return "charged before" if run_id == "happened" else None
 
     @agent.step
     async def pay(ctx: Context, payload: int) -> Done:
-        return Done(await ctx.once("charge", charge, 5, probe=probe))
+        return Done(await ctx.once("charge", charge, ctx.run_id, probe=probe))
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
-        await kafka.until_status(agent, "r", "completed")
-        checkpoint = await kafka.checkpoint(agent, "r")
-        assert checkpoint is not None
-        expected = {"it happened": (b'"charged before"', 1), "it did not": (b'"charged now"', 2)}
-        assert (checkpoint["result"], gate.calls["charge"]) == expected[told]
-        assert gate.calls["probe"] == 1
+    async with (
+        cluster(bootstrap, app, agent) as kafka,
+        killed_once(kafka, agent, gate, *expected),
+    ):
+        await kafka.until_status(agent, expected, "completed")
+        for run_id, (result, charges) in expected.items():
+            checkpoint = await kafka.checkpoint(agent, run_id)
+            assert checkpoint is not None
+            assert (checkpoint["result"], gate.calls[f"charge {run_id}"]) == (result, charges)
+            assert gate.calls[f"probe {run_id}"] == 1
 
 
-@pytest.mark.parametrize(
-    ("choice", "status", "charges"),
-    [("happened", "completed", 1), ("did_not", "completed", 2), ("give_up", "failed", 1)],
-)
 async def test_without_a_probe_a_person_decides(
-    bootstrap: str, app: str, agent_name: str, gate: Gate, choice: str, status: str, charges: int
+    bootstrap: str, app: str, agent_name: str, gate: Gate
 ) -> None:
+    """What that person says of each run is the name of the run."""
     agent = Agent(agent_name)
+    expected = {"happened": ("completed", 1), "did_not": ("completed", 2), "give_up": ("failed", 1)}
 
-    async def charge(amount: int) -> str:
-        gate.calls["charge"] += 1
+    async def charge(run_id: str) -> str:
+        gate.calls[f"charge {run_id}"] += 1
         await gate.hold()
         return "charged now"
 
     @agent.step
     async def pay(ctx: Context, payload: int) -> Done:
-        return Done(await ctx.once("charge", charge, 5))
+        return Done(await ctx.once("charge", charge, ctx.run_id))
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
-        await kafka.until_status(agent, "r", "attention")
-        checkpoint = await kafka.checkpoint(agent, "r")
-        assert checkpoint is not None
-        assert checkpoint["failure"]["code"] == "once_in_doubt"
-        assert gate.calls["charge"] == 1
-        await kafka.tell(agent, "r", "resolve", name=choice, payload=b'"told by a person"')
-        await kafka.until_status(agent, "r", status)
-        assert gate.calls["charge"] == charges
-        checkpoint = await kafka.checkpoint(agent, "r")
-        assert checkpoint is not None
-        if choice == "happened":
-            assert checkpoint["result"] == b'"told by a person"'
-        if choice == "give_up":
-            assert checkpoint["failure"]["code"] == "given_up"
+    async with (
+        cluster(bootstrap, app, agent) as kafka,
+        killed_once(kafka, agent, gate, *expected),
+    ):
+        await kafka.until_status(agent, expected, "attention")
+        for choice, (status, charges) in expected.items():
+            checkpoint = await kafka.checkpoint(agent, choice)
+            assert checkpoint is not None
+            assert checkpoint["failure"]["code"] == "once_in_doubt"
+            assert gate.calls[f"charge {choice}"] == 1
+            await kafka.tell(agent, choice, "resolve", name=choice, payload=b'"told by a person"')
+            await kafka.until_status(agent, choice, status)
+            assert gate.calls[f"charge {choice}"] == charges
+            checkpoint = await kafka.checkpoint(agent, choice)
+            assert checkpoint is not None
+            if choice == "happened":
+                assert checkpoint["result"] == b'"told by a person"'
+            if choice == "give_up":
+                assert checkpoint["failure"]["code"] == "given_up"
         await kafka.check_history(agent)
 
 
@@ -236,19 +250,28 @@ async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
             await gate.hold()
         return Done(draft.text)
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+    async def pieces() -> list[dict[str, Any]]:
+        topic = kafka.topics(agent).stream
+        return [decode(record.value, "Stream")[1] for record in await kafka.read(topic)]
+
+    async def begun() -> bool:
+        """Pieces are told beside the commits, and are lost with their worker."""
+        return [piece["kind"] for piece in await pieces()] == ["begin", "text"]
+
+    async def over() -> list[dict[str, Any]]:
+        read = await pieces()
+        return read if read and read[-1]["kind"] == "end" else []
+
+    async with (
+        cluster(bootstrap, app, agent) as kafka,
+        killed_once(kafka, agent, gate, ripe=begun),
+    ):
         await kafka.until_status(agent, "r", "completed")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
         assert checkpoint["result"] == b'"it began and went on"'
         assert given == [None, Partial("it began")]
-
-        async def pieces() -> list[dict[str, Any]]:
-            read = [decode(r.value, "Stream")[1] for r in await kafka.read(topics.stream)]
-            return read if read and read[-1]["kind"] == "end" else []
-
-        topics = kafka.topics(agent)
-        told = await until(pieces, what="the end of the stream")
+        told = await until(over, what="the end of the stream")
         assert [(piece["kind"], piece["offset"], piece["text"]) for piece in told] == [
             ("begin", 0, ""),
             ("text", 0, "it began"),
@@ -262,7 +285,7 @@ async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
 async def test_a_thread_costs_what_is_new_and_not_what_is_there(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
-    turns, message = 500, "m" * 2_000
+    turns, message = 200, "m" * 2_000
     agent = Agent(agent_name)
 
     @agent.step
@@ -274,7 +297,7 @@ async def test_a_thread_costs_what_is_new_and_not_what_is_there(
     async with cluster(bootstrap, app, agent) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
-        await kafka.until_status(agent, "r", "completed", timeout_s=60.0)
+        await kafka.until_status(agent, "r", "completed")
         topics = kafka.topics(agent)
         records = [
             record

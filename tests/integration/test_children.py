@@ -63,7 +63,7 @@ async def test_a_join_runs_once_with_all_results_in_the_order_of_the_branches(
         runs = [f"r{number}" for number in range(4)]
         for run_id in runs:
             await kafka.start(agent, run_id)
-        await kafka.until_status(agent, runs, "completed", timeout_s=90.0)
+        await kafka.until_status(agent, runs, "completed")
         expected = ("[[" + ",".join(str(n * 10) for n in range(50)) + '],"c"]').encode()
         for run_id in runs:
             assert await result(kafka, agent, run_id) == expected
@@ -81,7 +81,7 @@ async def test_a_thousand_branches_on_four_workers_are_joined_once_with_each_res
         for slot in range(4):
             await kafka.work(agent, slot=slot, ready=False)
         await kafka.start(agent, "r")
-        await kafka.until_status(agent, "r", "completed", timeout_s=120.0)
+        await kafka.until_status(agent, "r", "completed")
         expected = ",".join(str(number * 10) for number in range(1_000))
         assert await result(kafka, agent, "r") == f'[[{expected}],"c"]'.encode()
         events = await kafka.events(agent)
@@ -209,7 +209,7 @@ async def test_a_fork_survives_the_workers_of_its_branches(
             await until(so_many, what=f"{finished} branches to be over")
             await worker.vanish()
             worker = await kafka.work(agent)
-        await kafka.until_status(agent, "r", "completed", timeout_s=60.0)
+        await kafka.until_status(agent, "r", "completed")
         expected = ",".join(str(number * 10) for number in range(120))
         assert await result(kafka, agent) == f'[[{expected}],"c"]'.encode()
         await kafka.check_history(agent)
@@ -293,7 +293,7 @@ async def test_a_call_to_an_agent_that_there_is_not_parks_one_run_and_not_the_pa
         await kafka.start(agent, "r", b"1")
         await kafka.start(agent, "r2", b"0")
         await kafka.until_status(agent, "r2", "completed")
-        await kafka.until_status(agent, "r", "attention", timeout_s=60.0)
+        await kafka.until_status(agent, "r", "attention")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
         assert checkpoint["failure"]["code"] == "no_topic"

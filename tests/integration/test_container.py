@@ -34,8 +34,6 @@ LOCAL_IMAGE = (
     f"surefoot/kafka-local:{pinned_version()}-{hashlib.sha256(_MADE_FROM).hexdigest()[:8]}"
 )
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def docker_says_yes(*arguments: str) -> bool:
     command = ["docker", *arguments]
@@ -121,7 +119,7 @@ async def one_transaction_through(bootstrap: str) -> list[bytes]:
     await consumer.start()
     partition = TopicPartition("t", 0)
     consumer.assign([partition])
-    records = (await consumer.getmany(partition, timeout_ms=30_000))[partition]
+    records = (await consumer.getmany(partition, timeout_ms=180_000))[partition]
     await consumer.stop()
     return [record.value for record in records]
 

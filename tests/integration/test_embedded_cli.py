@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,12 @@ import httpx
 import pytest
 
 from tests.integration.test_cli_end_to_end import TRIAGE, Cli, Service
-from tests.integration.test_operations import AGENT, shown, start, told, until_shown
+from tests.integration.test_operations import AGENT, shown, start, told
+from tests.ports import unused_port
 from tests.waiting import until_sync
 
-pytestmark = pytest.mark.timeout(240)
+#: for a command whose answer is looked at
+PATIENT = ("--wait", "60", "--json")
 
 CHAIN = """
 from pathlib import Path
@@ -43,8 +44,7 @@ async def last(ctx: Context, said: str) -> Done:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return unused_port()
 
 
 @pytest.fixture
@@ -65,33 +65,54 @@ def serve(cli: Cli, agent: str) -> Service:
     return service
 
 
+def until_shown(port: int, run_id: str, agent: str = "ops", **fields: Any) -> dict[str, Any]:
+    """Wait until the gateway shows the run with these fields: it is asked more cheaply than a
+    command is started, which shows the same."""
+    url = f"http://127.0.0.1:{port}/runs/{agent}/{run_id}"
+
+    def there() -> dict[str, Any] | None:
+        answer = httpx.get(url, timeout=60)
+        found: dict[str, Any] = answer.json() if answer.is_success else {}
+        return found if fields.items() <= found.items() else None
+
+    found = until_sync(there, what=f"{run_id} to be {fields}")
+    assert found is not None
+    return found
+
+
 def test_runs_are_steered_from_another_terminal(cli: Cli, port: int) -> None:
     service = serve(cli, AGENT)
     start(cli, "w", do="wait")
-    until_shown(cli, "w", status="waiting")
-    assert told(cli.run("runs", "signal", "ops", "w", "go", '"yes"', "--json"))["accepted"]
-    assert until_shown(cli, "w", status="completed")["result"] == "yes"
+    until_shown(port, "w", status="waiting")
+    assert told(cli.run("runs", "signal", "ops", "w", "go", '"yes"', *PATIENT))["accepted"]
+    assert until_shown(port, "w", status="completed")["result"] == "yes"
     start(cli, "a", do="ask")
-    until_shown(cli, "a", status="waiting")
-    cli.ok("runs", "approve", "ops", "a", "--yes", "--by", "ann")
-    until_shown(cli, "a", status="completed")
+    until_shown(port, "a", status="waiting")
+    cli.ok("runs", "approve", "ops", "a", "--yes", "--by", "ann", "--wait", "60")
+    until_shown(port, "a", status="completed")
     start(cli, "h", do="hang")
-    until_shown(cli, "h", step="hang", status="running")
-    assert told(cli.run("runs", "pause", "ops", "h", "--json"))["run"]["status"] == "paused"
-    assert told(cli.run("runs", "cancel", "ops", "h", "--json"))["accepted"]
+    until_shown(port, "h", step="hang", status="running")
+    [seen] = json.loads(cli.ok("top", AGENT, "--json"))["agents"]
+    assert seen["statuses"] == {"completed": 2, "running": 1}
+    lines = [line.split() for line in cli.ok("topics", "lag", AGENT).splitlines()]
+    assert sorted(line[:3] for line in lines[1:] if line[0] == "ops") == [
+        ["ops", "0", "serve"], ["ops", "1", "serve"],
+    ]  # fmt: skip
+    assert told(cli.run("runs", "pause", "ops", "h", *PATIENT))["run"]["status"] == "paused"
+    assert told(cli.run("runs", "cancel", "ops", "h", *PATIENT))["accepted"]
     start(cli, "c", do="count", to=3)
-    until_shown(cli, "c", status="completed")
+    until_shown(port, "c", status="completed")
     versions = [
         json.loads(line)
         for line in cli.ok("runs", "versions", "ops", "c", "--json").split("\n")[:-1]
     ]
     assert [version["seq"] for version in versions] == [0, 1, 2, 3]
-    assert told(cli.run("runs", "rewind", "ops", "c", "--to", "2", "--json"))["accepted"]
-    until_shown(cli, "c", status="completed", epoch=1)
+    assert told(cli.run("runs", "rewind", "ops", "c", "--to", "2", *PATIENT))["accepted"]
+    until_shown(port, "c", status="completed", epoch=1)
     assert "dry run" in cli.ok("replay", "ops", "--from", "2020-01-01T00:00:00Z", "--dry-run")
     listed = [json.loads(line) for line in cli.ok("runs", "list", "ops", "--json").split("\n")[:-1]]
     assert {run["run_id"] for run in listed} == {"w", "a", "h", "c"}
-    told_of = httpx.get(f"http://127.0.0.1:{port}/runs/ops/c").json()
+    told_of = httpx.get(f"http://127.0.0.1:{port}/runs/ops/c", timeout=60).json()
     assert told_of["status"] == "completed"
     assert service.stop() == 0
 
@@ -101,7 +122,7 @@ def lives(journal: Path) -> list[str]:
 
 
 def test_killed_in_the_middle_it_goes_on_after_the_last_committed_step(
-    cli: Cli, tmp_path: Path
+    cli: Cli, tmp_path: Path, port: int
 ) -> None:
     (tmp_path / "chain.py").write_text(CHAIN)
     journal = tmp_path / "journal"
@@ -111,36 +132,25 @@ def test_killed_in_the_middle_it_goes_on_after_the_last_committed_step(
         cli.ok("runs", "start", "chain", "--run-id", run_id, "--payload", "0")
     for kill in range(3):
         service = serve(cli, "chain.py")
-        until_sync(lambda: len(lives(journal)) > 6 * (kill + 1), timeout_s=60, what="some steps")  # noqa: B023
+        until_sync(lambda: len(lives(journal)) > 6 * (kill + 1), what="some steps")  # noqa: B023
         service.kill()
     cli.run("runs", "signal", "chain", "r0", "go", '"early"', "--wait", "0.1")
     service = serve(cli, "chain.py")
     for run_id in run_ids:
-        until_shown_of(cli, run_id, "waiting" if run_id != "r0" else "completed")
+        until_shown(port, run_id, "chain", status="waiting" if run_id != "r0" else "completed")
     service.kill()
     page = cli.ok("runs", "show", "chain", "r1")
     assert "no worker of agent chain" in page
     assert "surefoot serve AGENT.py" in page
     service = serve(cli, "chain.py")
     for run_id in run_ids[1:]:
-        cli.ok("runs", "signal", "chain", run_id, "go", '"on"')
-        assert until_shown_of(cli, run_id, "completed")["seq"] == 10
+        cli.ok("runs", "signal", "chain", run_id, "go", '"on"', "--wait", "60")
+        assert until_shown(port, run_id, "chain", status="completed")["seq"] == 10
     begun = lives(journal)
     assert {f"{run_id} {seq}" for run_id in run_ids for seq in range(9)} == set(begun)
     # an attempt more for a step that was in work when it was killed, and never for another
     assert len(begun) <= 9 * len(run_ids) + 3 * len(run_ids)
     assert service.stop() == 0
-
-
-def until_shown_of(cli: Cli, run_id: str, status: str) -> dict[str, Any]:
-    def there() -> dict[str, Any] | None:
-        done = cli.run("runs", "show", "chain", run_id, "--json")
-        found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
-        return found if found.get("status") == status else None
-
-    found = until_sync(there, timeout_s=60, what=f"{run_id} to be {status}")
-    assert found is not None
-    return found
 
 
 def test_what_needs_several_processes_says_what_to_do_instead(cli: Cli) -> None:
@@ -157,24 +167,23 @@ def test_what_needs_several_processes_says_what_to_do_instead(cli: Cli) -> None:
 
 
 def test_dev_is_one_process_and_goes_on_after_it_was_killed(cli: Cli, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = unused_port()
     several = cli.run("dev", AGENT, "--port", str(port), "--processes", "2")
     assert several.returncode == 2
     assert "--processes 2 needs Kafka" in several.stderr
     dev = cli.start("dev", AGENT, "--port", str(port))
-    until_sync(lambda: "Ctrl-C stops everything" in dev.said(), timeout_s=60, what="the welcome")
+    until_sync(lambda: "Ctrl-C stops everything" in dev.said(), what="the welcome")
     assert "embedded log, one process; not Kafka" in dev.said()
     assert f"SUREFOOT_LOG=sqlite:///{tmp_path}/runs.db surefoot runs list ops" in dev.said()
     assert dev.children() == []
     start(cli, "r", do="wait")
-    until_shown(cli, "r", status="waiting")
+    until_shown(port, "r", status="waiting")
     dev.kill()
     dev = cli.start("dev", AGENT, "--port", str(port))
-    until_sync(lambda: "Ctrl-C stops everything" in dev.said(), timeout_s=60, what="the welcome")
-    cli.ok("runs", "signal", "ops", "r", "go", '"on"')
-    until_shown(cli, "r", status="completed")
-    until_sync(lambda: "run.completed" in dev.said(), timeout_s=30, what="the event")
+    until_sync(lambda: "Ctrl-C stops everything" in dev.said(), what="the welcome")
+    cli.ok("runs", "signal", "ops", "r", "go", '"on"', "--wait", "60")
+    until_shown(port, "r", status="completed")
+    until_sync(lambda: "run.completed" in dev.said(), what="the event")
     assert dev.stop(signal.SIGINT) == 0
 
 
@@ -198,10 +207,10 @@ def test_the_same_agent_and_commands_whatever_the_one_setting_says(
     }  # fmt: skip
     service = serve(cli, AGENT)
     start(cli, "r", do="wait")
-    until_shown(cli, "r", status="waiting")
-    assert told(cli.run("runs", "signal", "ops", "r", "go", '"yes"', "--json"))["accepted"]
-    assert until_shown(cli, "r", status="completed")["result"] == "yes"
-    seen = httpx.get(f"http://127.0.0.1:{port}/runs/ops/r/events", timeout=30.0).text
+    until_shown(port, "r", status="waiting")
+    assert told(cli.run("runs", "signal", "ops", "r", "go", '"yes"', *PATIENT))["accepted"]
+    assert until_shown(port, "r", status="completed")["result"] == "yes"
+    seen = httpx.get(f"http://127.0.0.1:{port}/runs/ops/r/events", timeout=60).text
     assert "run.started" in seen
     assert "run.completed" in seen
     assert service.stop() == 0

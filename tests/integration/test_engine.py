@@ -159,7 +159,7 @@ async def test_sync_steps_run_in_threads_and_do_not_wait_for_each_other(
 
     @agent.step
     def meet(ctx: Context, payload: int) -> Done:
-        both.wait(timeout=20)
+        both.wait(timeout=90)
         return Done(threading.current_thread().name)
 
     async with cluster(bootstrap, app, agent) as kafka:
@@ -330,8 +330,9 @@ async def test_a_run_whose_step_is_gone_waits_for_a_person_with_what_to_do(
         await kafka.start(before, "r1", b"7")
         await kafka.until_status(before, "r1", "waiting")
         await worker.drain()
-        await (await kafka.work(after)).drain()
+        worker = await kafka.work(after)
         await kafka.until_status(before, "r1", "attention")
+        await worker.drain()
         checkpoint = await kafka.checkpoint(after, "r1")
         assert checkpoint is not None
         assert checkpoint["failure"]["code"] == "unknown_step"

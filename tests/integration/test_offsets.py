@@ -222,8 +222,7 @@ async def test_a_copy_of_its_task_does_not_cut_a_backoff_short(
     async with cluster(bootstrap, app, agent, partitions=1) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r1")
-        await kafka.until_status(agent, "r1", "waiting")
-        due_ms = (await kafka.checkpoint(agent, "r1") or {})["due_ms"]
+        due_ms = await kafka.due_ms(agent, "r1")
         (task,) = await kafka.read(kafka.topics(agent).tasks)
         for _ in range(3):
             await kafka.send(Out(task.topic, 0, task.key, task.value))

@@ -13,14 +13,15 @@ from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
-from tests.harness import Cluster, Running, cluster, headers_of, names
+from surefoot.state.targets import parse_allowed
+from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
 from tests.sink import Reply, Sink, sink
 
 QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
 
 
-async def relay(kafka: Cluster, *, timeout_s: float = 0.5) -> Running:
-    deliver = HttpDeliver(timeout_s=timeout_s)
+async def relay(kafka: Cluster, *, timeout_s: float = 60.0) -> Running:
+    deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=timeout_s)
     return await kafka.work(outbox_agent(deliver, SystemClock(), retry=QUICK_RETRY))
 
 
@@ -54,7 +55,7 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
         runs = ["fine", "error", "timeout", "close", "drip", "part", "busy"]
         keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
         async with cluster(bootstrap, app, agent) as kafka:
-            await relay(kafka)
+            await relay(kafka, timeout_s=5.0)
             await kafka.work(agent)
             for run_id in runs:
                 await kafka.start(agent, run_id)
@@ -81,11 +82,11 @@ async def test_effects_of_one_run_go_out_in_order_and_do_not_hold_up_those_of_ot
     async with sink() as target:
         agent = sender(agent_name, target, effects=3)
         target.script = {
-            "/slow/0": [Reply(429, {"Retry-After": "2"})],
+            "/slow/0": [Reply(429, {"Retry-After": "1800"})],
             "/slow/1": [Reply(500), "close"],
         }
         async with cluster(bootstrap, app, agent, partitions=1) as kafka:
-            await relay(kafka)
+            first = await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "slow")
             await kafka.until_status(agent, "slow", "completed")
@@ -94,6 +95,9 @@ async def test_effects_of_one_run_go_out_in_order_and_do_not_hold_up_those_of_ot
                 await kafka.start(agent, run_id)
             keys = [f"{agent_name}:{run_id}:0:{i}" for run_id in others for i in range(3)]
             await kafka.until_status("outbox", keys, "completed")
+            await first.drain()
+            kafka.clock = MovingClock(LATER_MS)
+            await relay(kafka)
             slow = [f"{agent_name}:slow:0:{i}" for i in range(3)]
             await kafka.until_status("outbox", slow, "completed")
             asked = target.keys()

@@ -21,8 +21,6 @@ from tests.operated import ops
 AGENT = str(Path(__file__).parents[1] / "operated.py")
 COUNT = b'{"do": "count", "to": 2}'
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 async def kafka(bootstrap: str, app: str) -> AsyncIterator[Cluster]:

@@ -37,7 +37,9 @@ async def finished_runs(kafka: Cluster, watched: Watched) -> list[str]:
     return runs
 
 
-@pytest.mark.parametrize("error", [Unavailable("no answer"), RuntimeError("a bug")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Unavailable("SF3002", "no answer"), RuntimeError("a bug")], ids=repr
+)
 async def test_a_partition_whose_restore_fails_waits_and_the_others_go_on(
     bootstrap: str,
     app: str,

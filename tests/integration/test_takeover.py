@@ -272,7 +272,7 @@ async def test_a_spare_worker_without_partitions_takes_over_from_one_that_dies(
         watched.let_go(run_id, 1)
         await until(
             lambda: spare.worker.partitions == [0] and spare.worker.ready,
-            timeout_s=kafka.settings.session_timeout_ms / 1000 + 5,
+            timeout_s=kafka.settings.session_timeout_ms / 1000 + 60,
             what="the spare to take over",
         )
         await kafka.until_status(agent, run_id, "completed")

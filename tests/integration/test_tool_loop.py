@@ -235,12 +235,12 @@ async def test_killed_between_thinking_and_acting_no_answer_is_paid_for_twice(
         try:
             await kafka.start(agent, "r1", strict_json("dig"))
             first = await live(kafka)
-            await until(lambda: begun() == 1, timeout_s=60, what="the digging to begin")
+            await until(lambda: begun() == 1, what="the digging to begin")
             first.kill()
             await first.wait()
             server.gate.clear()
             second = await live(kafka)
-            await until(lambda: begun() == 2, timeout_s=60, what="the digging to begin again")
+            await until(lambda: begun() == 2, what="the digging to begin again")
             assert len(server.book) == 1
             (tmp_path / "free").touch()
             await until(lambda: len(server.book) == 2, what="the second question")
@@ -248,7 +248,7 @@ async def test_killed_between_thinking_and_acting_no_answer_is_paid_for_twice(
             await second.wait()
             server.gate.set()
             await live(kafka)
-            await kafka.until_status(agent, "r1", "completed", timeout_s=60)
+            await kafka.until_status(agent, "r1", "completed")
             assert await result(kafka, agent) == "Answer 1"
         finally:
             for process in lives:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from surefoot import Agent, Context, Done, Next, Resuming, Wait
-from tests.harness import cluster, names
+from tests.harness import LATER_MS, MovingClock, cluster, names
 
 
 def version_1(name: str) -> Agent:
@@ -41,9 +41,10 @@ async def test_runs_that_wait_go_on_under_a_new_version(
     async with cluster(bootstrap, app, old) as kafka:
         worker = await kafka.work(old)
         await kafka.start(old, "waits", b"{}")
-        await kafka.start(old, "sleeps", b'{"after":"1s"}')
+        await kafka.start(old, "sleeps", b'{"after":"30m"}')
         await kafka.until_status(old, ["waits", "sleeps"], "waiting")
         await worker.drain()
+        kafka.clock = MovingClock(LATER_MS)
         await kafka.work(new)
         await kafka.tell(new, "waits", "signal", name="go", payload=b"5")
         await kafka.until_status(new, ["waits", "sleeps"], "completed")
@@ -182,9 +183,10 @@ async def test_state_that_new_code_cannot_decode_parks_that_run_and_no_other(
 
     async with cluster(bootstrap, app, old, partitions=1) as kafka:
         worker = await kafka.work(old)
-        await kafka.start(old, "old", b'{"after":"1s"}')  # stands at `end` with a number
+        await kafka.start(old, "old", b'{"after":"30m"}')  # stands at `end` with a number
         await kafka.until_status(old, "old", "waiting")
         await worker.drain()
+        kafka.clock = MovingClock(LATER_MS)
         later = await kafka.work(new)
         await kafka.start(new, "new", b"{}")
         await kafka.tell(new, "new", "signal", name="go", payload=b'{"speed":1}')
@@ -208,13 +210,14 @@ async def test_older_code_does_not_wake_a_run_of_newer_code(
     new.version = 2
     async with cluster(bootstrap, app, old, partitions=1) as kafka:
         worker = await kafka.work(new)
-        await kafka.start(new, "r", b'{"after":"2s"}')
+        await kafka.start(new, "r", b'{"after":"30m"}')
         await kafka.until_status(new, "r", "waiting")
         await worker.drain()
+        kafka.clock = MovingClock(LATER_MS)
         back = await kafka.work(old)
         for kind in ("pause", "resume"):
             await kafka.answer(old, "r", await kafka.tell(old, "r", kind))
-        await kafka.start(old, "later", b'{"after":"2s"}')
+        await kafka.start(old, "later", b'{"after":"200ms"}')
         await kafka.until_status(old, "later", "completed")  # the time of r has come as well
         assert await kafka.status(old, "r") == "waiting"
         await back.drain()

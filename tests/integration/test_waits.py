@@ -33,6 +33,8 @@ from surefoot.state.wire import command_out
 from tests.harness import Cluster, cluster, names
 from tests.waiting import until
 
+HOUR_MS = 3_600_000
+
 
 @dataclass
 class Go:
@@ -235,7 +237,7 @@ async def test_a_sleeping_run_goes_on_where_it_is_taken_over(
 
     @agent.step
     async def doze(ctx: Context, payload: int) -> Sleep:
-        return Sleep("1s", then=end, payload=payload)
+        return Sleep("1h", then=end, payload=payload)
 
     @agent.step
     async def end(ctx: Context, payload: int) -> Done:
@@ -247,9 +249,11 @@ async def test_a_sleeping_run_goes_on_where_it_is_taken_over(
         await kafka.until_status(agent, "r", "waiting")
         await first.vanish()
         await kafka.work(agent)
+        assert await kafka.status(agent, "r") == "waiting"
+        kafka.clock.ahead_ms += HOUR_MS
         await kafka.until_status(agent, "r", "completed")
         slept, woke = (await kafka.events(agent, "r"))[1:]
-        assert woke["started_ms"] >= slept["due_ms"] == slept["at_ms"] + 1000
+        assert woke["started_ms"] >= slept["due_ms"] == slept["at_ms"] + HOUR_MS
         await kafka.check_history(agent)
 
 
@@ -261,7 +265,7 @@ async def test_a_wait_that_is_over_goes_on_or_fails_as_the_agent_says(
     @agent.step
     async def ask(ctx: Context, payload: str) -> Wait:
         on_timeout = give_up if payload == "ready" else None
-        return Wait("go", then=end, timeout="100ms", on_timeout=on_timeout, carry=payload)
+        return Wait("go", then=end, timeout="1h", on_timeout=on_timeout, carry=payload)
 
     @agent.step
     async def give_up(ctx: Context, carried: str) -> Done:
@@ -275,6 +279,8 @@ async def test_a_wait_that_is_over_goes_on_or_fails_as_the_agent_says(
         await kafka.work(agent)
         await kafka.start(agent, "r1", b'"ready"')
         await kafka.start(agent, "r2", b'"not"')
+        await kafka.until_status(agent, ("r1", "r2"), "waiting")
+        kafka.clock.ahead_ms += HOUR_MS
         await kafka.until_status(agent, "r1", "completed")
         await kafka.until_status(agent, "r2", "failed")
         assert await result(kafka, agent, "r1") == b'"nobody came, ready"'
@@ -445,7 +451,7 @@ async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
     async def late(self: KafkaOwnership, records: Sequence[Out], offsets: Any) -> int:
         position = await commit(self, records, offsets)
         if held.is_set() and any(out.topic == kafka.topics(agent).tasks for out in records):
-            await asyncio.wait_for(asked.wait(), 30)
+            await asyncio.wait_for(asked.wait(), 90)
         return position
 
     def told(self: Owner, kind: InputKind, record: In) -> None:
@@ -480,7 +486,7 @@ async def test_a_cancel_reaches_the_running_step_and_its_result_does_not_count(
         identity = await kafka.tell(agent, "r", "cancel", by="ann")
         assert (await kafka.answer(agent, "r", identity))["type"] == "run.cancelled"
         if kind != "thread":
-            await until(body.cancelled.is_set, timeout_s=1.0, what="the step to be cancelled")
+            await until(body.cancelled.is_set, what="the step to be cancelled")
         body.let_go.set()
         identity = await kafka.tell(agent, "r", "cancel")
         assert (await kafka.answer(agent, "r", identity))["type"] == "command.repeated"

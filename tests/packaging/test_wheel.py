@@ -115,7 +115,6 @@ def test_the_jars_of_the_broker_are_pinned_by_the_installed_pom(
     assert Path(folder).is_relative_to(installed.parent)
 
 
-@pytest.mark.timeout(120)
 def test_the_demo_runs_in_an_empty_folder_without_kafka(installed: Path, tmp_path: Path) -> None:
     """Two commands: pip install, surefoot demo."""
     bare = tmp_path / "bin"

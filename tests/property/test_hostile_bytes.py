@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from surefoot.producers.edge import Refused, traceparent
-from surefoot.producers.event_stream import cursor
+from surefoot.producers.feeds import offset_of
 from surefoot.producers.operations import BODIES, command
 from surefoot.schemas.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
@@ -139,7 +139,7 @@ def test_headers_of_a_request_are_taken_or_left(headers: list[tuple[bytes, bytes
     told = traceparent(request)
     assert told is None or len(told) == 55
     with suppress(Refused):
-        offset = cursor(request)
+        offset = offset_of(request)
         assert offset is None or offset >= 0
 
 

@@ -18,17 +18,23 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.history import WatchedLife
 from tests.simulation.world import FAULTS, Life, told_of
+
+Kinds = frozenset[str] | None
 
 #: seeds that one process lives before another takes over: what a life leaves behind is never
 #: collected, as that would run its `finally`
 _BATCH = 50
+#: what a life is made of
+_JUDGED = ("consumers", "infra", "schemas", "state", "surefoot", "tests/simulation")
 
 
 @dataclass(slots=True)
@@ -48,24 +54,24 @@ class Tally:
         self.failed += other.failed
 
 
-def lived(seed: int, *, twice: bool) -> tuple[Life, list[str]]:
-    life = Life(seed)
+def lived(seed: int, *, only: Kinds, twice: bool) -> tuple[Life, list[str]]:
+    life: Life = WatchedLife(seed, only=only)
     wrong = life.live()
     if twice:
-        again = Life(seed)
+        again = Life(seed, only=only)
         again.live()
         if again.trace != life.trace:
             wrong = [*wrong, "the second time it went another way"]
     return life, wrong
 
 
-def _batch(given: tuple[Sequence[int], bool, bool]) -> Tally:
+def _batch(given: tuple[Sequence[int], Kinds, bool, bool]) -> Tally:
     """In a process of its own."""
-    seeds, twice, stop = given
+    seeds, only, twice, stop = given
     gc.disable()
     tally = Tally()
     for seed in seeds:
-        life, wrong = lived(seed, twice=twice)
+        life, wrong = lived(seed, only=only, twice=twice)
         tally.seeds += 1
         tally.simulated_s += life.simulated_s
         tally.struck.update(life.struck)
@@ -76,14 +82,16 @@ def _batch(given: tuple[Sequence[int], bool, bool]) -> Tally:
     return tally
 
 
-def run(seeds: Iterator[Sequence[int]], *, jobs: int, twice: bool, stop: bool) -> Tally:
+def run(
+    seeds: Iterator[Sequence[int]], *, jobs: int, only: Kinds, twice: bool, stop: bool
+) -> Tally:
     """Live them all, or until one fails."""
     total = Tally()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
         under_way: deque[Any] = deque()
         for batch in seeds:
-            under_way.append(pool.apply_async(_batch, ((batch, twice, stop),)))
+            under_way.append(pool.apply_async(_batch, ((batch, only, twice, stop),)))
             if len(under_way) > jobs:
                 total.add(under_way.popleft().get())
             if stop and total.failed:
@@ -94,27 +102,29 @@ def run(seeds: Iterator[Sequence[int]], *, jobs: int, twice: bool, stop: bool) -
     return total
 
 
-def shrink(seed: int) -> frozenset[str]:
+def shrink(seed: int, only: Kinds) -> frozenset[str]:
     """The fewest kinds of faults with which it still fails."""
-    kinds = frozenset(FAULTS)
+    kinds = frozenset(FAULTS) if only is None else only
     for kind in FAULTS:
         fewer = kinds - {kind}
-        if Life(seed, only=fewer).live():
+        if WatchedLife(seed, only=fewer).live():
             kinds = fewer
     return frozenset(Life(seed, only=kinds).kinds)
 
 
 def fresh() -> int:
-    """A first seed that is another for each state of the code, and the same for the same."""
-    return int(_commit()[:7], 16) % 1_000_000 * 1_000
+    """A first seed that is another for each state of the engine and of this simulation, and the
+    same for the same."""
+    told = _git("rev-parse", *(f"HEAD:{path}" for path in _JUDGED))
+    return zlib.crc32(told.encode()) * 10_000
 
 
-def _commit() -> str:
+def _git(*args: str) -> str:
+    """What git says of this checkout; nothing where there is none."""
     asked = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return asked.stdout.strip() or "0000000"
+        ["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
 
 
 def _batches(first: int, count: int | None, deadline_s: float) -> Iterator[Sequence[int]]:
@@ -128,28 +138,31 @@ def _batches(first: int, count: int | None, deadline_s: float) -> Iterator[Seque
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seeds", type=int, help="how many; without --minutes 100")
-    parser.add_argument("--from", type=int, dest="first", help="by default from the commit")
+    parser.add_argument("--from", type=int, dest="first", help="by default told from the code")
     parser.add_argument("--minutes", type=float, help="go on with fresh seeds for so long")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", help="kinds of faults that may strike; by default all")
     parser.add_argument("--once", action="store_true", help="do not live each seed twice")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--shrink", action="store_true", help="find what a failure needs")
     asked = parser.parse_args(argv)
+    only = frozenset(asked.only.split(",")) if asked.only else None
     first = fresh() if asked.first is None else asked.first
     began_s = time.monotonic()
     deadline_s = began_s + (asked.minutes * 60 if asked.minutes else 1e9)
     count = asked.seeds or (None if asked.minutes else 100)
     total = run(
         _batches(first, count, deadline_s),
-        jobs=asked.jobs, twice=not asked.once, stop=not asked.keep_going,
+        jobs=asked.jobs, only=only, twice=not asked.once, stop=not asked.keep_going,
     )  # fmt: skip
     lines: list[str] = []
+    commit = _git("rev-parse", "--short=12", "HEAD") or "no commit"
     for seed, told, wrong in sorted(total.failed):
         again = f"python -m tests.simulation --seeds 1 --from {seed}"
-        lines += [f"seed {seed} at {_commit()[:12]}; again: {again}", told]
+        lines += [f"seed {seed} at {commit}; again: {again}", told]
         lines += [f"  {each}" for each in wrong[:10]]
         if asked.shrink:
-            lines.append(f"  it needs no more than {sorted(shrink(seed))}")
+            lines.append(f"  it needs no more than {sorted(shrink(seed, only))}")
     took_s = time.monotonic() - began_s
     lines += [
         json.dumps(dict(sorted(total.struck.items()))),

@@ -77,8 +77,10 @@ class SimBroker:
         #: every record that was ever appended, and its transaction: compaction takes none of them
         self.everything: list[tuple[In, Transaction | None]] = []
         #: number of the commit that made a transaction visible
-        self.commit_of: dict[Transaction, int] = {}
         self.commits = 0
+        #: whether what a step did inside was part of the transaction that was decided last
+        self.journaled = False
+        self._journaling: set[Transaction] = set()
         self.wake: dict[asyncio.Event, None] = {}
         self.fenced = 0
         self.strays = 0
@@ -104,6 +106,8 @@ class SimBroker:
     def _append(self, out: Out, transaction: Transaction | None) -> int:
         log = self.topics[out.topic][out.partition]
         offset = log.end
+        if transaction is not None and b"|c:" in (out.key or b""):
+            self._journaling.add(transaction)
         record = In(
             out.topic, out.partition, offset, self._clock.now_ms(), out.key, out.value,
             tuple(out.headers),
@@ -194,6 +198,7 @@ class SimBroker:
         transaction, producer.open = producer.open, None
         assert transaction is not None
         transaction.committed = committed
+        self.journaled = committed and transaction in self._journaling
         for place in transaction.places:
             self.partition(place).mark(transaction)
         if committed:
@@ -201,7 +206,6 @@ class SimBroker:
                 self.offsets.setdefault(group, {}).update(offsets)
                 self.samples += ((group, place, offset) for place, offset in offsets.items())
             self.commits += 1
-            self.commit_of[transaction] = self.commits
         self.tell()
 
     # Reading ---------------------------------------------------------------------------------

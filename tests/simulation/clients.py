@@ -22,7 +22,7 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGro
 from surefoot.infra.assignor import Claim
 from surefoot.state.ports import In, Out
 from tests.simulation.broker import SimBroker
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import PROCESS, Process, SimLoop
 
 #: between two tries of a request, in seconds
 _BACKOFF_S = 0.1
@@ -39,6 +39,7 @@ class Weather:
     late: float = 0.0
     twice: float = 0.0
     slow: float = 0.0
+    reset: float = 0.0
 
 
 class Net:
@@ -52,6 +53,8 @@ class Net:
         self.calm = Weather()
         #: how often each fault bit
         self.bitten: dict[str, int] = {}
+        #: told which process gets the answer to an EndTxn that has recorded something of a step
+        self.on_journaled: Callable[[Process], None] | None = None
         self._world = contextvars.Context()
 
     async def call(self, api: str, work: Callable[[], Any], timeout_s: float) -> Any:
@@ -67,19 +70,29 @@ class Net:
         if weather.late and random.random() < weather.late:
             there_s = timeout_s + random.random() * 3
             self.bite(f"late {api}")
+        will_reset = bool(weather.reset) and random.random() < weather.reset
+        if will_reset:
+            there_s = random.choice((0.002, 0.05, 0.2, 0.5, 1.0, 3.0)) * random.random()
         answer: asyncio.Future[Any] = loop.create_future()
+        process = PROCESS.get()
+
+        journaled = False
 
         def arrive() -> None:
+            nonlocal journaled
             try:
                 result, error = work(), None
             except KafkaError as raised:
                 result, error = None, raised
+            journaled = api == "end" and self.broker.journaled
             if not answer_lost:
                 loop.call_later(back_s, deliver, result, error, context=self._world)
 
         def deliver(result: Any, error: KafkaError | None) -> None:
             if answer.done():
                 return
+            if journaled and process is not None and self.on_journaled is not None:
+                self.on_journaled(process)
             if error is None:
                 answer.set_result(result)
             else:
@@ -99,6 +112,10 @@ class Net:
                 self.bite(f"twice {api}")
                 later_s = there_s + random.random() * 0.05
                 loop.call_later(later_s, arrive, context=self._world)
+        if will_reset:
+            self.bite(f"reset {api}")
+            # the socket broke after the request had left: it may arrive at any time, or has
+            timeout_s = random.random() * 0.02
         timer = loop.call_later(timeout_s, time_out, context=self._world)
         try:
             return await answer

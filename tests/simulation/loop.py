@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import zlib
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
 
@@ -41,6 +41,9 @@ class Process:
         self.steps = 0
         #: dies before this handle
         self.dies_at: int | None = None
+        #: freezes before this handle, and who is told
+        self.freezes_at: int | None = None
+        self.on_freeze: Callable[[Process], None] | None = None
         self.ready: deque[asyncio.Handle] = deque()
 
     def __repr__(self) -> str:
@@ -83,6 +86,12 @@ class _Ready:
             raise Endless(f"{process} has run {STEPS_MOST} handles, and time does not pass")
         if process.dies_at is not None and process.steps >= process.dies_at:
             self.kill(process)
+            return _NOTHING
+        if process.freezes_at is not None and process.steps >= process.freezes_at:
+            process.freezes_at = None
+            self.freeze(process)
+            if process.on_freeze is not None:
+                process.on_freeze(process)
             return _NOTHING
         self.trace = zlib.crc32(process.name.encode(), self.trace)
         handle = process.ready.popleft()

@@ -31,12 +31,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def first_failure(folder: Path, seeds: range) -> int | None:
+def first_failure(folder: Path, seeds: range, only: str = "") -> int | None:
     """The seed at which something was noticed."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.simulation", "--once", "--jobs", "1"),
             *("--seeds", str(len(seeds)), "--from", str(seeds[0])),
+            *(("--only", only) if only else ()),
         ],
         cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -54,9 +55,9 @@ def test_a_protection_that_is_taken_out_is_missed(copy: Path, mutation: Mutation
     file.write_text(source.replace(mutation.old, mutation.new))
     try:
         assert mutation.seed < WITHIN
-        found = first_failure(copy, range(mutation.seed, mutation.seed + 1))
+        found = first_failure(copy, range(mutation.seed, mutation.seed + 1), mutation.only)
         if found is None:
-            found = first_failure(copy, range(WITHIN))
+            found = first_failure(copy, range(WITHIN), mutation.only)
         assert found is not None, f"nobody noticed within {WITHIN} seeds"
     finally:
         file.write_text(source)

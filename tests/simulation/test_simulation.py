@@ -12,9 +12,9 @@ import pytest
 from tests.simulation.world import FAULTS
 
 ROOT = Path(__file__).parents[2]
-#: the same ones every time, so that no chance decides; each is lived twice. `make soak` takes fresh
-#: ones
-SEEDS = 400
+#: each is lived twice. They are others whenever the engine is another, and the same for the same
+#: engine: what passes once passes again
+SEEDS = 2_000
 #: seeds that once failed; what was wrong stands beside them
 PAST = [
     int(line.split()[0])
@@ -37,14 +37,16 @@ def simulate(*args: str) -> tuple[str, dict[str, int]]:
 
 
 def test_lives_by_seed_break_no_promise() -> None:
-    said, struck = simulate("--seeds", str(SEEDS), "--from", "0", "--jobs", "1")
-    assert f"{SEEDS} seeds from 0" in said
+    said, struck = simulate("--seeds", str(SEEDS))
+    assert f"{SEEDS} seeds from" in said
     assert "0 violations" in said
     # chance has done its part: a batch in which little went wrong would say little
     for kind in ("crash", "freeze", "drain", "spare", "jump", "compact", "poison", "slow"):
         assert kind in FAULTS
         assert struck[kind] >= SEEDS // 4, kind
     assert struck["woken"] >= SEEDS // 4
+    assert struck["twin"] >= SEEDS // 10
+    assert struck["reset end"] >= SEEDS // 10
     assert struck["fenced"] >= SEEDS // 4
     assert struck["unknown"] >= SEEDS // 4
     assert struck["rebalances"] >= 2 * SEEDS

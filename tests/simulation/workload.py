@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -51,7 +51,7 @@ def told(kind: str, run_id: str, seq: int, name: str) -> str:
 # Plans --------------------------------------------------------------------------------------
 
 Stage = dict[str, Any]
-_ACTS = ("call", "call", "both", "once", "unsure", "effect", "effect")
+_ACTS = ("call", "both", "once", "unsure", "unsure", "effect", "effect")
 
 
 def plan(random: Random, *, depth: int = 0) -> list[Stage]:
@@ -202,28 +202,36 @@ def walker(outside: Outside) -> Agent:
 # The outside world --------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was made, and when the body that made it had begun."""
+
+    at_ms: int
+    run_id: str
+    seq: int
+    slot: str
+    began_ms: int
+
+
 @dataclass(slots=True)
 class World:
     """What steps act upon in a simulation: truthful, and never forgets."""
 
     random: Random
-    #: number of the latest commit of the broker, at any moment
-    now: Any
+    now_ms: Callable[[], int]
     #: of each act that must happen once: how often it did
     done: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    #: (run, seq, slot, commits before its body began)
-    calls: list[tuple[str, int, str, int]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     #: chance that an attempt is slow, hangs, or fails
     slow: float = 0.0
     hang: float = 0.0
     fail: float = 0.0
 
     def step(self) -> int:
-        commits: int = self.now()
-        return commits
+        return self.now_ms()
 
     async def call(self, run_id: str, seq: int, name: str, token: int) -> str:
-        self.calls.append((run_id, seq, name, token))
+        self.calls.append(Call(self.now_ms(), run_id, seq, name, began_ms=token))
         await asyncio.sleep(self.random.random() * 0.05)
         return told("call", run_id, seq, name)
 

@@ -1,7 +1,7 @@
 """One life: some worker processes, what chance does to them, and somebody who looks after the runs.
 
 First the faults that the seed has drawn strike; then they stop, everybody is there again, and
-everything has to come to its end. What happened is handed to the checker.
+everything has to come to its end.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from surefoot.infra.settings import Settings
 from surefoot.infra.virtual import VirtualClock, in_thread
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
-from surefoot.state.errors import RecordRefused, RetryableError
+from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
 from surefoot.state.ports import HttpRequest, HttpResponse, InputKind, Out
 from surefoot.state.retry import Retry
 from surefoot.state.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
 from surefoot.state.wire import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
-from tests.simulation.checker import History, Record, Request, check
 from tests.simulation.clients import Net, SimConsumer, SimProducer, Weather
 from tests.simulation.loop import Endless, Process, SimLoop
 from tests.simulation.workload import AGENT, World
@@ -52,18 +51,23 @@ SETTINGS = Settings(
     heartbeat_interval_ms=2_000, session_timeout_ms=12_000, rebalance_timeout_ms=20_000,
 )  # fmt: skip
 
+#: joins that were lost, or came late, may look like another process of the same identity, and
+#: count for so long
+_OUSTED_S = (SETTINGS.session_timeout_ms + SETTINGS.rebalance_timeout_ms) / 1000
+
 #: loops that were left in the middle of their work: what is collected would run its `finally`
 _GRAVES: list[SimLoop] = []
 
 #: what can be drawn
 FAULTS = (
     "crash", "freeze", "drain", "spare", "jump", "compact", "lost", "answer lost", "late",
-    "twice", "slow net", "slow", "hang", "fail", "sink", "operator", "poison", "repeat",
+    "twice", "reset", "slow net", "slow", "hang", "fail", "sink", "operator", "poison", "repeat",
+    "twin",
 )  # fmt: skip
 
 
 #: those by which an owner can be thrown out without knowing it
-_MAKE_ZOMBIES = {"freeze", "lost", "answer lost", "slow net"}
+MAKE_ZOMBIES = {"freeze", "twin", "lost", "answer lost", "reset", "slow net"}
 
 
 class SimClock:
@@ -98,6 +102,17 @@ class _Executor(Executor):
         return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request that has reached the target; acted: it did what it was asked for."""
+
+    key: str
+    method: str
+    url: str
+    body: bytes
+    acted: bool
+
+
 class Sink:
     """The target of all effects: acts once on a key, whatever it answers."""
 
@@ -112,7 +127,11 @@ class Sink:
         await asyncio.sleep(self._random.random() * 0.05)
         fate = self._random.random() / self.trouble if self.trouble else 1.0
         acts = key not in self._acted and not 0.5 <= fate < 1.0
-        self.requests.append(Request(key=key, body=request.body, acted=acts))
+        self.requests.append(
+            Request(
+                key=key, method=request.method, url=request.url, body=request.body, acted=acts
+            )
+        )  # fmt: skip
         if acts:
             self._acted.add(key)
         if fate < 0.5:  # it has acted, and nobody hears of it
@@ -164,8 +183,12 @@ class Life:
         self.loop = SimLoop(self.clock, Random(f"{self.seed} schedule"))
         self.broker = SimBroker(self.clock)
         self.net = Net(self.loop, self.broker, Random(f"{self.seed} net"))
-        self.world = World(Random(f"{self.seed} outside"), lambda: self.broker.commits)
+        self.world = World(Random(f"{self.seed} outside"), self.clock.now_ms)
         self.sink = Sink(Random(f"{self.seed} sink"))
+        retry = Retry(attempts=500, initial_s=0.5, max_s=5.0)
+        relay = outbox_agent(self.sink, self.clock, retry=retry)
+        #: all processes have the same code; to declare it takes longer than to live
+        self.agents = (workload.walker(self.world), relay)
         self.broker.create([dead_spec(APP, 1_000_000)])
         for agent in (AGENT, OUTBOX):
             self.broker.create(agent_specs(APP, agent, PARTITIONS, 1_000_000))
@@ -174,11 +197,13 @@ class Life:
         self.runs = self._runs()
         self.slots = [Slot(number) for number in range(SLOTS)]
         self.jumps: dict[str, int] = {}
+        #: what was in a slot when another process of the same identity began
+        self.twins: list[Process] = []
         self.told: list[tuple[str, bool | None]] = []
         self.poison: list[str] = []
         self.over = False
         self.violent = True
-        self.history: History
+        self.calm_s = 0.0
         self._position = {(AgentTopics(APP, a).state, p): 0 for a in (AGENT, OUTBOX)
                           for p in range(PARTITIONS)}  # fmt: skip
         self._status: dict[tuple[str, str], dict[str, Any]] = {}
@@ -207,9 +232,7 @@ class Life:
                 self.wrong.append(f"I15: {error}")
             self.simulated_s = self.clock.monotonic_s()
             self.trace = zlib.crc32(repr(self._traced()).encode(), self.loop.queue.trace)
-            self.history = self._history()
         _GRAVES.append(self.loop)
-        self.wrong += check(self.history)
         for what, times in self.net.bitten.items():
             self.struck[what] = self.struck.get(what, 0) + times
         self.struck["fenced"] = self.broker.fenced
@@ -257,12 +280,21 @@ class Life:
                 slow=0.05 if "slow net" in kinds else 0.0,
                 late=0.12 if "late" in kinds and api in ("offsets", "end") else 0.0,
             )
+        if "reset" in kinds:
+            for api in apis:
+                self.net.weather[api].reset = 0.08 if api in ("end", "offsets") else 0.03
+        if "freeze" in kinds:
+            self.net.on_journaled = self._journaled
         if "late" in kinds and random.random() < 0.5:
             self.net.weather["end"].answer_lost = 0.1
 
     async def _calm(self) -> None:
         """The faults stop, and whoever is needed is there."""
         self.violent = False
+        self.calm_s = self.loop.time()
+        for twin in self.twins:
+            if twin.alive:
+                self.loop.queue.kill(twin)
         self.net.weather.clear()
         self.jumps.clear()
         world = self.world
@@ -270,7 +302,7 @@ class Life:
         for slot in self.slots:
             process = slot.process
             if process is not None and process.alive:
-                process.dies_at = None
+                process.dies_at = process.freezes_at = None
                 if process.frozen:
                     self.loop.queue.thaw(process)
         jumped_s = _JUMP_MS / 1000 if "jump" in self.kinds else 0.0
@@ -293,8 +325,20 @@ class Life:
             )
             for slot in self.slots[: 1 if self.violent else 2]:
                 dead = slot.process is None or not slot.process.alive
+                if self.violent and "twin" in self.kinds:
+                    self._twin(slot)
                 if dead and (not self.violent or self._random.random() < 0.4):
                     self._begin(slot)
+
+    def _twin(self, slot: Slot) -> None:
+        """A second process of one identity, beside one that lives: best while that is frozen."""
+        process = slot.process
+        if process is None or not process.alive or sum(twin.alive for twin in self.twins) >= 2:
+            return
+        if self._random.random() < (0.6 if process.frozen else 0.03):
+            self.twins.append(process)
+            self._begin(slot)
+            self.strike("twin")
 
     # Processes -------------------------------------------------------------------------------
 
@@ -307,11 +351,10 @@ class Life:
     async def _main(self, slot: Slot, process: Process) -> None:
         clock = SimClock(self.clock, self.jumps, process.name)
         executor = _Executor(clock)
-        relay = outbox_agent(self.sink, clock, retry=Retry(attempts=500, initial_s=0.5, max_s=5.0))
         stop, hurry = asyncio.Event(), asyncio.Event()
         slot.stop = stop
         workers = []
-        for agent in (workload.walker(self.world), relay):
+        for agent in self.agents:
             topics = AgentTopics(APP, agent.name)
             log = KafkaLog(
                 topics=topics, partitions=PARTITIONS, settings=SETTINGS, clock=clock,
@@ -328,12 +371,16 @@ class Life:
                 *(worker.run(stop, drain_s=3.0, hurry=hurry) for worker in workers)
             )
         except Exception as error:  # noqa: BLE001  (a process may end; nobody else may notice)
-            if not self.violent:
+            lately = self.twins or self.loop.time() - self.calm_s < _OUSTED_S
+            twin = (
+                isinstance(error, ConfigError) and lately
+            )  # it had one a moment ago, or so it seemed
+            if not self.violent and not twin:
                 self.wrong.append(f"{process} ended in calm weather: {error!r}")
         self.loop.call_soon(self.loop.queue.kill, process, context=contextvars.Context())
 
     def _strike(self, kind: str) -> None:
-        random, queue = self._random, self.loop.queue
+        random = self._random
         living = [s for s in self.slots if s.process is not None and s.process.alive]
         if kind == "compact":
             if self.broker.compact(AgentTopics(APP, AGENT).state, keep_last=2):
@@ -358,15 +405,30 @@ class Life:
             case "crash":
                 process.dies_at = process.steps + random.randint(1, 400)
             case "freeze" if not process.frozen:
-                queue.freeze(process)
-                self.loop.call_later(
-                    random.choice((0.5, 3.0, 8.0, 15.0, 30.0)) * random.uniform(0.5, 1.5),
-                    self._thaw, process, context=contextvars.Context(),
-                )  # fmt: skip
+                process.on_freeze = self._frozen
+                process.freezes_at = process.steps + random.randint(1, 400)
             case "drain" if slot.stop is not None:
                 slot.stop.set()
             case "jump":
                 self.jumps[process.name] = random.choice((-_JUMP_MS, _JUMP_MS, 0))
+
+    def _journaled(self, process: Process) -> None:
+        """Between the commit of an intent and what is intended: where a zombie does most harm."""
+        random = self._random
+        if self.violent and process.freezes_at is None and random.random() < 0.3:
+            process.on_freeze = self._frozen
+            process.freezes_at = process.steps + random.randint(1, 8)
+            self.strike("freeze after commit")
+
+    def _frozen(self, process: Process) -> None:
+        random = self._random
+        if not self.violent:
+            self.loop.queue.thaw(process)
+            return
+        self.loop.call_later(
+            random.choice((0.5, 3.0, 8.0, 15.0, 30.0)) * random.uniform(0.5, 1.5),
+            self._thaw, process, context=contextvars.Context(),
+        )  # fmt: skip
 
     def _thaw(self, process: Process) -> None:
         if process.frozen and process.alive:
@@ -496,57 +558,6 @@ class Life:
                     if end and (self.broker.committed(topics.group, place) or 0) < end:
                         return False
         return True
-
-    def _history(self) -> History:
-        commit_of: dict[str, int] = {}
-        records = []
-        for record, transaction in self.broker.everything:
-            headers = dict(record.headers)
-            committed = transaction is None or bool(transaction.committed)
-            if transaction is not None and committed and "sf-txn" in headers:
-                commit_of[headers["sf-txn"].decode()] = self.broker.commit_of[transaction]
-            records.append(
-                Record(
-                    topic=record.topic, partition=record.partition, offset=record.offset,
-                    key=record.key, value=record.value, headers=headers, committed=committed,
-                    producer=(
-                        None if transaction is None
-                        else (transaction.transactional_id, transaction.epoch)
-                    ),
-                )
-            )  # fmt: skip
-        ends = {
-            (topic, number): log.end
-            for topic, logs in self.broker.topics.items()
-            for number, log in enumerate(logs)
-        }
-        self._look()
-        return History(
-            app=APP, agent=AGENT, records=records, samples=self.broker.samples, ends=ends,
-            told=self.told, requests=self.sink.requests, calls=self.world.calls,
-            commit_of=commit_of, done=self.world.done,
-            promised=self._promised(records), poison=self.poison, at_rest=self._at_rest(),
-            zombies=bool(self.kinds & _MAKE_ZOMBIES), one_time="jump" not in self.kinds,
-        )  # fmt: skip
-
-    def _promised(self, records: Sequence[Record]) -> dict[str, tuple[str, list[str]] | None]:
-        late: dict[str, set[int]] = {}
-        for record in records:
-            if record.committed and record.topic == AgentTopics(APP, AGENT).events:
-                event = decode(record.value, "Event")[1]
-                if event["next_step"] == "late" or event["step"] == "late":
-                    late.setdefault(event["run_id"], set()).add(event["seq"])
-        promised: dict[str, tuple[str, list[str]] | None] = {}
-        for run in self.runs.values():
-            if run.touched:
-                promised[run.run_id] = None
-                continue
-            steps = workload.seqs(run.plan)
-            over = late.get(run.run_id, set())
-            stages = frozenset(n for n, seq in enumerate(steps) if seq + 1 in over)
-            ran: list[str] = []
-            promised[run.run_id] = (workload.expected(run.plan, run.run_id, stages, ran), ran)
-        return promised
 
 
 # What is put in the place of something ------------------------------------------------------

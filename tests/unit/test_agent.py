@@ -16,13 +16,15 @@ from surefoot import (
     Context,
     Done,
     Ended,
+    Hmac,
     Next,
     Resuming,
     Retry,
     Signal,
     Webhook,
 )
-from surefoot.state.agent import check_run_id, duration_s
+from surefoot.state.agent import check_run_id
+from surefoot.state.durations import duration_s
 from surefoot.state.model import Amount
 
 
@@ -180,7 +182,9 @@ def test_decorators_give_the_function_back() -> None:
     def issue(delivery: Webhook) -> None: ...
 
     assert agent.webhook("github", event="issues")(issue) is issue
-    assert [(t.source, t.event, t.fn) for t in agent.webhooks] == [("github", "issues", issue)]
+    [trigger] = agent.webhooks
+    assert (trigger.source, trigger.provider, trigger.fn) == ("github", "github", issue)
+    assert trigger.events == frozenset({"issues"})
 
 
 def test_a_webhook_mapping_is_a_plain_function() -> None:
@@ -188,6 +192,50 @@ def test_a_webhook_mapping_is_a_plain_function() -> None:
 
     with pytest.raises(ConfigError, match="do the work in a step"):
         Agent("a").webhook("github")(issue)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "told"),
+    [
+        ("gitlab", {}, "say who sends"),
+        ("shop", {"provider": "strpe"}, "github, slack, standard, stripe"),
+        ("my_shop", {"provider": "stripe"}, "source 'my_shop'"),
+        ("", {"provider": "stripe"}, "source ''"),
+        ("a/../b", {"provider": "stripe"}, "source"),
+    ],
+)
+def test_a_webhook_of_an_unknown_sender_or_an_unusable_name_is_refused_at_import(
+    source: str, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Agent("a").webhook(source, **options)(len)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"header": "X Sig"},
+        {"header": "X-Sig", "signed": "{body}{body}"},
+        {"header": "X-Sig", "signed": "{timestamp}"},
+        {"header": "X-Sig", "signed": "{body}{secret}"},
+        {"header": "X-Sig", "signed": "{body}{"},
+        {"header": "X-Sig", "signed": "{timestamp}.{body}"},
+        {"header": "X-Sig", "signed": "{id}.{body}"},
+        {"header": "X-Sig", "timestamp_header": "X-Time"},
+        {"header": "X-Sig", "id_header": "X-Id", "id_field": "id"},
+    ],
+)
+def test_a_way_of_signing_that_would_not_protect_is_refused_at_import(
+    declared: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match="Hmac"):
+        Hmac(**declared)
+
+
+def test_a_webhook_may_want_several_events() -> None:
+    agent = Agent("a")
+    agent.webhook("stripe", event=("invoice.paid", "invoice.voided"))(len)
+    assert agent.webhooks[0].events == frozenset({"invoice.paid", "invoice.voided"})
 
 
 def test_retry_and_timeout_of_a_step() -> None:

@@ -25,8 +25,8 @@ ARROWS = {
 }
 OUTSIDE = {  # the world: only infra speaks to it
     "aiobotocore", "aiohttp", "aiokafka", "boto3", "botocore", "confluent_kafka", "docker",
-    "faust", "http.client", "httpx", "kafka", "requests", "testcontainers", "urllib.request",
-    "urllib3",
+    "faust", "http.client", "httpcore", "httpx", "kafka", "requests", "testcontainers",
+    "urllib.request", "urllib3",
 }  # fmt: skip
 PROCESS = {"multiprocessing", "psutil", "signal", "socket", "subprocess"}  # infra, the front door
 CLOCK_AND_CHANCE = {  # come in as arguments
@@ -42,7 +42,11 @@ LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy
 #: SDKs that are extras, and the file that may import each: only in a function
 SDKS = {
     "anthropic": "surefoot/agents/anthropic_model.py",
+    "boto3": "infra/aws.py",
+    "botocore": "infra/aws.py",
     "openai": "surefoot/agents/openai_model.py",
+    "opentelemetry": "infra/tracing.py",
+    "prometheus_client": "infra/metrics.py",
 }
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_tail.py": 1}

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import surefoot
 from surefoot.cli import app
 from surefoot.commands import operate
-from surefoot.infra.dev import sample
+from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator
 from surefoot.state.model import Failure, Quarantine
@@ -62,7 +62,9 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
     code, told, _ = run("--help")
     assert code == 0
     for command in (
-        "worker", "relay", "gateway", "topics", "runs", "replay", "dev", "demo", "broker",
+        "worker", "relay", "gateway", "topics", "runs", "schedules", "webhooks",
+        "replay", "dev", "demo",
+        "broker",
     ):  # fmt: skip
         assert f"  {command} " in told
     for status in ("0 done", "2 wrong usage", "69 Kafka", "70 a worker", "130 interrupted"):
@@ -84,7 +86,10 @@ def test_version_is_that_of_the_package() -> None:
 def test_a_missing_agent_file_is_told_without_a_traceback(command: str) -> None:
     code, _, told = run(command, "nowhere.py")
     assert code == 2
-    assert told == "surefoot: no such file: nowhere.py\n"
+    assert told.splitlines() == [
+        "surefoot: SF1101: no such file: nowhere.py",
+        "surefoot: `surefoot explain SF1101` tells more",
+    ]
 
 
 def test_a_missing_address_is_told_with_what_to_set(agent_file: str) -> None:
@@ -211,11 +216,11 @@ def test_approve_answers_the_question_that_is_asked_now_and_prints_it(world: Wor
 def test_approve_needs_an_answer_and_a_question_that_is_asked(world: World) -> None:
     assert run("runs", "approve", "x", "r")[0] == 2
     assert run("runs", "approve", "x", "r", "--yes")[::2] == (
-        1, "surefoot: agent 'x' has no run 'r'\n",
+        1, "surefoot: SF4101: agent 'x' has no run 'r'\n",
     )  # fmt: skip
     world.started()
     code, _, told = run("runs", "approve", "x", "r", "--yes")
-    assert (code, told) == (1, "surefoot: run r asks nothing; it is running\n")
+    assert (code, told) == (1, "surefoot: SF4111: run r asks nothing; it is running\n")
     assert world.sent == []
 
 
@@ -223,7 +228,7 @@ def test_an_answer_to_another_question_is_refused(world: World) -> None:
     question = asks(world)
     code, _, told = run("runs", "approve", "x", "r", "--yes", "--question", "other")
     assert code == 1
-    assert told.startswith("surefoot: unknown_question: ")
+    assert told.startswith("surefoot: SF4111 unknown_question: ")
     assert question in told
 
 
@@ -292,7 +297,7 @@ def test_a_refusal_is_status_1_with_its_code(world: World) -> None:
     world.lead("r", life.ends)
     code, told, said = run("runs", "cancel", "x", "r")
     assert (code, told) == (1, "")
-    assert said == "surefoot: too_late: cancel comes too late: the run is completed\n"
+    assert said == "surefoot: SF4102 too_late: cancel comes too late: the run is completed\n"
     code, told, _ = run("runs", "cancel", "x", "r", "--json")
     assert (code, json.loads(told)["code"]) == (1, "too_late")
 

@@ -33,6 +33,8 @@ DECIDED: dict[str, Any] = {
     "by": "ana",
     "at_ms": 1_764_286_000_000,
 }
+HEADER: dict[str, Any] = {"name": "x-github-event", "value": "issues"}
+RUN_NAME: dict[str, Any] = {"agent": "triage", "run_id": "github-d-1"}
 PARENT: dict[str, Any] = {"agent": "triage", "run_id": "gh-1", "fork": 1, "branch": 0}
 PLAN_ITEM: dict[str, Any] = {"id": "3.0", "text": "read the logs", "state": "open"}
 MEMORY: dict[str, Any] = {
@@ -112,6 +114,23 @@ RECORDS: dict[str, dict[str, Any]] = {
         "input_digest": b"12345678",
     },
     "Decided": DECIDED,
+    "Delivery": {
+        "id": "018f0000000070008000000000000000",
+        "source": "github",
+        "at_ms": 1_764_286_000_000,
+        "outcome": "started",
+        "status": 202,
+        "reason": None,
+        "verified": 1,
+        "delivery": "d-1",
+        "event": "issues",
+        "headers": [HEADER],
+        "body": b'{"action": "opened"}',
+        "body_bytes": 20,
+        "runs": [RUN_NAME],
+        "errors": ["triage: no such field"],
+        "unrecorded": 3,
+    },
     "Entry": {
         "run_id": "gh-1",
         "slot": "c:label#0",
@@ -154,9 +173,11 @@ RECORDS: dict[str, dict[str, Any]] = {
         "children": 2,
     },
     "Failure": FAILURE,
+    "Header": HEADER,
     "Memory": MEMORY,
     "Parent": PARENT,
     "PlanItem": PLAN_ITEM,
+    "RunName": RUN_NAME,
     "Stream": {
         "run_id": "gh-1",
         "name": "draft",

@@ -14,11 +14,11 @@ from surefoot.infra.demo.deliveries import FORGED, plan, signature
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
 from surefoot.infra.loader import load_agents
-from surefoot.producers.webhooks import verify_github
+from surefoot.producers.webhooks import sender
 from surefoot.schemas.codec import encode
 from surefoot.schemas.payload import dump, parse_json
-from surefoot.state.agent import Webhook
 from surefoot.state.ports import In
+from surefoot.state.webhook import Webhook
 from tests.unit.test_auditor import EVENT
 
 TRIAGE = Path(__file__).parents[2] / "examples" / "triage.py"
@@ -42,9 +42,11 @@ def test_a_tenth_is_delivered_twice_and_three_are_forged() -> None:
 
 def test_the_gateway_takes_the_signature() -> None:
     body = plan(10, Random(1))[0].body
-    signed = {"x-hub-signature-256": signature("secret", body)}
-    assert verify_github(b"secret", signed, body)
-    assert not verify_github(b"secret", signed, body + b" ")
+    secret = "0123456789abcdef0123456789abcdef"
+    verify = sender("github").verifier(secret)
+    signed = {"x-hub-signature-256": signature(secret, body)}
+    assert verify(signed, body, 0) is None
+    assert verify(signed, body + b" ", 0) is not None
 
 
 def test_the_example_agent_takes_every_delivery() -> None:

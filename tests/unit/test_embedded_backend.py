@@ -39,7 +39,7 @@ async def test_a_limit_that_was_raised_holds_once_it_is_applied_and_is_never_low
     tmp_path: Path,
 ) -> None:
     small, large = settings(tmp_path), settings(tmp_path, record_max_bytes=20_000)
-    assert len(await apply(small)) == 11
+    assert len(await apply(small)) == 12
     async with open_backend(large, SystemClock()) as backend, backend.topics() as topics:
         with pytest.raises(ConfigError, match="must be 20000; run `surefoot topics apply`"):
             await topics.verify(specs_for(["a"], large))

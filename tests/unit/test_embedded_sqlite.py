@@ -303,7 +303,7 @@ async def test_a_poll_that_fails_halfway_steps_over_no_record(
         nonlocal asked
         asked += 1
         if asked == 4:  # the last place: all others have been read by then
-            raise Unavailable("just now")
+            raise Unavailable("SF3002", "just now")
         return real(place, position, most)
 
     monkeypatch.setattr(broker, "read", read)
@@ -512,6 +512,28 @@ async def test_records_go_when_their_time_is_over_and_their_offsets_with_them(
     await upkeep.once()
     assert broker.begin_offset(place) == broker.end_offset(place) == 1_101
     assert await broker.append([event(b"next")]) == [1_101]
+
+
+async def test_where_bytes_are_bounded_the_oldest_records_go(
+    broker: SqliteBroker, clock: MovingClock
+) -> None:
+    spec = TopicSpec(
+        name="t.bounded",
+        partitions=1,
+        config={**EVENTS.config, "retention.ms": str(DAY_MS), "retention.bytes": "1000"},
+    )
+    broker.create([spec])
+    upkeep = Upkeep(broker, clock)
+
+    async def add(count: int) -> None:
+        await broker.append([Out(spec.name, 0, b"k", b"%100d" % n) for n in range(count)])
+        await upkeep.once()
+
+    await add(10)
+    assert broker.begin_offset((spec.name, 0)) == 0
+    await add(700)
+    assert (broker.begin_offset((spec.name, 0)), broker.end_offset((spec.name, 0))) == (700, 710)
+    assert len(values(broker, spec.name)) == 10
 
 
 async def test_the_first_record_of_a_time_is_found(

@@ -2,7 +2,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,19 @@ import structlog
 from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.producers.operations import REFUSALS
+from surefoot.schemas.payload import strict_json
+from surefoot.state.catalogue import number_of
+from surefoot.state.dead import DeadLetter
+from surefoot.state.delivery import Delivery
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
-from surefoot.state.model import Amount, Memory, Wait, jsonable
-from surefoot.state.ports import Backlog, Position, RunView
+from surefoot.state.feed import Choice, Told
+from surefoot.state.model import Amount, Memory, State, Wait, jsonable
+from surefoot.state.overview import DeadLetters
+from surefoot.state.ports import Backlog, Position, RunPage, RunView
+from surefoot.state.run_query import HistoryEntry, HistoryPage, RunQuery
+from surefoot.state.run_select import activity
+from surefoot.state.standing import AgentStanding
+from surefoot.state.views import event_json
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -73,6 +83,53 @@ class FakeCommands:
         return Position(0, len(self.started) - 1)
 
 
+@dataclass
+class FakeDeliveries:
+    """Remembers what was offered to be recorded."""
+
+    offered: list[Delivery] = field(default_factory=list)
+
+    def offer(self, delivery: Delivery) -> None:
+        self.offered.append(delivery)
+
+
+@dataclass
+class FakeOverview:
+    """What it is given; `away`: the log cannot be read."""
+
+    standing: list[AgentStanding] = field(default_factory=list)
+    delivered: list[Delivery] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
+    books: dict[str, dict[str, State]] = field(default_factory=dict)
+    away: bool = False
+
+    def _look(self) -> None:
+        if self.away:
+            raise Unavailable("SF3002", "secret-broker:9092 is away")
+
+    async def standings(self):
+        self._look()
+        return self.standing
+
+    async def deliveries(self, *, source, outcome, limit):
+        self._look()
+        wanted = [
+            each for each in self.delivered
+            if source in (None, each.source) and outcome in (None, each.outcome)
+        ]  # fmt: skip
+        return wanted[:limit]
+
+    async def dead_letters(self, *, before, limit):
+        self._look()
+        older = [each for each in self.letters if before is None or each.offset < before]
+        page = older[:limit]
+        return DeadLetters(page, page[-1].offset if len(older) > limit else None)
+
+    async def schedules(self, agent):
+        self._look()
+        return self.books.get(agent, {})
+
+
 class FakeReader:
     """Runs and their events by run_id; the stream of a run that goes on ends with `gone`."""
 
@@ -80,12 +137,16 @@ class FakeReader:
         self.runs: dict[str, RunView] = {}
         self.history: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         self.asked: list[int | None] = []
+        self.queries: list[RunQuery] = []
         self.closed = 0
         self.away = False
         self.gone = asyncio.Event()
         #: type, code and message of the event that answers a command; None: nobody is there
         self.answers_with: tuple[str, str | None, str] | None = ("run.paused", None, "")
         self.watched: dict[str, asyncio.Queue[dict[str, Any]]] = {}
+        #: what is told of whole agents, and what has been asked for
+        self.told: list[Told] = []
+        self.followed: list[tuple[list[str], Any, Choice, bool]] = []
 
     def answer(self, run_id, command_id):
         if self.answers_with is not None:
@@ -97,7 +158,7 @@ class FakeReader:
     @asynccontextmanager
     async def answers(self, _agent, run_id):
         if self.away:
-            raise Unavailable("secret-broker:9092 is away")
+            raise Unavailable("SF3002", "secret-broker:9092 is away")
         queue = self.watched[run_id] = asyncio.Queue()
 
         async def taken():
@@ -117,12 +178,29 @@ class FakeReader:
 
     async def get(self, _agent, run_id):
         if self.away:
-            raise Unavailable("secret-broker:9092 is away")
+            raise Unavailable("SF3002", "secret-broker:9092 is away")
         return self.runs.get(run_id)
 
     async def list(self, _agent, *, status=None, limit=50):
         wanted = {status} if status else {run.status for run in self.runs.values()}
         return [run for run in self.runs.values() if run.status in wanted][:limit]
+
+    async def page(self, agent, query):
+        self.queries.append(query)
+        runs = await self.list(agent, status=query.status, limit=query.limit)
+        return RunPage(runs=runs, matches=len(runs), next=query.before)
+
+    async def activity(self, _agent, now_ms, *, bucket_ms, buckets):
+        return activity([], now_ms, bucket_ms, buckets)
+
+    async def past(self, _agent, run_id, *, before, limit):
+        told = [
+            HistoryEntry(1, offset, "t/1/0", each) for offset, each in self.history.get(run_id, [])
+        ]
+        return HistoryPage(topic="events", events=told[:limit], before=before)
+
+    async def effect(self, effect_id, _since_ms):
+        return next((each for _, each in self.history.get(effect_id, [])), None)
 
     async def events(self, _agent, run_id, after):
         self.asked.append(after)
@@ -135,6 +213,46 @@ class FakeReader:
         finally:
             self.closed += 1
 
+    async def watch(self, agent, run_id, after):
+        async with aclosing(self.events(agent, run_id, after)) as events:
+            async for offset, told in events:
+                yield Told(str(offset), told["type"], strict_json(event_json(told)).decode())
+
+    #: as an EventFeed
+    partitions = 2
+
+    async def follow(self, agents, start, choice, *, earliest):
+        self.followed.append((list(agents), start, choice, earliest))
+        try:
+            if self.away:
+                raise Unavailable("SF3002", "secret-broker:9092 is away")
+            yield Told("triage_0_0", "begin", "{}")
+            for told in self.told:
+                yield told
+            if not any(told.event == "slow" for told in self.told):
+                await self.gone.wait()
+        finally:
+            self.closed += 1
+
+
+class FakeViews:
+    """Of one run, that is there; nothing is behind."""
+
+    async def summary(self, agent: str) -> dict[str, Any]:
+        return self._told(agent, statuses={})
+
+    async def attention(self, agent: str, _: int) -> dict[str, Any]:
+        return self._told(agent, runs=[], total=0)
+
+    async def windows(self, agent: str, _: int) -> dict[str, Any]:
+        return self._told(agent, windows=[])
+
+    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+        return self._told(agent, run={"run_id": run_id} if run_id == RUN else None)
+
+    def _told(self, agent: str, **told: Any) -> dict[str, Any]:
+        return {"agent": agent, "lag": {"events": 0, "ms": 0}, **told}
+
 
 @dataclass
 class FakeReadiness:
@@ -142,7 +260,7 @@ class FakeReadiness:
 
     async def check(self, agent):
         if agent in self.reasons:
-            raise Unavailable(self.reasons[agent])
+            raise Unavailable("SF3010", self.reasons[agent])
 
 
 class FakeClock:
@@ -182,14 +300,20 @@ class Gateway:
         self.reader = FakeReader()
         self.commands = FakeCommands(self.reader)
         self.readiness = FakeReadiness()
+        self.deliveries = FakeDeliveries()
+        self.overview = FakeOverview()
         self.app = gateway_app(
             agents=agents or [triage_agent()],
             commands=self.commands,
+            feed=self.reader,
             reader=self.reader,
             readiness=self.readiness,
             secrets={"github": [SECRET]},
+            deliveries=self.deliveries,
+            overview=self.overview,
             clock=FakeClock(),
             limits=Limits(**limits),
+            views=FakeViews(),
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway"
@@ -310,7 +434,7 @@ async def test_the_same_delivery_again_has_the_same_run_whatever_a_proxy_adds(ga
 async def test_a_wrong_signature_is_one_constant_401_and_starts_nothing(gateway, signature):
     answer = await gateway.deliver(X_Hub_Signature_256=signature)
     assert answer.status_code == 401
-    assert answer.json() == {"error": "the signature is missing or wrong"}
+    assert answer.json() == {"error": "SF5103: the signature is missing or wrong"}
     assert gateway.commands.started == []
 
 
@@ -387,7 +511,7 @@ async def test_events_that_no_mapping_wants_are_acknowledged_and_ignored(gateway
 
 
 async def test_no_answer_but_503_while_the_command_is_not_acknowledged(gateway):
-    gateway.commands.fails["triage"] = Unavailable("secret-broker:9092 is away")
+    gateway.commands.fails["triage"] = Unavailable("SF3002", "secret-broker:9092 is away")
     answer = await gateway.deliver()
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
@@ -431,7 +555,7 @@ async def test_one_agent_away_does_not_keep_the_command_from_the_other():
     other.step(triage_agent().start_step.fn)
     other.webhook("github")(lambda _: Issue(1, ""))
     gateway = Gateway(other, triage_agent())
-    gateway.commands.fails["other"] = Unavailable("away")
+    gateway.commands.fails["other"] = Unavailable("SF3002", "away")
     assert (await gateway.deliver()).status_code == 503
     assert [agent for agent, *_ in gateway.commands.started] == ["triage"]
 
@@ -467,7 +591,7 @@ async def test_a_mapping_that_takes_long_does_not_stop_the_loop():
     @agent.webhook("github")
     def slow(delivery: Webhook) -> None:
         # would wait for ever on the loop's own thread
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=60)
 
     assert (await Gateway(agent).deliver()).status_code == 200
 
@@ -583,8 +707,11 @@ def test_a_gateway_without_a_real_secret_does_not_come_up(secrets):
             agents=[triage_agent()],
             commands=FakeCommands(FakeReader()),
             reader=FakeReader(),
+            feed=FakeReader(),
             readiness=FakeReadiness(),
             secrets=secrets,
+            deliveries=FakeDeliveries(),
+            overview=FakeOverview(),
             clock=FakeClock(),
         )
 
@@ -738,7 +865,9 @@ async def test_why_a_run_does_not_move_is_told_with_what_to_type(gateway):
 
 async def test_runs_are_counted_by_status_and_by_version(gateway):
     answer = await gateway.http.get("/agents/triage")
-    assert answer.json() == {
+    told = answer.json()
+    del told["declared"]
+    assert told == {
         "agent": "triage",
         "runs": 6,
         "statuses": {"running": 5, "failed": 1},
@@ -787,6 +916,7 @@ async def test_what_the_owner_refuses_has_a_code_a_message_and_a_status(gateway,
         "accepted": False,
         "event": "command.refused",
         "code": code,
+        "number": number_of(code),
         "message": "because",
         "run": None,
     }
@@ -894,7 +1024,7 @@ async def test_a_command_while_the_log_is_away_is_a_503_with_the_id_to_repeat_it
     if part == "reader":
         gateway.reader.away = True
     else:
-        gateway.commands.fails["triage"] = Unavailable("secret-broker:9092 is away")
+        gateway.commands.fails["triage"] = Unavailable("SF3002", "secret-broker:9092 is away")
     answer = await gateway.operate("cancel")
     assert answer.status_code == 503
     assert answer.json()["id"] == FakeClock().unique()
@@ -1023,7 +1153,7 @@ class Watching:
             self.frames.put_nowait(message["body"])
 
     async def next(self) -> bytes:
-        return await asyncio.wait_for(self.frames.get(), 10)
+        return await asyncio.wait_for(self.frames.get(), 60)
 
 
 async def test_heartbeats_are_comments_without_ids():
@@ -1040,7 +1170,7 @@ async def test_an_unknown_run_is_waited_for(gateway):
     assert b"id: 3\n" in await watching.next()
     assert not watching.done.done()
     gateway.reader.gone.set()
-    await asyncio.wait_for(watching.done, 10)
+    await asyncio.wait_for(watching.done, 60)
 
 
 async def test_a_watcher_that_leaves_is_let_go(gateway):
@@ -1048,7 +1178,7 @@ async def test_a_watcher_that_leaves_is_let_go(gateway):
     watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
     await watching.next()
     watching.leave.set()
-    await asyncio.wait_for(watching.done, 10)
+    await asyncio.wait_for(watching.done, 60)
     assert gateway.reader.closed == 1
 
 
@@ -1057,7 +1187,7 @@ async def test_a_watcher_that_takes_no_data_is_cut_off():
     gateway.reader.history[RUN] = [(3, event("run.started"))]
     watching = Watching(gateway.app, f"/runs/triage/{RUN}/events")
     watching.takes.clear()
-    await asyncio.wait_for(watching.done, 10)
+    await asyncio.wait_for(watching.done, 60)
     assert gateway.reader.closed == 1
 
 
@@ -1087,7 +1217,7 @@ async def test_health_does_not_ask_kafka_and_readiness_does(gateway):
     assert answer.status_code == 503
     assert answer.json() == {
         "ready": False,
-        "reasons": {"triage": "no transaction could be committed in 3 s"},
+        "reasons": {"triage": "SF3010: no transaction could be committed in 3 s"},
     }
     gateway.readiness.reasons.clear()
     answer = await gateway.http.get("/ready")
@@ -1115,11 +1245,20 @@ async def test_every_answer_forbids_sniffing_and_caching(gateway):
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
+async def test_only_a_post_to_a_source_is_a_delivery(gateway):
+    told = await gateway.http.get("/webhooks/github")
+    assert (told.status_code, told.json()) == (405, {"error": "SF5012: Method Not Allowed"})
+    for path in ("/webhooks/github/more", "/webhooks/github%2Fmore", "/webhooks/", "/webhooks"):
+        answer = await gateway.http.post(path, content=RAW)
+        assert (answer.status_code, answer.json()) == (404, {"error": "SF5012: Not Found"}), path
+    assert gateway.deliveries.offered == []
+
+
 async def test_what_nobody_foresaw_is_a_constant_500(gateway):
     gateway.commands.fails["triage"] = RuntimeError("secret detail")
     with structlog.testing.capture_logs() as logs:
         answer = await gateway.deliver()
-    assert (answer.status_code, answer.json()) == (500, {"error": "internal error"})
+    assert (answer.status_code, answer.json()) == (500, {"error": "SF5014: internal error"})
     assert [(line["event"], line["exc_info"]) for line in logs] == [("request_failed", True)]
 
 

@@ -1,5 +1,5 @@
 """The code on the how-to pages works: each page is a module with tests of its own (that of the tool
-loop is run by test_tool_loop.py)."""
+loop is run by test_tool_loop.py, that of the client by tests/integration/test_client_page.py)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def module(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ModuleTyp
     del sys.modules[name]
 
 
-@pytest.mark.parametrize("module", [p for p in PAGES if p != "tool-loop"], indirect=True)
+@pytest.mark.parametrize(
+    "module", [p for p in PAGES if p not in ("client", "tool-loop")], indirect=True
+)
 def test_the_code_of_the_page_does_what_the_page_says(module: ModuleType) -> None:
     for agent in vars(module).values():
         if isinstance(agent, Agent):

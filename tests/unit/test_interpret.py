@@ -114,6 +114,10 @@ NOON_MS = 1_893_499_200_000
             Await(then="first", names=("go",), mode="one", need=1, timeout_ms=172_800_000),
         ),
         (
+            Wait("go", then=first, timeout=NOON),
+            Await(then="first", names=("go",), mode="one", need=1, until_ms=NOON_MS),
+        ),
+        (
             Handoff(other, Offer(1)),
             HandOver(to=Branch(agent="b", step=None, payload=b'{"price":1}')),
         ),
@@ -213,6 +217,7 @@ def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
         (Done, "returned type"),
         ({"step": "first"}, "returned dict"),
         (Sleep(datetime(2030, 1, 1), first, 1), "needs a time zone"),  # noqa: DTZ001
+        (Wait("go", then=first, timeout=datetime(2030, 1, 1)), "needs a time zone"),  # noqa: DTZ001
         (Sleep(-1, first, 1), "greater than 0"),
         (Next(first, 1, after="soon"), "a duration looks like"),
         (Next(first, 1, after=1e300), "at most 1000 years"),

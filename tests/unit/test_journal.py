@@ -417,10 +417,12 @@ async def test_in_doubt_and_without_a_probe_a_person_decides(
     engine: FakeEngine, calls: Calls
 ) -> None:
     await interrupted(engine, calls)
+    assert engine.waits == 0
     for _ in range(2):
         with pytest.raises(Parked, match=r"charge#0 was begun.*surefoot runs resolve") as parked:
             await engine.attempt().once("charge", calls.ask)
         assert parked.value.code == "once_in_doubt"
+    assert engine.waits == 2
     assert len(calls.seen) == 1
 
 
@@ -437,6 +439,7 @@ async def test_a_probe_decides(
     probed: list[Any] = []
 
     def probe(amount: int) -> Any:
+        assert engine.waits == 1  # a former owner may have been about to do it
         probed.append(amount)
         return told
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import schemathesis
-from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
@@ -18,8 +17,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
+from starlette.routing import Route
 
 from surefoot.producers.operations import BODIES
+from tests.api_page import PAGE, page
 from tests.unit.test_gateway import RUN, Gateway, event, run
 
 #: positive data is not always accepted: a payload has to fit the agent's own type, a run has to be
@@ -46,13 +47,17 @@ def described() -> Any:
 OPERATIONS = {each.ok().label: each.ok() for each in described().get_all_operations()}
 
 
+def test_the_page_about_the_api_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run: python -m tests.api_page"
+
+
 def test_the_description_names_every_route() -> None:
     gateway = Gateway()
     told = {label.partition(" ")[2] for label in OPERATIONS}
     routes = {
         route.path.replace("{verb}", verb)
         for route in gateway.app.routes
-        if isinstance(route, APIRoute)
+        if isinstance(route, Route) and route.include_in_schema
         for verb in BODIES
     }
     assert told == routes
@@ -73,3 +78,11 @@ def test_an_operation_keeps_to_its_description(label: str, mode: GenerationMode)
         keeps()
     except Unsatisfiable:  # there is nothing that this operation could be sent wrongly
         assert mode is GenerationMode.NEGATIVE
+
+
+async def test_a_watcher_is_told_that_there_are_too_many_as_described() -> None:
+    gateway = Gateway(streams=0)
+    told = await gateway.http.get(f"/runs/triage/{RUN}/events")
+    assert told.status_code == 429
+    events = gateway.app.openapi()["paths"]["/runs/{agent}/{run_id}/events"]["get"]
+    assert "429" in events["responses"]

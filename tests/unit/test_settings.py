@@ -175,3 +175,10 @@ def test_webhook_secrets_are_listed_by_source_and_an_empty_one_is_kept(monkeypat
         "github": ["new-secret", "", "old-secret"],
         "my-shop": [""],
     }
+
+
+def test_what_the_relay_may_reach_is_checked_at_the_start(monkeypatch):
+    assert load_settings().out_allow == ""
+    monkeypatch.setenv("SUREFOOT_OUT_ALLOW", "billing.internal,10.0.0.0/33")
+    with pytest.raises(ConfigError, match=r"SUREFOOT_OUT_ALLOW: '10\.0\.0\.0/33' is none of"):
+        load_settings()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from surefoot.schemas.codec import decode
 from surefoot.state.machine import decide
 from surefoot.state.model import (
@@ -295,3 +297,32 @@ def test_a_run_started_anew_under_an_old_name_expires_as_the_new_one() -> None:
 
 def test_a_live_run_never_expires() -> None:
     assert restored(checkpoint(RUN)).expired(1_000_000) == []
+
+
+@pytest.mark.parametrize("field", ["version", "seq", "attempt", "epoch", "emit", "forks"])
+@pytest.mark.parametrize("number", [-1, 2**31 - 1])
+def test_counts_that_no_run_comes_to_cost_that_run_only(field: str, number: int) -> None:
+    """One more would fit into no record, and the owner could commit nothing any more."""
+    if field == "seq" and number > 0:
+        number = 2**63 - 1
+    counts: dict[str, Any] = {field: number}
+    store = restored(
+        checkpoint(replace(RUN, run_id="good")), checkpoint(replace(RUN, run_id="bad", **counts))
+    )
+    assert set(store.live) == {"good"}
+    assert store.broken == {"bad": f"Checkpoint.{field} is {number}"}
+
+
+def test_what_stands_under_another_runs_key_costs_the_run_of_that_key() -> None:
+    good, other = replace(RUN, run_id="good"), replace(RUN, run_id="other")
+    store = restored(checkpoint(good), state(b"bad", checkpoint(good).value))
+    assert store.live == {"good": good}
+    assert set(store.broken) == {"bad"}
+    store = restored(
+        checkpoint(good),
+        checkpoint(other),
+        state(b"other|m:0", written(entry("m:0", run_id="good")).value),
+    )
+    assert store.live == {"good": good}
+    assert store.entries == {}
+    assert set(store.broken) == {"other"}

@@ -23,13 +23,14 @@ def test_every_topic_of_an_agent_the_outbox_and_the_dead_letters() -> None:
     kinds = ("commands", "tasks", "state", "events", "stream")
     assert set(SPECS) == {
         "shop.dead",
+        "shop.deliveries",
         *(f"shop.{agent}.{kind}" for agent in ("triage", "outbox") for kind in kinds),
     }
 
 
 def test_the_outbox_is_asked_for_once_however_often_it_is_named() -> None:
     names = [spec.name for spec in specs_for(["outbox", "triage", "triage"], SETTINGS)]
-    assert len(names) == len(set(names)) == 11
+    assert len(names) == len(set(names)) == 12
 
 
 def test_only_the_state_is_compacted_and_all_are_copartitioned() -> None:
@@ -43,6 +44,12 @@ def test_only_the_state_is_compacted_and_all_are_copartitioned() -> None:
 
 def test_a_dead_letter_has_room_for_any_record_and_why_it_is_dead() -> None:
     assert int(SPECS["shop.dead"].config["max.message.bytes"]) > 1_000_000 + 4_096 + 1_000
+
+
+def test_what_strangers_can_fill_is_bounded_in_bytes() -> None:
+    config = SPECS["shop.deliveries"].config
+    # a segment is what goes at a time; the active one is not counted
+    assert int(config["segment.bytes"]) * 2 <= int(config["retention.bytes"]) <= 64 * 1_048_576
 
 
 def test_names_come_from_one_place() -> None:

@@ -3,7 +3,9 @@ import hmac
 
 import pytest
 
-from surefoot.producers.webhooks import doors, verify_github
+from surefoot import Agent, Bearer
+from surefoot.producers.webhooks import Door, doors, values_of
+from surefoot.schemas.payload import BadPayload
 from surefoot.state.errors import ConfigError
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -15,18 +17,21 @@ def signed(body: bytes = BODY, secret: str = SECRET) -> str:
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
+def door(*secrets: str, source: str = "github", **options) -> Door:
+    """The door of one source that one agent listens to."""
+    agent = Agent("a")
+    agent.webhook(source, **options)(lambda delivery: delivery.id)
+    return doors(agent.webhooks, {source: secrets} if secrets else {})[source]
+
+
 def opens(header: str | None, body: bytes = BODY, secrets: tuple[str, ...] = (SECRET,)) -> bool:
     headers = {} if header is None else {"x-hub-signature-256": header}
-    return doors({"github"}, {"github": secrets})["github"].opens(headers, body)
+    return door(*secrets).refuses(headers, body, 0) is None
 
 
 def test_the_documented_example_of_github_verifies():
-    headers = {
-        "x-hub-signature-256": (
-            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-        )
-    }
-    assert verify_github(b"It's a Secret to Everybody", headers, b"Hello, World!")
+    header = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+    assert opens(header, b"Hello, World!", ("It's a Secret to Everybody",))
 
 
 @pytest.mark.parametrize("body", [BODY, b"", b"\xff\xfe not utf-8", b'{"a":1,"a":2}'])
@@ -62,8 +67,7 @@ def test_what_is_not_exactly_a_right_signature_is_refused(header):
 
 def test_the_old_sha1_header_alone_opens_nothing():
     sha1 = "sha1=" + hmac.new(SECRET.encode(), BODY, hashlib.sha1).hexdigest()
-    door = doors({"github"}, {"github": [SECRET]})["github"]
-    assert not door.opens({"x-hub-signature": sha1}, BODY)
+    assert door(SECRET).refuses({"x-hub-signature": sha1}, BODY, 0) == "no x-hub-signature-256"
 
 
 def test_both_secrets_are_good_while_one_is_being_replaced_and_only_then():
@@ -100,23 +104,64 @@ def test_every_secret_is_tried_even_after_one_has_fitted(monkeypatch):
 )
 def test_a_source_without_a_real_secret_stops_the_start_and_names_the_variable(secrets):
     with pytest.raises(ConfigError, match="SUREFOOT_WEBHOOK_GITHUB_SECRET") as caught:
-        doors({"github"}, {"github": secrets})
+        door(*secrets)
     assert all(secret not in str(caught.value) for secret in secrets if secret.strip("x "))
 
 
 def test_a_secret_is_measured_in_bytes():
-    assert doors({"github"}, {"github": ["☕" * 8]})
-
-
-def test_a_source_that_nobody_verifies_stops_the_start():
-    with pytest.raises(ConfigError, match="github"):
-        doors({"gitlab"}, {"gitlab": [SECRET]})
+    door("☕" * 8)
 
 
 def test_secrets_of_sources_that_no_agent_listens_to_are_not_looked_at():
-    assert doors(set(), {"github": [""]}) == {}
+    assert doors([], {"github": [""]}) == {}
 
 
 def test_a_door_does_not_show_its_secrets():
-    door = doors({"github"}, {"github": [SECRET]})["github"]
-    assert SECRET not in repr(door)
+    assert SECRET not in repr(door(SECRET))
+
+
+def test_a_source_has_one_provider():
+    one, other = Agent("one"), Agent("other")
+    one.webhook("shop", provider="stripe")(len)
+    other.webhook("shop", provider=Bearer())(len)
+    with pytest.raises(ConfigError, match="two providers"):
+        doors([*one.webhooks, *other.webhooks], {"shop": [SECRET]})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "values"),
+    [
+        ("application/json", b'{"a": "\xc3\xa9"}', {"a": "é"}),
+        ("", b"[1]", [1]),
+        ("application/x-www-form-urlencoded", b"", {}),
+        ("application/x-www-form-urlencoded", b"payload=%7B%22a%22%3A%22%C3%A9%22%7D", {"a": "é"}),
+        (
+            "Application/X-WWW-Form-URLencoded; charset=utf-8",
+            b"command=%2Fdeploy&text=caf%C3%A9+now&empty=",
+            {"command": "/deploy", "text": "café now", "empty": ""},
+        ),
+        ("application/x-www-form-urlencoded", b"payload=1&other=2", {"payload": "1", "other": "2"}),
+    ],
+)
+def test_the_values_of_a_body_are_those_of_its_json_or_its_form(content_type, body, values):
+    assert values_of(content_type, body) == values
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"payload=%7B%7D"),
+        ("application/json", b'{"a": 1, "a": 2}'),
+        ("application/json", b"\xff"),
+        ("application/json", b"1"),
+        ("application/x-www-form-urlencoded", b'{"a": 1}'),
+        ("application/x-www-form-urlencoded", b"payload=1"),
+        ("application/x-www-form-urlencoded", b"payload={}&payload={}"),
+        ("application/x-www-form-urlencoded", b"a=%ff"),
+        ("application/x-www-form-urlencoded", b"a=\xc3\xa9"),
+        ("application/x-www-form-urlencoded", b"&".join(b"f%d=" % n for n in range(1001))),
+    ],
+)
+def test_what_is_neither_strict_json_nor_a_form_is_refused(content_type, body):
+    with pytest.raises(BadPayload):
+        values_of(content_type, body)

@@ -22,12 +22,14 @@ threading.Event().wait({wait_s})
 
 ORPHAN = """
 import asyncio
-from surefoot.infra.worker_main import _follow_supervisor
+from surefoot.infra.worker_main import follow_supervisor
 
 async def main():
     stop = asyncio.Event()
+    following = asyncio.create_task(follow_supervisor(stop, every_s=0.02))
+    await asyncio.sleep(0)  # it has seen who started it
     print("following", flush=True)
-    await asyncio.gather(_follow_supervisor(stop, every_s=0.02), stop.wait())
+    await asyncio.gather(following, stop.wait())
     print("drained", flush=True)
 
 asyncio.run(main())
@@ -45,7 +47,7 @@ subprocess.Popen([sys.executable, "-c", "import sys; print(sys.stdin.read())"], 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *args],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

@@ -1,0 +1,202 @@
+"""Large payloads are kept outside of the log: a step takes and returns them, the log has pointers.
+
+Out: what a step has come to is stored before it is handed on to be committed. While the store is
+away the result is held, for a step must not run again for that. In: what a step is given
+is fetched just before it runs. Between the two a pointer is a payload like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+
+from surefoot.consumers.attempt import Call, Outcome
+from surefoot.consumers.committer import backoff
+from surefoot.schemas.pointer import MARK, Pointer, filled, pointer_to, pointers
+from surefoot.state.errors import Parked, Unavailable
+from surefoot.state.model import End, Journaled, Returned
+from surefoot.state.outcome import (
+    decode_input,
+    decode_outcome,
+    encode_outcome,
+    encode_step_input,
+)
+from surefoot.state.ports import Blobs, Clock
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCheck:
+    """`blobs` None: there is no store, and every payload stays in its record."""
+
+    clock: Clock
+    blobs: Blobs | None = None
+    #: larger payloads are stored, in bytes
+    over_bytes: int = 262_144
+
+    async def stow(self, payload: bytes) -> bytes:
+        """The payload, or a pointer to it if it is large.
+
+        Raises: Unavailable — it may or may not have been stored.
+        """
+        pointer = self.pointer(payload)
+        if pointer is None:
+            return payload
+        await self.store(pointer, payload)
+        return pointer.encode()
+
+    def pointer(self, payload: bytes) -> Pointer | None:
+        """What is to stand for the payload once it has been stored; None: it stays as it is."""
+        if self.blobs is None or len(payload) <= self.over_bytes:
+            return None
+        return pointer_to(payload, self.clock.now_ms())
+
+    async def store(self, pointer: Pointer, content: bytes) -> None:
+        """Raises: Unavailable — it may or may not have been stored."""
+        assert self.blobs is not None
+        await self.blobs.put(pointer, content)
+
+    async def _put(self, content: bytes, blobs: Blobs) -> bytes:
+        pointer = pointer_to(content, self.clock.now_ms())
+        await blobs.put(pointer, content)
+        return pointer.encode()
+
+    # Out -------------------------------------------------------------------------------------
+
+    async def keep_outcome(self, call: Call, outcome: Outcome) -> Outcome:
+        """The outcome with pointers for what is large in it. Waits for the store.
+
+        Under cancellation: what has been stored is needed by nobody, and is swept one day.
+        """
+        if not isinstance(outcome, Returned):
+            return outcome
+        if call.agent.home is None:
+            return await self._keep(outcome)
+        assert isinstance(outcome.then, End)
+        told = decode_outcome(outcome.then.result, call.work)
+        kept = await self._keep(told)
+        if kept is told:
+            return outcome
+        return replace(outcome, then=End(result=encode_outcome(kept)))
+
+    async def keep_note(self, note: Journaled) -> Journaled:
+        """As keep_outcome."""
+        return await self._keep(note)
+
+    async def _keep(self, value: T) -> T:
+        """Also what could be taken for a pointer is stored: so it is none."""
+        blobs = self.blobs
+        if blobs is None:
+            return value
+        kept = {
+            content: await self._put_at_last(content, blobs)
+            for content in _payloads(value)
+            if len(content) > self.over_bytes or pointers(content)
+        }
+        if not kept:
+            return value
+        swapped: T = _swapped(value, lambda payload: kept.get(payload, payload))
+        return swapped
+
+    async def _put_at_last(self, content: bytes, blobs: Blobs) -> bytes:
+        for wait_s in backoff(self.clock):
+            try:
+                return await self._put(content, blobs)
+            except Unavailable as error:
+                log.warning("blob_waits", store=blobs.name, bytes=len(content), error=str(error))
+                await asyncio.sleep(wait_s)
+        raise AssertionError
+
+    # In --------------------------------------------------------------------------------------
+
+    async def redeem(self, call: Call) -> bool:
+        """Put what the call's pointers point to in their place. False: the store is away just now.
+
+        Raises: Parked — something is not there, or is not what it was.
+        """
+        if not any(MARK in payload for payload in _given(call)):
+            return True
+        given: Any = (call.run, tuple(call.messages), tuple(call.signals), *call.journal.values())
+        pooled = None
+        if call.agent.home is not None:
+            try:
+                pooled = decode_input(call.run.payload)
+            except ValueError:
+                return True  # it is told when the step is prepared
+        wanted = {pointer for each in _payloads((given, pooled)) for pointer in pointers(each)}
+        try:
+            contents = {pointer: await self._get(pointer) for pointer in wanted}
+        except Unavailable as error:
+            log.warning("blob_not_fetched", run_id=call.run.run_id, error=str(error))
+            return False
+        swap = lambda payload: filled(payload, contents)  # noqa: E731
+        run, messages, signals, *journal = _swapped(given, swap)
+        if pooled is not None:
+            run = replace(run, payload=encode_step_input(_swapped(pooled, swap)))
+        call.run, call.messages, call.signals = run, messages, signals
+        call.journal = dict(zip(call.journal, journal, strict=True))
+        return True
+
+    async def _get(self, pointer: Pointer) -> bytes:
+        if self.blobs is None:
+            raise Parked(
+                "no_blob_store",
+                f"a payload of {pointer.size} bytes is kept outside of the log; start this process "
+                "with the SUREFOOT_BLOBS that the others have, and then `surefoot runs retry`",
+            )
+        content = await self.blobs.get(pointer)
+        if content is None:
+            raise Parked(
+                "blob_missing",
+                f"the payload {pointer.key} ({pointer.size} bytes) is not in {self.blobs.name}; "
+                "bring it back and `surefoot runs retry`, or rewind the run to before it",
+            )
+        if not pointer.fits(content):
+            raise Parked(
+                "blob_corrupt",
+                f"what {self.blobs.name} has as {pointer.key} is not what was stored there; "
+                "bring that back and `surefoot runs retry`, or rewind the run to before it",
+            )
+        return content
+
+
+def _given(call: Call) -> Iterator[bytes]:
+    """Every payload that a step may look at."""
+    yield call.run.payload
+    yield call.run.carry or b""
+    yield from call.messages
+    for entry in (*call.signals, *call.journal.values()):
+        yield entry.value or b""
+
+
+def _payloads(value: Any) -> Iterator[bytes]:
+    """Everything in values of the core that could be one."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _payloads(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _payloads(getattr(value, field.name))
+
+
+def _swapped(value: Any, swap: Callable[[bytes], bytes]) -> Any:
+    """The same values with other payloads."""
+    if isinstance(value, bytes):
+        return swap(value)
+    if isinstance(value, tuple):
+        return tuple(_swapped(each, swap) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            field.name: _swapped(getattr(value, field.name), swap) for field in fields(value)
+        }
+        return replace(value, **changed)
+    return value

@@ -1,0 +1,201 @@
+"""One event to one start command, one dead letter, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from surefoot.consumers.claim import ClaimCheck
+from surefoot.consumers.committer import record_size
+from surefoot.schemas import trace
+from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.event_avro import AvroReader, BadSchema
+from surefoot.schemas.event_codec import Framed, SchemaRef, framed
+from surefoot.schemas.payload import Unserialisable, dump
+from surefoot.schemas.pointer import Pointer
+from surefoot.state.agent import Agent
+from surefoot.state.model import Failure
+from surefoot.state.ports import Headers, In, Out
+from surefoot.state.source_ports import SchemaSource
+from surefoot.state.triggers import EventTrigger, Lost, Received, Unusable
+from surefoot.state.wire import Wire, start_out
+
+#: so many schemas are kept parsed; hostile bytes can name any number of them
+SCHEMAS_MAX = 1_000
+
+
+class Mapped(NamedTuple):
+    """What became of one event."""
+
+    #: the record to write, if any
+    out: Out | None
+    #: why it is a dead letter
+    failure: Failure | None = None
+    #: what the record points to; to be stored before the record is written
+    claimed: tuple[Pointer, bytes] | None = None
+
+
+class Schemas:
+    """The readers of one trigger's Avro, by what names their schema."""
+
+    def __init__(self, trigger: EventTrigger, source: SchemaSource | None) -> None:
+        self._trigger = trigger
+        self._source = source
+        self._readers: dict[SchemaRef, AvroReader] = {}
+
+    async def reader(self, ref: SchemaRef) -> AvroReader:
+        """Raises UndecodableError — there is none, or it cannot be used; Unavailable."""
+        found = self._readers.get(ref)
+        if found is None:
+            if len(self._readers) >= SCHEMAS_MAX:
+                self._readers.clear()
+            try:
+                found = AvroReader(await self._look_up(ref), self._trigger.reader_schema)
+            except BadSchema as error:
+                raise UndecodableError(f"{ref}: {error}") from None
+            self._readers[ref] = found
+        return found
+
+    async def _look_up(self, ref: SchemaRef) -> Any:
+        if ref.kind == "fingerprint":
+            if ref.name not in self._trigger.schemas:
+                raise UndecodableError(f"{ref} is none of those that schema= names")
+            return self._trigger.schemas[bytes(ref.name)]  # type: ignore[arg-type]
+        if self._source is None:
+            raise UndecodableError(f"{ref} is in a registry, and SUREFOOT_REGISTRY_URL names none")
+        try:
+            if isinstance(ref.name, int):
+                return await self._source.by_id(ref.name)
+            return await self._source.by_guid(str(ref.name))
+        except LookupError as error:
+            raise UndecodableError(f"{ref}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A record whose frame has been looked at, and what its body is read with."""
+
+    record: In
+    received: Received
+    framed: Framed
+    reader: AvroReader | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventMapping:
+    """What one trigger of one agent makes of events."""
+
+    agent: Agent
+    trigger: EventTrigger
+    wire: Wire
+    schemas: Schemas
+    #: largest record, in bytes, key and headers included
+    record_bytes: int
+    claims: ClaimCheck | None = None
+
+    async def prepare(self, record: In) -> Event | Mapped:
+        """Look up what its body is read with; only this may wait.
+
+        Raises: Unavailable — the registry does not answer.
+        """
+        told: Any = record.headers  # Kafka has headers without a value
+        headers = {name: text for name, text in told if text is not None}
+        try:
+            frame = Framed("bytes", record.value or b"")
+            if self.trigger.event_type is not bytes or record.value is None:
+                frame = framed(record.value, headers)
+            reader = None if frame.schema is None else await self.schemas.reader(frame.schema)
+        except UndecodableError as error:
+            return self.dead(record, Failure(code="undecodable", message=str(error)))
+        received = Received(
+            topic=record.topic, partition=record.partition, offset=record.offset,
+            timestamp_ms=record.timestamp_ms, key=record.key, headers=headers,
+            attributes=frame.attributes,
+        )  # fmt: skip
+        return Event(record=record, received=received, framed=frame, reader=reader)
+
+    def map(self, event: Event, now_ms: int) -> Mapped:
+        """Decode it and ask the author's functions, which may take their time: not on the loop."""
+        record, trigger = event.record, self.trigger
+        try:
+            if event.framed.kind == "null" and not trigger.takes_null:
+                return Mapped(None)
+            started = trigger.begin(self._typed(event), event.received)
+            if started is None:
+                return Mapped(None)
+            payload = dump(self.agent.start_step.adapter, started.payload)
+            pointer = None if self.claims is None else self.claims.pointer(payload)
+            out = self._start(event, started.run_id, payload, pointer, now_ms)
+        except Unusable as error:
+            failure = Failure(code=error.code, message=error.message)
+        except UndecodableError as error:
+            failure = Failure(code="undecodable", message=str(error))
+        except Unserialisable as error:
+            told = f"payload of {self.agent.start_step.name}: {error}"
+            failure = Failure(code="unserialisable", message=told)
+        except Exception as error:  # noqa: BLE001  (an author's type; the other events go on)
+            told = f"{type(error).__name__}: {error}"
+            failure = Failure(code="mapping_raised", message=told)
+        else:
+            if (size := record_size(out)) <= self.record_bytes:
+                return Mapped(out, claimed=None if pointer is None else (pointer, payload))
+            told = f"a start command of {size} bytes is over the limit of {self.record_bytes}"
+            failure = Failure(code="too_large", message=told)
+        return self.dead(record, failure)
+
+    async def store(self, mapped: Mapped) -> None:
+        """Store what the record points to. Raises: Unavailable — it may or may not have been."""
+        if mapped.claimed is not None:
+            assert self.claims is not None
+            await self.claims.store(*mapped.claimed)
+
+    def dead(self, record: In, failure: Failure, *, bare: bool = False) -> Mapped:
+        """A dead letter of the event; `bare`, or where it does not fit: of its place alone."""
+        out = self.wire.dead_input(record, failure, ())
+        if bare or record_size(out) > 2 * self.record_bytes:
+            empty = record._replace(key=None, value=None, headers=())
+            size = (("sf-dead-bytes", b"%d" % record_size(out)),)
+            out = self.wire.dead_input(empty, failure, size)
+        return Mapped(out, failure)
+
+    def lost(self, partition: int, lost: Lost, now_ms: int) -> Out:
+        """A dead letter for events that nobody has seen: their place, and where the gap ends."""
+        place = In(self.trigger.topic, partition, lost.start, now_ms, None, None)
+        failure = Failure(code="events_lost", message=lost.message)
+        return self.wire.dead_input(place, failure, (("sf-dead-until", b"%d" % lost.end),))
+
+    def _typed(self, event: Event) -> Any:
+        match event.framed.kind:
+            case "json":
+                return self.trigger.of_json(event.framed.body)
+            case "null":
+                return self.trigger.of_value(None)
+            case "bytes":
+                return self.trigger.of_value(event.framed.body)
+            case "schema":
+                assert event.reader is not None
+                value = event.reader.read(event.framed.body, event.framed.start)
+                return self.trigger.of_value(value)
+
+    def _start(
+        self, event: Event, run_id: str, payload: bytes, pointer: Pointer | None, now_ms: int
+    ) -> Out:
+        try:
+            run_id = self.agent.name_run(run_id, payload)
+        except ValueError as error:
+            raise Unusable("bad_run_id", str(error)) from None
+        received = event.received
+        attribute = str(received.attributes.get("traceparent", "")).encode()
+        context = received.headers.get("traceparent", attribute)
+        source: Headers = (("sf-src", source_of(event.record)),)
+        return start_out(
+            self.wire.app, self.wire.partitions, self.agent.name, run_id,
+            payload if pointer is None else pointer.encode(),
+            sent_ms=now_ms, headers=source,
+            traceparent=trace.valid(context.decode("utf-8", "replace")),
+        )  # fmt: skip
+
+
+def source_of(record: In) -> bytes:
+    """Where the record that asks for something stands."""
+    return f"{record.topic}/{record.partition}/{record.offset}".encode()

@@ -1,0 +1,148 @@
+"""Starts an agent's runs from one topic: one member of that trigger's consumer group.
+
+One task polls, from start to end; each assigned partition has one task that serves it. A rebalance
+ends them all: transactions that have begun are finished first, and whoever has a partition
+afterwards takes it over, from the log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from surefoot.consumers.committer import backoff
+from surefoot.consumers.event_mapping import EventMapping
+from surefoot.consumers.intake import Intake
+from surefoot.consumers.polling import poll_on
+from surefoot.state.errors import FencedError, Unavailable
+from surefoot.state.ports import Clock, In
+from surefoot.state.source_ports import OffsetGone, SourceLog
+
+#: before a partition that was fenced, or whose owner failed, is taken over again; in seconds
+AGAIN_S = 1.0
+
+
+class EventWorker:
+    """A source (see infra.source_host): `run` goes on until it is cancelled."""
+
+    def __init__(
+        self, *, mapping: EventMapping, log: SourceLog, clock: Clock, settle_s: float
+    ) -> None:
+        self.name = f"events of {mapping.trigger.topic} for {mapping.agent.name}"
+        #: when the poll task was last seen alive, for the watchdog; monotonic seconds
+        self.polled_s = float("inf")
+        self._mapping = mapping
+        self._log = log
+        self._clock = clock
+        #: how long transactions that have begun may take to end
+        self._settle_s = settle_s
+        self._intakes: dict[int, Intake] = {}
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._stopping = False
+        self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
+            agent=mapping.agent.name, topic=mapping.trigger.topic
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every assigned partition is being read."""
+        return bool(self._intakes) and all(intake.ready for intake in self._intakes.values())
+
+    async def run(self) -> None:
+        """Raises what ended it; it can then be run again. Cancelled, it finishes the transactions
+        that have begun, leaves the group, and closes."""
+        self._stopping = False
+        await self._settle_start()
+        polling: asyncio.Task[None] | None = None
+        try:
+            await self._log.start(self._assigned, self._revoked)
+            polling = asyncio.create_task(
+                poll_on(
+                    self._poll, self._take, clock=self._clock, alive=self._polls_on,
+                    logger=self._logger,
+                )
+            )  # fmt: skip
+            await asyncio.shield(polling)
+        finally:
+            self._stopping = True
+            closing = asyncio.create_task(self._close(polling))
+            await asyncio.shield(closing)
+
+    async def _close(self, polling: asyncio.Task[None] | None) -> None:
+        await self._revoked()
+        if polling is not None:
+            await asyncio.wait({polling})
+            if not polling.cancelled():
+                polling.exception()  # `run` raises it
+        await self._log.stop()
+        self.polled_s = float("inf")
+
+    async def _settle_start(self) -> None:
+        for wait_s in backoff(self._clock):
+            try:
+                await self._log.settle_start(self._mapping.trigger.start)
+            except Unavailable as error:
+                self._logger.warning("start_retry", error=str(error))
+            else:
+                return
+            await asyncio.sleep(wait_s)
+
+    def _polls_on(self) -> bool:
+        self.polled_s = self._clock.monotonic_s()
+        return not self._stopping
+
+    async def _poll(self, timeout_s: float) -> list[In]:
+        try:
+            return await self._log.poll(timeout_s)
+        except OffsetGone as gone:
+            if gone.partition in self._intakes:
+                self._intakes[gone.partition].again()
+            return []
+
+    def _take(self, records: list[In]) -> None:
+        for record in records:
+            intake = self._intakes.get(record.partition)
+            if intake is not None and intake.ready:
+                intake.ingest(record)
+
+    def _assigned(self, partitions: frozenset[int]) -> None:
+        self._logger.info("assignment", partitions=sorted(partitions))
+        for partition in sorted(partitions):
+            self._adopt(partition, after_s=0.0)
+
+    async def _revoked(self) -> None:
+        for intake in self._intakes.values():
+            intake.finish()
+        serving = set(self._serving.values())
+        self._intakes.clear()
+        self._serving.clear()
+        if serving:
+            _, late = await asyncio.wait(serving, timeout=self._settle_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _adopt(self, partition: int, *, after_s: float) -> None:
+        if self._stopping:
+            return
+        intake = Intake(
+            mapping=self._mapping, partition=partition, log=self._log, clock=self._clock
+        )
+        self._intakes[partition] = intake
+        self._serving[partition] = asyncio.create_task(self._serve(intake, after_s))
+
+    async def _serve(self, intake: Intake, after_s: float) -> None:
+        """However an owner ends, a new one takes the partition over while it stays assigned."""
+        try:
+            await asyncio.sleep(after_s)
+            await intake.serve()
+        except FencedError as error:
+            self._logger.warning("fenced", partition=intake.partition, error=str(error))
+        except Exception:
+            self._logger.exception("intake_failed", partition=intake.partition)
+        finally:
+            await intake.close()
+        if self._intakes.get(intake.partition) is intake:
+            self._log.pause(intake.partition)
+            self._adopt(intake.partition, after_s=AGAIN_S)

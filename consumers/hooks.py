@@ -1,0 +1,170 @@
+"""Webhooks that go out: events of a topic become runs of the outbox, which sign and send them.
+
+Each subscription is a consumer group of its own on its agent's events. An event that it wants
+becomes one start command of the outbox, in the transaction that commits the event's offset
+(consumers.intake): so there is one, whatever dies. Its run_id names the event and the subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from surefoot.consumers.committer import record_size
+from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas, source_of
+from surefoot.consumers.hook_signing import Sign, secret_variable
+from surefoot.consumers.relay import retry_after_s
+from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.payload import Unserialisable, dump
+from surefoot.state.agent import Agent
+from surefoot.state.context import Context
+from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
+from surefoot.state.model import Failure
+from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse, Out
+from surefoot.state.retry import Retry
+from surefoot.state.returns import Done
+from surefoot.state.subscriptions import Message, Subscription
+from surefoot.state.topics import OUTBOX
+from surefoot.state.triggers import EventTrigger
+from surefoot.state.views import event_json
+from surefoot.state.wire import Wire, command_out
+
+#: the outbox's step that sends them
+STEP = "deliver_hook"
+#: over two days and a half: 1 s, 5 s, ... 4.3 h, then every 12 hours
+RETRY = Retry(attempts=13, initial_s=1.0, multiplier=5.0, max_s=12 * 3600.0)
+#: how a receiver says that it wants no more
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookDelivery:
+    """One webhook that the outbox sends. The secret is not in it: the relay knows that by name."""
+
+    hook: str
+    url: str
+    id: str
+    body: str
+
+
+HOOK_DELIVERY: TypeAdapter[HookDelivery] = TypeAdapter(HookDelivery)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookMapping(EventMapping):
+    """What one subscription makes of its agent's events."""
+
+    subscription: Subscription
+
+    def map(self, event: Event, now_ms: int) -> Mapped:
+        record = event.record
+        try:
+            told = event_json(decode(record.value, "Event")[1])
+            message = self.subscription.message(told, (record.partition, record.offset))
+        except UndecodableError as error:
+            return self.dead(record, Failure(code="undecodable", message=str(error)))
+        except Unserialisable as error:
+            return self.dead(record, Failure(code="unserialisable", message=str(error)))
+        except Exception as error:  # noqa: BLE001  (the author's; the other events go on)
+            why = f"subscription {self.subscription.name}: {type(error).__name__}: {error}"
+            return self.dead(record, Failure(code="mapping_raised", message=why))
+        if message is None:
+            return Mapped(None)
+        out = self._delivery(event, message, now_ms)
+        if (size := record_size(out)) > self.record_bytes:
+            why = f"a webhook of {size} bytes is over the limit of {self.record_bytes}"
+            return self.dead(record, Failure(code="too_large", message=why))
+        return Mapped(out)
+
+    def _delivery(self, event: Event, message: Message, now_ms: int) -> Out:
+        hook = self.subscription
+        delivery = HookDelivery(hook=hook.name, url=hook.url, id=message.id, body=message.body)
+        return command_out(
+            self.wire.app, self.wire.partitions, OUTBOX, run_id=f"{message.id}:{hook.name}",
+            kind="start", step=STEP, payload=dump(HOOK_DELIVERY, delivery), sent_ms=now_ms,
+            headers=(("sf-src", source_of(event.record)),),
+        )  # fmt: skip
+
+
+def hook_mapping(
+    agent: Agent, subscription: Subscription, wire: Wire, record_bytes: int
+) -> HookMapping:
+    """What turns the events of `agent`, whose topics are those of `wire`, into webhooks."""
+    trigger = EventTrigger(
+        topic=wire.topics.events, fn=_untyped, event_type=bytes, start=subscription.start
+    )
+    return HookMapping(
+        agent=agent, trigger=trigger, wire=wire, schemas=Schemas(trigger, None),
+        record_bytes=record_bytes, subscription=subscription,
+    )  # fmt: skip
+
+
+def _untyped(event: bytes) -> bytes:
+    """Our own events are read as what they are."""
+    return event
+
+
+def add_hook_step(
+    outbox: Agent,
+    deliver: Deliver,
+    clock: Clock,
+    signers: Mapping[str, Sequence[Sign]],
+    *,
+    retry: Retry = RETRY,
+) -> None:
+    """Let the outbox send webhooks: `signers` sign, by name of the subscription."""
+
+    async def deliver_hook(ctx: Context, hook: HookDelivery) -> Done:
+        request = signed_request(hook, signers, clock.now_ms())
+        if ctx.lease_left_s() <= 0:  # as for every effect: see consumers.relay
+            raise OwnershipLost
+        return Done({"status": judge_hook(await deliver(request), clock.now_ms())})
+
+    outbox.step(retry=retry)(deliver_hook)
+
+
+def signed_request(
+    hook: HookDelivery, signers: Mapping[str, Sequence[Sign]], now_ms: int
+) -> HttpRequest:
+    """The request as it is sent now: each attempt has a time, and so a signature, of its own.
+
+    Raises: RetryableError — the relay has no secret for it.
+    """
+    if hook.hook not in signers:
+        raise RetryableError(
+            f"no secret for {hook.hook}: set {secret_variable(hook.hook)} where the relay runs"
+        )
+    now_s = now_ms // 1000
+    signatures = [sign(hook.id, now_s, hook.body) for sign in signers[hook.hook]]
+    return HttpRequest(
+        method="POST",
+        url=hook.url,
+        headers={
+            "Content-Type": "application/json",
+            "User-Agent": "surefoot",
+            "webhook-id": hook.id,
+            "webhook-timestamp": str(now_s),
+            "webhook-signature": " ".join(signatures),
+        },
+        body=hook.body.encode(),
+    )
+
+
+def judge_hook(response: HttpResponse, now_ms: int) -> int:
+    """The status, of a delivery that was taken. What else was answered is told to nobody: it is not
+    ours to show.
+
+    Raises: RetryableError — anything but 2xx, redirects included; TerminalError — it is gone.
+    """
+    status = response.status
+    if 200 <= status < 300:  # noqa: PLR2004
+        return status
+    if status == GONE:
+        raise TerminalError(
+            "the receiver answered 410: it wants no more; take the subscription out"
+        )
+    raise RetryableError(
+        f"the receiver answered {status}", retry_after_s=retry_after_s(response, now_ms)
+    )

@@ -1,0 +1,244 @@
+"""The one owner of one partition of a topic that starts runs.
+
+1. own: a new producer epoch fences the former owner and settles its open transaction
+2. standing: only now is the committed offset final; begin there, or say what was lost
+3. read on; each batch becomes one transaction of start commands, dead letters and the offset
+4. clean: go on; anything else but a fence: from 1, since the committed offset tells what has landed
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import structlog
+
+from surefoot.consumers.committer import backoff
+from surefoot.consumers.event_mapping import Event, EventMapping, Mapped
+from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, Unavailable
+from surefoot.state.model import Failure
+from surefoot.state.ports import Clock, In, Out
+from surefoot.state.source_ports import SourceLog, SourceOwnership
+from surefoot.state.triggers import Standing, begin_at
+
+#: most events in one transaction, and bytes after which no further one is taken
+BATCH_MAX = 1_000
+BATCH_BYTES = 2_000_000
+#: events and bytes that may wait before reading is paused
+WAITING_MAX = 2 * BATCH_MAX
+WAITING_BYTES_MAX = 2 * BATCH_BYTES
+#: dead letters of one transaction that have a line each in the log
+TOLD_MAX = 10
+#: with nothing to read for this long, the offset is committed up to the markers, in seconds
+IDLE_S = 1.0
+#: a batch that takes longer than this in the author's functions is told of, in seconds
+SLOW_S = 5.0
+
+
+class Intake:
+    """`serve` runs until `finish`, until it is fenced, or fails."""
+
+    def __init__(
+        self, *, mapping: EventMapping, partition: int, log: SourceLog, clock: Clock
+    ) -> None:
+        self.partition = partition
+        self.ready = False
+        self._mapping = mapping
+        self._log = log
+        self._clock = clock
+        self._ownership: SourceOwnership | None = None
+        self._waiting: deque[In] = deque()
+        self._bytes = 0
+        self._paused = False
+        self._finishing = False
+        #: the broker has said that what was to be read is not there
+        self._refused = False
+        self._wake = asyncio.Event()
+        #: next offset to read, as it is committed
+        self._committed = 0
+        self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
+            agent=mapping.agent.name, topic=mapping.trigger.topic, partition=partition
+        )
+
+    def ingest(self, record: In) -> None:
+        """Take in one record, in the order of offsets."""
+        self._waiting.append(record)
+        self._bytes += _size(record)
+        self._wake.set()
+        full = len(self._waiting) > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
+        if full and not self._paused:
+            self._paused = True
+            self._log.pause(self.partition)
+
+    def again(self) -> None:
+        """What is to be read is gone from the log: take the partition over again, to see."""
+        self.ready, self._refused = False, True
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Begin no further transaction."""
+        self._finishing = True
+        self._wake.set()
+
+    async def serve(self) -> None:
+        """Raises: FencedError — a newer owner exists. Call `close` afterwards."""
+        while not self._finishing:
+            try:
+                if not self.ready:
+                    await self._take()
+                await self._wait()
+                if self.ready and not self._finishing:
+                    await self._commit_some()
+            except OutcomeUnknown as error:
+                self._logger.warning("commit_unknown", error=str(error))
+                self.ready = False
+
+    async def close(self) -> None:
+        """Give up the ownership. Safe to call twice."""
+        ownership, self._ownership = self._ownership, None
+        if ownership is not None:
+            await ownership.close()
+
+    async def _take(self) -> None:
+        self._log.pause(self.partition)
+        standing = await self._own()
+        start, lost = begin_at(standing, self._mapping.trigger.start, refused=self._refused)
+        if lost is not None:
+            self._logger.error("events_lost", error=lost.message, start=lost.start, end=lost.end)
+            gap = self._mapping.lost(self.partition, lost, self._clock.now_ms())
+            await self._commit([gap], start)
+        elif standing.committed is None:
+            await self._commit([], start)
+        self._committed = start
+        self._waiting.clear()
+        self._bytes, self._paused, self._refused = 0, False, False
+        self.ready = True
+        self._log.resume(self.partition, start)
+        self._logger.info("source_ready", offset=start, end=standing.end)
+
+    async def _own(self) -> Standing:
+        waits = backoff(self._clock)
+        while True:
+            await self.close()
+            try:
+                self._ownership = await self._log.own(self.partition)
+                return await self._ownership.standing()
+            except Unavailable as error:
+                self._logger.warning("takeover_retry", error=str(error))
+            await asyncio.sleep(next(waits))
+
+    @property
+    def _owned(self) -> SourceOwnership:
+        assert self._ownership is not None
+        return self._ownership
+
+    async def _wait(self) -> None:
+        """Until there is something to do. Where there was nothing for a while: step over markers,
+        so that the lag becomes 0."""
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._wake.wait()
+        except TimeoutError:
+            position = self._log.position(self.partition)
+            if position is not None and position > self._committed:
+                await self._commit([], position)
+        if not self._waiting:
+            self._wake.clear()
+
+    async def _commit_some(self) -> None:
+        batch: list[In] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES:
+            batch.append(self._waiting.popleft())
+            size += _size(batch[-1])
+        if not batch:
+            return
+        self._bytes -= size
+        if self._paused and len(self._waiting) <= BATCH_MAX and self._bytes <= BATCH_BYTES:
+            self._paused = False
+            self._log.resume(self.partition)
+        mapped = await self._map(batch)
+        if not self._finishing:
+            await self._commit_mapped(batch, mapped)
+
+    async def _map(self, batch: Sequence[In]) -> list[Mapped]:
+        """The author's functions run in a thread, so that they hold up no heartbeat."""
+        prepared = [await self._prepare(record) for record in batch]
+        now_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
+
+        def map_all() -> list[Mapped]:
+            return [
+                self._mapping.map(each, now_ms) if isinstance(each, Event) else each
+                for each in prepared
+            ]
+
+        mapped = await asyncio.to_thread(map_all)
+        took_s = self._clock.monotonic_s() - began_s
+        if took_s > SLOW_S:
+            self._logger.warning("mapping_slow", events=len(batch), took_s=round(took_s, 1))
+        for each in mapped:
+            await self._store(each)
+        return mapped
+
+    async def _store(self, mapped: Mapped) -> None:
+        """What is large, before a record points to it. Given up when finishing: then nothing of
+        this batch is committed."""
+        waits = backoff(self._clock)
+        while mapped.claimed is not None and not self._finishing:
+            try:
+                await self._mapping.store(mapped)
+            except Unavailable as error:
+                self._logger.warning("blob_waits", bytes=len(mapped.claimed[1]), error=str(error))
+            else:
+                return
+            await asyncio.sleep(next(waits))
+
+    async def _prepare(self, record: In) -> Event | Mapped:
+        waits = backoff(self._clock)
+        while True:
+            try:
+                return await self._mapping.prepare(record)
+            except Unavailable as error:
+                self._logger.warning("schema_lookup_retry", offset=record.offset, error=str(error))
+            if self._finishing:
+                return Mapped(None)  # nothing of this batch is committed
+            await asyncio.sleep(next(waits))
+
+    async def _commit_mapped(self, batch: Sequence[In], mapped: Sequence[Mapped]) -> None:
+        """One transaction; a record that the log refuses for its size becomes a dead letter."""
+        outs = [each.out for each in mapped if each.out is not None]
+        try:
+            await self._commit(outs, batch[-1].offset + 1)
+        except RecordTooLarge as error:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                await self._commit_mapped(batch[:half], mapped[:half])
+                await self._commit_mapped(batch[half:], mapped[half:])
+                return
+            (record,), (refused,) = batch, mapped
+            if refused.failure is None:
+                failure = Failure(code="too_large", message=str(error))
+                await self._commit_mapped(batch, [self._mapping.dead(record, failure)])
+            elif refused.out is not None and refused.out.value is not None:
+                await self._commit_mapped(
+                    batch, [self._mapping.dead(record, refused.failure, bare=True)]
+                )
+            else:
+                raise
+            return
+        dead = [(r, m.failure) for r, m in zip(batch, mapped, strict=True) if m.failure]
+        for record, why in dead[:TOLD_MAX]:
+            self._logger.error(
+                "dead_letter", offset=record.offset, code=why.code, error=why.message
+            )
+        if len(dead) > TOLD_MAX:
+            self._logger.error("dead_letters_untold", count=len(dead) - TOLD_MAX)
+
+    async def _commit(self, outs: Sequence[Out], offset: int) -> None:
+        await self._owned.commit(outs, offset)
+        self._committed = offset
+
+
+def _size(record: In) -> int:
+    return len(record.value or b"") + len(record.key or b"")

@@ -1,0 +1,144 @@
+"""The schedules of an agent: a built-in agent, `AGENT.schedules`, whose run is one schedule.
+
+Its run sleeps until the next tick, or until it is told something, and starts the target's run in
+the commit that decides the tick. Takeover, timers and dead letters are those of every run: whoever
+owns the partition when the time has come has the tick, and nobody else can commit it.
+
+What it does next is decided in state.schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from surefoot.schemas.payload import dump
+from surefoot.state import metrics
+from surefoot.state.agent import Agent, Schedule
+from surefoot.state.context import Context
+from surefoot.state.model import CommandRecord, Parent
+from surefoot.state.ports import Clock
+from surefoot.state.retry import Retry
+from surefoot.state.returns import Signal, Wait, any_of
+from surefoot.state.schedule import (
+    ASK,
+    ASKS,
+    Ask,
+    Book,
+    Due,
+    Ended,
+    Spec,
+    instant,
+    left_out,
+    look,
+    ready,
+    run_id_of,
+    started,
+    tick_of,
+    told,
+    wake_ms,
+)
+from surefoot.state.turn import schedules_agent_name
+from surefoot.state.waits import ENDED
+
+log = structlog.get_logger(__name__)
+
+#: of a schedule's function that raises; then the schedule has failed, and says so
+RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
+#: runs that one step starts; the others follow in the next one
+STARTS_MAX = 100
+#: before a worker that does not know the schedule looks again whether another one does
+UNKNOWN_MS = 5_000
+
+
+def schedules_agent(target: Agent, clock: Clock) -> Agent:
+    """The agent that keeps the schedules of `target`."""
+    agent = Agent(target.name)
+    agent.name = schedules_agent_name(target.name)
+
+    async def begin(ctx: Context, spec: Spec) -> Wait:
+        """There are no ticks before it was declared."""
+        return go_on(ctx, Book(name=ctx.run_id, spec=spec, until_ms=clock.now_ms()))
+
+    async def tick(ctx: Context, book: Book) -> Wait:
+        return go_on(ctx, book)
+
+    async def hear(ctx: Context, said: list[Signal], book: Book) -> Wait:
+        return go_on(ctx, book, said)
+
+    def go_on(ctx: Context, before: Book, said: Sequence[Signal] = ()) -> Wait:
+        asks = [ask for each in (*ctx.inbox(ENDED), *said) if (ask := _ask(each)) is not None]
+        now_ms = clock.now_ms()
+        book = before
+        for ask in asks:
+            book = told(book if isinstance(ask, Ended) else look(book, now_ms), ask, now_ms)
+        book = look(book, now_ms)
+        if book.skipped > before.skipped:
+            skipped = book.skipped - before.skipped
+            log.warning("ticks_skipped", agent=target.name, schedule=book.name, ticks=skipped)
+        if _cancels(before, book):
+            _cancel(ctx, target, book)
+        declared = target.schedules.get(book.name)
+        while (due := ready(book)) is not None and declared is not None:
+            if due.kind == "tick":
+                late_s = (clock.now_ms() - due.at_ms) / 1000
+                metrics.TICK_LATENESS.observe(late_s, target.name)
+            book = _start(ctx, target, declared, book, due)
+            if len(ctx.commands) >= STARTS_MAX:
+                break
+        at_ms = wake_ms(book, now_ms)
+        if at_ms is not None and declared is None:
+            at_ms = max(at_ms, now_ms + UNKNOWN_MS)
+        until = None if at_ms is None else instant(at_ms)
+        # That a run is over matters only to the next one: if none waits, it is kept for later.
+        news = any_of(ASK, ENDED) if book.queue else any_of(ASK)
+        return Wait(news, then=hear, timeout=until, on_timeout=tick, carry=book)
+
+    for fn in (begin, tick, hear):
+        agent.step(start=fn is begin, retry=RETRY)(fn)
+    return agent
+
+
+def _ask(signal: Signal) -> Ask | None:
+    try:
+        ask: Ask = ASKS[signal.name].validate_python(signal.payload)
+    except ValidationError as error:
+        log.warning("schedule_signal_unusable", id=signal.id, name=signal.name, error=str(error))
+        return None
+    return ask
+
+
+def _start(ctx: Context, target: Agent, declared: Schedule, book: Book, due: Due) -> Book:
+    payload: Any = declared.fn(tick_of(book, due))
+    if payload is None:
+        return left_out(book)
+    after = started(book, due)
+    parent = None
+    if after.under_way is not book.under_way:
+        parent = Parent(agent=ctx.agent, run_id=ctx.run_id, fork=0, branch=after.runs)
+    ctx.commands.append(
+        CommandRecord(
+            agent=target.name, run_id=run_id_of(book.name, due), kind="start",
+            payload=dump(target.start_step.adapter, payload), parent=parent,
+        )
+    )  # fmt: skip
+    return after
+
+
+def _cancels(before: Book, book: Book) -> bool:
+    was = before.under_way is not None and before.under_way.cancelled
+    return book.under_way is not None and book.under_way.cancelled and not was
+
+
+def _cancel(ctx: Context, target: Agent, book: Book) -> None:
+    """Its end is told like any other."""
+    assert book.under_way is not None
+    ctx.commands.append(
+        CommandRecord(
+            agent=target.name, run_id=book.under_way.run_id, kind="cancel",
+            id=f"overlap~{book.under_way.number}",
+        )
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Dials what state.targets allows, and nothing else: the one way in which requests go out.
+
+1. the name is resolved, once for each connection
+2. every address that it has is checked; one that is not allowed forbids them all
+3. exactly the addresses that were checked are dialled, in their order; TLS and the Host header keep
+   the name
+
+So a name that resolves to something else the next time is checked the next time, and what a
+connection was opened to is what it goes on talking to. Proxies of the environment are not used:
+behind one, the addresses would be the proxy's to choose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import httpcore
+import httpx
+
+from surefoot.state.targets import Allowed, Target, check_host
+
+#: given a host and a port: its addresses
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+#: connections that are kept, and all
+_KEPT_MAX, _OPEN_MAX = 20, 100
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """All addresses of a name, as the system knows them. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Opens connections for httpcore."""
+
+    def __init__(
+        self,
+        allowed: Allowed,
+        *,
+        resolve: Resolve = resolve,
+        connect: httpcore.AsyncNetworkBackend | None = None,
+    ) -> None:
+        self._allowed = allowed
+        self._resolve = resolve
+        self._connect = connect or httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  (the interface's)
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises Forbidden, and what httpcore's own backend raises."""
+        target = Target(host.lower(), port)
+        check_host(target)
+        try:
+            addresses = await self._resolve(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {error}") from error
+        self._allowed.check(target, addresses)
+        for last, address in enumerate(addresses, 1 - len(addresses)):
+            try:
+                return await self._connect.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if not last:
+                    raise
+        raise AssertionError("check() refuses a target without addresses")
+
+    async def connect_unix_socket(self, path: str, *_: Any, **__: Any) -> Any:
+        raise httpcore.ConnectError(f"{path} is not to be reached")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """For an httpx client: all its requests, and each hop of a redirect if it followed one."""
+
+    def __init__(self, backend: GuardedBackend, *, verify: ssl.SSLContext | None = None) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=verify or httpx.create_ssl_context(trust_env=False),
+            max_connections=_OPEN_MAX,
+            max_keepalive_connections=_KEPT_MAX,
+            keepalive_expiry=5.0,
+            network_backend=backend,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises Forbidden, and httpcore's errors as httpx's TransportError."""
+        url = request.url
+        asked = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        try:
+            answer = await self._pool.handle_async_request(asked)
+        except _FAILURES as error:
+            raise httpx.TransportError(repr(error)) from error
+        return httpx.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=_Body(answer),
+            extensions=answer.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+_FAILURES = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.TimeoutException,
+    httpcore.UnsupportedProtocol,
+)
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._answer.aiter_stream():
+                yield part
+        except _FAILURES as error:
+            raise httpx.TransportError(repr(error)) from error
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()

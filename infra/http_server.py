@@ -1,0 +1,65 @@
+"""An HTTP server on the running loop, of a process that looks after signals itself."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from surefoot.state.errors import ConfigError
+
+#: on the way down, how long requests under way may take to finish
+_DRAIN_S = 10
+#: watchers on a WebSocket have nothing to say
+_SOCKET_BYTES = 4_096
+#: how often a WebSocket is pinged; one that does not answer for 20 s is closed
+_PING_S = 15.0
+
+
+def listen(host: str, port: int, variables: str) -> socket.socket:
+    """Take the port. `variables` begins the names of those that set it.
+
+    Raises: ConfigError — it is taken, or the address is none of this machine.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            "SF1004",
+            f"cannot listen on {host} port {port} ({error}); set {variables}_HOST to an "
+            f"address of this machine, and {variables}_PORT to a free port, or to 0 for any",
+        ) from error
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server(app: Any) -> uvicorn.Server:
+    """Serves until its `should_exit` is set."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            access_log=False,  # a query string may hold what nobody should read
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=_DRAIN_S,
+            ws_max_size=_SOCKET_BYTES,
+            ws_per_message_deflate=False,  # a window a connection, for small messages
+            ws_ping_interval=_PING_S,
+        )
+    )
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,114 @@
+"""What an operator looks at besides runs, read from the log: implements `overview.Overview`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from surefoot.infra.backend import Backend
+from surefoot.infra.delivery_log import DeliveryReader
+from surefoot.infra.run_reader import bounded
+from surefoot.infra.settings import Settings
+from surefoot.infra.topics import names_of
+from surefoot.state.agent import Agent
+from surefoot.state.dead import DeadLetter, dead_letter
+from surefoot.state.delivery import Delivery, Outcome
+from surefoot.state.model import State
+from surefoot.state.overview import DeadLetters
+from surefoot.state.ports import In
+from surefoot.state.standing import AgentStanding
+from surefoot.state.store import RunStore
+from surefoot.state.topics import OUTBOX, AgentTopics, dead_topic
+from surefoot.state.turn import schedules_agent_name
+
+#: offsets of the dead letter topic that are looked at in one go, from the newest backwards
+_WINDOW = 200
+
+
+class LogOverview:
+    """Of some agents of one app. Nothing is read before somebody asks."""
+
+    def __init__(self, settings: Settings, backend: Backend, agents: Sequence[Agent]) -> None:
+        self._names = (*names_of(agents), OUTBOX)
+        self._standings = backend.standings()
+        self._deliveries = DeliveryReader(settings, backend)
+        self._offsets = backend.offsets()
+        self._dead = backend.lookups(dead_topic(settings.app))
+        self._books = {
+            agent.name: _Books(settings, backend, agent.name) for agent in agents if agent.schedules
+        }
+
+    async def standings(self) -> Sequence[AgentStanding]:
+        async with bounded():
+            return await self._standings.look(self._names)
+
+    async def deliveries(
+        self, *, source: str | None, outcome: Outcome | None, limit: int
+    ) -> Sequence[Delivery]:
+        def wanted(each: Delivery) -> bool:
+            return source in (None, each.source) and outcome in (None, each.outcome)
+
+        return await self._deliveries.latest(wanted, limit)
+
+    async def dead_letters(self, *, before: int | None, limit: int) -> DeadLetters:
+        topic = self._dead.topic
+        async with bounded():
+            begin = (await self._offsets.begins(topic, [0]))[0]
+            end = (await self._offsets.stables(topic, [0]))[0]
+            until = end if before is None else min(before, end)
+            found: list[DeadLetter] = []
+            while until > begin and len(found) <= limit:
+                start = max(begin, until - _WINDOW)
+                window = [dead_letter(record) for record in await self._window(start, until)]
+                found += reversed(window)
+                until = start
+        page = found[:limit]
+        more = len(found) > limit
+        return DeadLetters(page, page[-1].offset if more else None)
+
+    async def _window(self, start: int, until: int) -> list[In]:
+        records: list[In] = []
+        while start < until:
+            page, start = await self._dead.page(0, start, until, lambda _: True)
+            records += page
+        return records
+
+    async def schedules(self, agent: str) -> dict[str, State]:
+        books = self._books.get(agent)
+        return {} if books is None else await books.now()
+
+    async def stop(self) -> None:
+        """Close every client. Safe to call twice."""
+        await asyncio.gather(*(books.stop() for books in self._books.values()))
+        await self._dead.stop()
+        await self._offsets.stop()
+        await self._deliveries.stop()
+        await self._standings.stop()
+
+
+class _Books:
+    """The schedules of one agent, followed from the first question on."""
+
+    def __init__(self, settings: Settings, backend: Backend, agent: str) -> None:
+        self._keeper = schedules_agent_name(agent)
+        self._topic = AgentTopics(settings.app, self._keeper).state
+        self._partitions = range(settings.partitions)
+        self._store = RunStore()
+        self._tail = backend.tail(self._topic, self._apply, from_end=False)
+        self._offsets = backend.offsets()
+
+    def _apply(self, record: In) -> None:
+        self._store.apply([record])
+
+    async def now(self) -> dict[str, State]:
+        self._tail.start()
+        async with bounded():
+            ends = await self._offsets.ends(self._topic, self._partitions)
+            for partition, end in ends.items():
+                await self._tail.reach(partition, end)
+        names = sorted({*self._store.live, *self._store.receipts})
+        return {name: self._store.state(name, self._keeper) for name in names}
+
+    async def stop(self) -> None:
+        await self._tail.stop()
+        await self._offsets.stop()

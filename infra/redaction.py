@@ -1,0 +1,80 @@
+"""What no log line may show: secrets by the name of their field or by their looks, and payloads.
+
+It holds for every line of the process, of Surefoot, of libraries and of the author's own steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from pydantic import SecretBytes, SecretStr
+
+HIDDEN = "[redacted]"
+#: how deep a value is looked into; what is deeper is not shown
+_DEPTH_MAX = 6
+
+_SECRET_FIELD = re.compile(
+    r"pass(word|wd|phrase)|secret|token(?!s)|authorization|(api|access|private|signing)[_-]?key"
+    r"|cookie|credential",
+    re.IGNORECASE,
+)
+#: fields that hold what a step takes or returns, whole
+_PAYLOADS = frozenset(
+    {"args", "body", "carry", "input", "messages", "output", "payload", "result", "value"}
+)
+_TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?<=://)[^/\s?#]+@"), f"{HIDDEN}@"),
+    (
+        re.compile(
+            r"([?&;](?:[\w-]*(?:token|secret|password|key|signature|sig|credential))=)[^&;\s\"']+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def redact(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor; stands just before the renderer."""
+    for name, value in entry.items():
+        entry[name] = _shown(name, value, 0)
+    return entry
+
+
+def _shown(name: str, value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if name.lower() in _PAYLOADS or _SECRET_FIELD.search(name):
+        return HIDDEN
+    return _scrubbed(value, depth)
+
+
+def _scrubbed(value: Any, depth: int) -> Any:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return scrub(value)
+        case SecretStr() | SecretBytes():
+            return HIDDEN
+        case bytes() | bytearray() | memoryview():
+            return f"<{len(value)} bytes>"
+    if depth >= _DEPTH_MAX:
+        return HIDDEN
+    match value:
+        case Mapping():
+            return {key: _shown(str(key), each, depth + 1) for key, each in value.items()}
+        case list() | tuple() | AbstractSet():
+            return [_scrubbed(each, depth + 1) for each in value]
+    return scrub(repr(value))
+
+
+def scrub(text: str) -> str:
+    """The text without the credentials that can be told by their looks."""
+    for pattern, instead in _TEXTS:
+        text = pattern.sub(instead, text)
+    return text

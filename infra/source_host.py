@@ -1,0 +1,73 @@
+"""Runs sources of starts side by side: each is watched over, and run again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from surefoot.consumers.committer import backoff
+from surefoot.state.errors import ConfigError
+from surefoot.state.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: longest wait before a source that keeps failing is run again, in seconds
+WAIT_MOST_S = 30.0
+#: a source that ran for this long counts as having worked, in seconds
+HEALTHY_S = 60.0
+
+
+class Source(Protocol):
+    """Something outside that starts runs: a topic, a queue, a folder."""
+
+    @property
+    def name(self) -> str:
+        """For a person; in every log line about it."""
+
+    async def run(self) -> None:
+        """Until cancelled; then finish what has begun and close. What it raises ends this life of
+        it: it is run again. A ConfigError ends the process."""
+
+
+async def run_sources(sources: Sequence[Source], stop: asyncio.Event, clock: Clock) -> None:
+    """Run all of them until `stop` is set. One that fails does not disturb the others.
+
+    Raises: ConfigError — one of them found that it cannot work; the others have been ended.
+    """
+    running = {asyncio.create_task(_keep(source, clock)) for source in sources}
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        for task in running:
+            task.cancel()
+        await asyncio.wait({stopping, *running})
+    for task in running:
+        if not task.cancelled():
+            task.result()
+
+
+async def _keep(source: Source, clock: Clock) -> None:
+    waits = backoff(clock, most_s=WAIT_MOST_S)
+    while True:
+        began_s = clock.monotonic_s()
+        log.info("source_starts", source=source.name)
+        try:
+            await source.run()
+            log.error("source_ended", source=source.name)
+        except ConfigError:
+            raise
+        except Exception:
+            log.exception("source_failed", source=source.name)
+        except asyncio.CancelledError:
+            log.info("source_stopped", source=source.name)
+            raise
+        if clock.monotonic_s() - began_s >= HEALTHY_S:
+            waits = backoff(clock, most_s=WAIT_MOST_S)
+        wait_s = next(waits)
+        log.info("source_waits", source=source.name, wait_s=round(wait_s, 1))
+        await asyncio.sleep(wait_s)

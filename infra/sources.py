@@ -1,0 +1,76 @@
+"""What sources have in common: a mapping of the author's, and a start that is not let go of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from surefoot.consumers.committer import backoff
+from surefoot.consumers.threads import in_thread
+from surefoot.schemas.payload import BadPayload, Unserialisable, dump
+from surefoot.state.agent import Agent
+from surefoot.state.errors import RecordRefused, Unavailable
+from surefoot.state.ports import Clock, Commands
+
+log = structlog.get_logger(__name__)
+
+#: how long one try to write a start command may take, in seconds
+START_S = 10.0
+
+
+class BadEvent(Exception):
+    """What a source has brought cannot be used, now or later; says why."""
+
+
+async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> bytes | None:
+    """What the agent's first step is to be given; None: the mapping does not want it.
+
+    Raises: BadEvent.
+    """
+    try:
+        value = await in_thread(fn, event)
+        return None if value is None else dump(agent.start_step.adapter, value)
+    except BadPayload as error:
+        raise BadEvent(f"what the mapping {fn.__name__} reads: {error}") from error
+    except Unserialisable as error:
+        raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
+    except Exception as error:
+        log.exception("mapping_failed", agent=agent.name, mapping=fn.__name__)
+        raise BadEvent(f"the mapping {fn.__name__} raised {type(error).__name__}") from error
+
+
+def name_of(agent: Agent, run_id: str, payload: bytes) -> str:
+    """What the run is called. Raises BadEvent when its flow cannot tell."""
+    try:
+        return agent.name_run(run_id, payload)
+    except ValueError as error:
+        raise BadEvent(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Starts runs for sources."""
+
+    commands: Commands
+    clock: Clock
+
+    async def start(self, agent: str, run_id: str, payload: bytes) -> None:
+        """Return once the start command will not be lost. While the log is away it is tried again:
+        whoever brought the event holds on to it, and brings no more.
+
+        Raises: BadEvent — the log will never take it.
+        """
+        for wait_s in backoff(self.clock):
+            try:
+                await self.commands.start(agent, run_id, payload, deadline_s=START_S)
+            except Unavailable as error:
+                log.warning("start_waits", agent=agent, run_id=run_id, reason=str(error))
+                await asyncio.sleep(wait_s)
+            except RecordRefused as error:
+                raise BadEvent(str(error)) from error
+            else:
+                return

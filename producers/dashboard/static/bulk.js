@@ -1,0 +1,87 @@
+// What can be done to one run or to many, and what that will come to, in words.
+
+import { post } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, dialog, runLink, say, table } from "./ui.js";
+
+const WILL = {
+  pause: (runs) => [
+    `${runs} will rest before the next step. A step that is running ends first, and its result is kept.`,
+    "Signals and results of children that come meanwhile are kept.",
+  ],
+  resume: (runs) => [`${runs} will go on with the next step. A run that is not paused is left as it is.`],
+  cancel: (runs) => [
+    `${runs} will be stopped for good, with its running step and its children; what the running step `
+      + "has asked for is not sent. Then the agent does what it declares for a cancelled run.",
+    "This cannot be undone. Effects that have been sent already are not taken back.",
+  ],
+  retry: (runs) => [
+    `${runs} will try the step that failed again, with its attempts counted anew. Calls that were `
+      + "recorded are not made again, and neither are the steps before it.",
+    "A run that has not failed and needs nobody is left as it is.",
+  ],
+};
+const AT_A_TIME = 6;
+
+/** What is about to happen, as sentences. */
+export function consequences(verb, number) {
+  const one = number === 1;
+  return WILL[verb](one ? "This run" : `Each of ${count(number)} runs`);
+}
+
+/** Ask, act, and show what came of each. Whether anything was asked of the runs. */
+export async function act(agent, runs, verb, signal) {
+  let begun = false;
+  await dialog(`${verb[0].toUpperCase()}${verb.slice(1)} ${runs.length === 1 ? "a run" : `${count(runs.length)} runs`}?`, (close) => {
+    const place = h("div", null);
+    const go = async () => {
+      begun = true;
+      await perform(agent, runs, verb, signal, place, close);
+    };
+    put(place,
+      consequences(verb, runs.length).map((line) => h("p", null, line)),
+      runs.length === 1 ? h("p", { class: "id" }, runs[0]) : h("details", null, h("summary", null, "Which runs"),
+        h("ul", null, runs.map((id) => h("li", { class: "id" }, id)))),
+      h("p", { class: "buttons" },
+        h("button", { type: "button", onclick: () => close(null) }, "Leave it"),
+        h("button", { type: "button", class: "main", onclick: go }, `Yes, ${verb}`)),
+    );
+    return place;
+  });
+  return begun;
+}
+
+async function perform(agent, runs, verb, signal, place, close) {
+  const done = [];
+  const progress = h("progress", { max: runs.length, value: 0, "aria-label": `Runs asked to ${verb}` });
+  put(place, progress);
+  const waiting = [...runs];
+  const worker = async () => {
+    for (let id = waiting.shift(); id !== undefined && !signal.aborted; id = waiting.shift()) {
+      done.push([id, await ask(agent, id, verb, signal)]);
+      progress.value = done.length;
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(AT_A_TIME, runs.length) }, worker));
+  const well = done.filter(([, told]) => told.ok).length;
+  const sum = `${count(well)} of ${count(runs.length)} done`
+    + (well < runs.length ? `; ${count(runs.length - well)} not, see why below` : "");
+  const shut = h("button", { type: "button", class: "main", onclick: () => close(true) }, "Close");
+  done.sort(([, one], [, other]) => one.ok - other.ok);
+  put(place,
+    h("p", null, h("strong", null, sum)),
+    table("What came of each run", [["Run"], ["Result"]], done.slice(0, 500).map(([id, { text }]) => [runLink(agent, id), text])),
+    h("p", { class: "buttons" }, shut));
+  say(sum);
+  shut.focus();
+}
+
+async function ask(agent, id, verb, signal) {
+  try {
+    const reply = await post(["runs", agent, id, verb], { by: "dashboard" }, signal);
+    if (reply.accepted === null) return { ok: false, text: "asked; no answer yet" };
+    return { ok: true, text: `done: it is ${reply.run?.status ?? "gone"}` };
+  } catch (error) {
+    return { ok: false, text: error.message };
+  }
+}

@@ -1,0 +1,24 @@
+// Which page it is stands in the address; each page is a module.
+
+import { age, failed } from "./ui.js";
+
+const main = document.getElementById("main");
+const name = location.pathname.split("/").pop();
+const leaving = new AbortController();
+addEventListener("pagehide", () => leaving.abort());
+addEventListener("pageshow", (event) => event.persisted && location.reload());
+
+for (const link of document.querySelectorAll("nav a")) {
+  const here = link.getAttribute("href") === (name === "run" ? "runs" : name);
+  if (here) link.setAttribute("aria-current", "page");
+}
+
+setInterval(age, 1000);
+
+try {
+  const page = await import(`./pages/${name}.js`);
+  document.title = `${page.title} – Surefoot`;
+  await page.show(main, new URLSearchParams(location.search), leaving.signal);
+} catch (error) {
+  if (!leaving.signal.aborted) failed(main, error);
+}

@@ -1,0 +1,118 @@
+"""What is kept of each delivery, so that somebody can see what came and why it was refused.
+
+The record is offered to the log and not waited for: it neither delays nor endangers the answer. A
+delivery without a right signature may be anybody's: little of it is kept, and not more than a few a
+minute, so that a stranger fills nobody's disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from surefoot.producers.mapping import Planned
+from surefoot.producers.webhooks import Sender
+from surefoot.state.delivery import Delivery, DeliveryLog, Outcome
+from surefoot.state.ports import Clock
+from surefoot.state.webhook import Webhook
+
+#: headers by name that neither a mapping nor a record may have
+_CREDENTIALS = re.compile(
+    r"authorization|cookie|signature|secret|token|password|credential|api-?key", re.IGNORECASE
+)
+#: what is kept of the headers of a stranger, and how much of each
+_OF_STRANGERS = ("content-type", "user-agent")
+_CHARACTERS_MAX = 200
+#: refused deliveries that are recorded: so many at once, then one in so many seconds
+REFUSED_BURST = 30
+REFUSED_EVERY_S = 10.0
+
+
+def shown_headers(headers: Mapping[str, str], sender: Sender) -> dict[str, str]:
+    """The headers without credentials: those that prove who sends, and all that look like some but
+    for those that name the delivery."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in sender.signature_headers
+        and (name in sender.naming_headers or not _CREDENTIALS.search(name))
+    }
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What is known of one delivery so far."""
+
+    source: str
+    #: None: no agent listens there
+    sender: Sender | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    #: once its signature is known to be right
+    verified: bool = False
+    #: once it has been read
+    delivery: Webhook | None = None
+    plan: Planned = field(default_factory=Planned)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Makes the records of one gateway."""
+
+    log: DeliveryLog
+    clock: Clock
+    _room: float = REFUSED_BURST
+    _since_s: float | None = None
+    _unrecorded: int = 0
+
+    def record(
+        self, arrival: Arrival, outcome: Outcome, status: int, reason: str | None = None
+    ) -> None:
+        """Offer the record of a delivery that has been decided. Never waits, never raises."""
+        if not arrival.verified and not self._has_room():
+            self._unrecorded += 1
+            return
+        delivery = arrival.delivery
+        headers = arrival.headers
+        if not arrival.verified:
+            headers = _of_a_stranger(arrival)
+        made = Delivery(
+            id=self.clock.unique(),
+            source=arrival.source,
+            at_ms=self.clock.now_ms(),
+            outcome=outcome,
+            status=status,
+            reason=reason,
+            verified=arrival.verified,
+            delivery=delivery.id if delivery is not None else None,
+            event=delivery.event if delivery is not None else None,
+            headers=tuple(headers.items()),
+            body=arrival.body if arrival.verified else None,
+            body_bytes=len(arrival.body),
+            runs=tuple((start.agent, start.run_id) for start in arrival.plan.starts),
+            errors=tuple(f"{agent}: {error}" for agent, error in arrival.plan.errors.items()),
+            unrecorded=self._unrecorded,
+        )
+        self._unrecorded = 0
+        self.log.offer(made)
+
+    def _has_room(self) -> bool:
+        now_s = self.clock.monotonic_s()
+        if self._since_s is not None:
+            more = (now_s - self._since_s) / REFUSED_EVERY_S
+            self._room = min(REFUSED_BURST, self._room + more)
+        self._since_s = now_s
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+
+def _of_a_stranger(arrival: Arrival) -> dict[str, str]:
+    names = arrival.sender.naming_headers if arrival.sender is not None else frozenset()
+    return {
+        name: value[:_CHARACTERS_MAX]
+        for name, value in arrival.headers.items()
+        if name in names or name in _OF_STRANGERS
+    }

@@ -1,0 +1,184 @@
+"""What an operator looks at besides runs, over HTTP.
+
+    GET  /agents                              the agents of this gateway, with what they declare
+    GET  /agents/{agent}                      one: its steps, its runs by version
+    GET  /deliveries?source=&outcome=&limit=  what came to the webhook sources, the newest first
+    GET  /schedules?agent=                    schedules, with their next five ticks
+    POST /schedules/{agent}/{schedule}/{do}   pause, resume, trigger
+    GET  /dead-letters?before=&limit=         the newest first, with what to do about each
+    GET  /topics?agent=                       each partition: offsets, lag, and who has it
+
+All but the schedules is read only: what to do about a dead letter is a command on its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from surefoot.producers.edge import Refused
+from surefoot.producers.operations import Operator
+from surefoot.producers.schedules import DOES, steer
+from surefoot.state.agent import Agent
+from surefoot.state.dead import DeadLetter, dead_letter_json
+from surefoot.state.declared import agent_json
+from surefoot.state.delivery import Outcome, delivery_json
+from surefoot.state.model import State
+from surefoot.state.overview import Overview
+from surefoot.state.ports import Clock, RunReader
+from surefoot.state.schedule import Due, book_of, run_id_of
+from surefoot.state.schedule_view import schedule_json, unknown_json
+from surefoot.state.standing import standing_json
+from surefoot.state.views import counts_json
+
+#: how many ticks of a schedule are told
+_TICKS = 5
+#: what a list of deliveries leaves out
+_NOT_LISTED = ("headers", "body")
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    agents: Mapping[str, Agent]
+    overview: Overview
+    reader: RunReader
+    operator: Operator
+    clock: Clock
+    #: reads what a request asks of a run: the id of the command, and its other fields
+    asked: Callable[[Request], Awaitable[tuple[str, dict[str, Any]]]]
+    _declared: dict[str, dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._declared = {name: agent_json(agent) for name, agent in self.agents.items()}
+
+    def serve(self, app: FastAPI) -> None:
+        app.get("/agents")(self.list_agents)
+        app.get("/agents/{agent}")(self.show_agent)
+        app.get("/deliveries")(self.list_deliveries)
+        app.get("/schedules")(self.list_schedules)
+        app.post("/schedules/{agent}/{schedule}/{do}")(self.tell_schedule)
+        app.get("/dead-letters")(self.list_dead_letters)
+        app.get("/topics")(self.list_topics)
+
+    # Agents ---------------------------------------------------------------------------------
+
+    async def list_agents(self) -> Response:
+        """The agents of this gateway, and what they declare."""
+        told = [
+            {"name": name, "version": agent.version, "declared": self._declared[name]}
+            for name, agent in self.agents.items()
+        ]
+        return JSONResponse({"agents": told})
+
+    async def show_agent(self, agent: str) -> Response:
+        """What it declares, and how many runs there are, by status and by version."""
+        counts = await self.reader.counts(self._named(agent))
+        declared = self._declared[agent]
+        return JSONResponse({"agent": agent, **counts_json(counts), "declared": declared})
+
+    # Triggers -------------------------------------------------------------------------------
+
+    async def list_deliveries(
+        self,
+        source: Annotated[str | None, Query()] = None,
+        outcome: Annotated[Outcome | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> Response:
+        """What came to the webhook sources, the newest first: verified or why not, and its runs.
+        Headers and bodies are left out."""
+        found = await self.overview.deliveries(source=source, outcome=outcome, limit=limit)
+        told = [delivery_json(each) for each in found]
+        for each in told:
+            for name in _NOT_LISTED:
+                del each[name]
+        return JSONResponse({"deliveries": told})
+
+    async def list_schedules(self, agent: Annotated[str | None, Query()] = None) -> Response:
+        """The schedules of all agents, or of one, with their next five ticks."""
+        names = self.agents if agent is None else [self._named(agent)]
+        found = await asyncio.gather(*(self._schedules(name) for name in names))
+        return JSONResponse({"schedules": [each for told in found for each in told]})
+
+    async def _schedules(self, name: str) -> list[dict[str, Any]]:
+        known = await self.overview.schedules(name)
+        now_ms = self.clock.now_ms()
+        told = [
+            schedule_json(run, book_of(state), now_ms, ticks=_TICKS)
+            for state in known.values()
+            if (run := state.run)
+        ]
+        told += [
+            unknown_json(new, schedule.spec, "not begun: no worker has it yet")
+            for new, schedule in self.agents[name].schedules.items()
+            if new not in known
+        ]
+        return [{"agent": name} | each for each in told]
+
+    async def tell_schedule(self, agent: str, schedule: str, do: str, request: Request) -> Response:
+        """Pause a schedule, resume it, or have it start a run now; answered as a command to a run
+        is. A trigger's answer has the name of the run that it starts."""
+        known = next((each for each in DOES if each == do), None)
+        if known is None:
+            raise Refused(
+                "SF5009", 404, f"there is no such operation; there are: {', '.join(DOES)}"
+            )
+        states = await self.overview.schedules(self._named(agent))
+        run = states.get(schedule, State(None)).run
+        if run is None:
+            raise Refused(
+                "SF5036",
+                404,
+                "there is no such schedule, or no worker has begun it; there are: "
+                f"{', '.join(states) or 'none'}",
+            )
+        command_id, said = await self.asked(request)
+        reply = await steer(self.operator, run, known, command_id=command_id, by=said.get("by"))
+        told = reply.json()
+        if known == "trigger":
+            told["run_id"] = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=command_id))
+        return JSONResponse(told, reply.status)
+
+    # Dead letters, topics -------------------------------------------------------------------
+
+    async def list_dead_letters(
+        self,
+        before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> Response:
+        """What could not be used, and runs out of attempts, the newest first."""
+        page = await self.overview.dead_letters(before=before, limit=limit)
+        letters = await asyncio.gather(*(self._of_agent(letter) for letter in page.letters))
+        told = [dead_letter_json(letter) for letter in letters]
+        return JSONResponse({"dead_letters": told, "older": page.older})
+
+    async def _of_agent(self, letter: DeadLetter) -> DeadLetter:
+        """Where no input was its cause, the letter does not say whose run it is."""
+        if letter.agent is None and letter.run_id is not None:
+            for name in self.agents:
+                if await self.reader.get(name, letter.run_id) is not None:
+                    return replace(letter, agent=name)
+        return letter
+
+    async def list_topics(self, agent: Annotated[str | None, Query()] = None) -> Response:
+        """Each partition of each topic: its offsets, what is not done, and who has it. Of one agent
+        with its pools and schedules, or of all and the outbox."""
+        if agent is not None:
+            self._named(agent)
+        found = [
+            standing_json(each)
+            for each in await self.overview.standings()
+            if agent is None or each.agent == agent or each.agent.startswith(f"{agent}.")
+        ]
+        return JSONResponse({"agents": found})
+
+    def _named(self, agent: str) -> str:
+        if agent not in self.agents:
+            raise Refused(
+                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
+            )
+        return agent

@@ -1,0 +1,225 @@
+"""Events of one run, of one agent or of all, for whoever watches: addresses and what they take.
+
+    GET /runs/{agent}/{run_id}/events      the history of one run, and its partial output, live
+    GET /events/{agent}?type=&status=&step=&from=    of all runs of an agent
+    GET /events?...                        of all agents of this gateway
+    /ws/...                                each of them over a WebSocket
+
+An id of one run's history is an offset, one of the others a position in all partitions
+(state/positions.py). Either is given back as Last-Event-ID, or as `?last_event_id=`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import structlog
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import HTTPConnection
+
+from surefoot.producers.edge import AWAY, RETRY_AFTER_S, Refused
+from surefoot.producers.event_stream import EventStreams
+from surefoot.state import positions
+from surefoot.state.agent import check_run_id
+from surefoot.state.errors import BadArgument, Unavailable
+from surefoot.state.feed import Choice, EventFeed, Told
+from surefoot.state.model import TERMINAL, EventType, Status
+from surefoot.state.ports import RunReader
+
+log = structlog.get_logger(__name__)
+
+_OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
+_OFFSET_MAX = 2**63 - 1
+_TYPES = frozenset(get_args(EventType))
+_STATUSES = frozenset(get_args(Status))
+#: what a stream of more than one run may be asked, and what of it; None: anything
+_PARAMETERS: Mapping[str, frozenset[str] | None] = {
+    "type": _TYPES,
+    "status": _STATUSES,
+    "step": None,
+    "from": frozenset({"earliest"}),
+    "last_event_id": None,
+}
+#: values of one parameter
+_VALUES_MAX = 64
+
+_NOT_AN_ID = "Last-Event-ID is not the id of an event; leave it out to begin anew"
+
+
+@dataclass(slots=True, kw_only=True)
+class Feeds:
+    """Serves them. `agents`: those of this gateway."""
+
+    agents: Collection[str]
+    reader: RunReader
+    feed: EventFeed
+    streams: EventStreams
+
+    def serve_on(self, app: FastAPI) -> None:
+        app.get("/runs/{agent}/{run_id}/events")(self.watch_run)
+        app.get("/events")(self.watch_all)
+        app.get("/events/{agent}")(self.watch_agent)
+        app.websocket("/ws/runs/{agent}/{run_id}/events")(self.socket_of_run)
+        app.websocket("/ws/events")(self.socket_of_all)
+        app.websocket("/ws/events/{agent}")(self.socket_of_agent)
+
+    # Server-sent events -----------------------------------------------------------------------
+
+    async def watch_run(self, agent: str, run_id: str, request: Request) -> Response:
+        """The run's history as server-sent events, live until the run is over.
+
+        The id of an event is its offset; heartbeats and `output` have none. Last-Event-ID, or
+        `?last_event_id=`, goes on with the event after that one. A run that is not known yet is
+        waited for, as its start may be on its way. 204 tells an EventSource to stop: the run is
+        over and there is nothing more to come.
+        """
+        first, rest = await self._run(agent, run_id, request)
+        if first is None:
+            return Response(status_code=204)
+        return self.streams.respond(first, rest)
+
+    async def watch_all(self, request: Request) -> Response:
+        """Events of every run of every agent, from now on or from a position."""
+        return self.streams.respond(*await self._events(list(self.agents), request))
+
+    async def watch_agent(self, agent: str, request: Request) -> Response:
+        """Events of every run of one agent, from now on or from a position."""
+        return self.streams.respond(*await self._events([self._known(agent)], request))
+
+    # WebSockets -------------------------------------------------------------------------------
+
+    async def socket_of_run(self, agent: str, run_id: str, socket: WebSocket) -> None:
+        try:
+            _check_origin(socket.headers)
+            first, rest = await self._run(agent, run_id, socket)
+        except (Refused, Unavailable) as error:
+            await _deny(socket, error)
+            return
+        await self.streams.serve(socket, first or [], rest, ends=True)
+
+    async def socket_of_all(self, socket: WebSocket) -> None:
+        await self._socket(list(self.agents), socket)
+
+    async def socket_of_agent(self, agent: str, socket: WebSocket) -> None:
+        await self._socket([agent], socket)
+
+    async def _socket(self, agents: list[str], socket: WebSocket) -> None:
+        try:
+            _check_origin(socket.headers)
+            first, rest = await self._events([self._known(agent) for agent in agents], socket)
+        except (Refused, Unavailable) as error:
+            await _deny(socket, error)
+            return
+        await self.streams.serve(socket, first, rest, ends=False)
+
+    # What is watched --------------------------------------------------------------------------
+
+    async def _run(
+        self, agent: str, run_id: str, asked: HTTPConnection
+    ) -> tuple[list[Told] | None, AsyncGenerator[Told, None]]:
+        """(what comes first, what comes then); None: the run is over and all of it was seen."""
+        after = offset_of(asked)
+        self._known(agent)
+        try:
+            check_run_id(run_id)
+        except BadArgument as error:
+            raise Refused(error.number, 404, error.message) from None
+        run = await self.reader.get(agent, run_id)
+        self.streams.check_room()
+        events = self.feed.watch(agent, run_id, after)
+        if run is None or run.status not in TERMINAL:
+            return [], events
+        async for told in events:
+            return [told], events
+        return None, events
+
+    async def _events(
+        self, agents: list[str], asked: HTTPConnection
+    ) -> tuple[list[Told], AsyncGenerator[Told, None]]:
+        query = asked.query_params
+        _check(query)
+        start = self._position(_last_id(asked), agents)
+        choice = Choice(
+            types=frozenset(query.getlist("type")),
+            statuses=frozenset(query.getlist("status")),
+            steps=frozenset(query.getlist("step")),
+        )
+        self.streams.check_room()
+        events = self.feed.follow(agents, start, choice, earliest="from" in query)
+        # the log is asked before anything is answered
+        return [await anext(events)], events
+
+    def _known(self, agent: str) -> str:
+        if agent not in self.agents:
+            raise Refused(
+                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
+            )
+        return agent
+
+    def _position(self, text: str, agents: Collection[str]) -> dict[str, list[int]] | None:
+        if not text:
+            return None
+        try:
+            at = positions.parse(text)
+        except BadArgument as error:
+            raise Refused(error.number, 400, error.message) from None
+        if any(len(offsets) != self.feed.partitions for offsets in at.values()):
+            raise Refused("SF5004", 400, f"{_NOT_AN_ID}; this one is of another app's topics")
+        return {agent: offsets for agent, offsets in at.items() if agent in agents}
+
+
+def _last_id(asked: HTTPConnection) -> str:
+    """The header wins over the query: it is what a browser that reconnects by itself has seen
+    since."""
+    return asked.headers.get("last-event-id") or asked.query_params.get("last_event_id", "")
+
+
+def offset_of(asked: HTTPConnection) -> int | None:
+    """Offset of the last event that the watcher of a run has seen. Raises Refused (400)."""
+    text = _last_id(asked)
+    if not text:
+        return None
+    if not _OFFSET.fullmatch(text) or int(text) > _OFFSET_MAX:
+        raise Refused("SF5004", 400, _NOT_AN_ID)
+    return int(text)
+
+
+def _check(query: QueryParams) -> None:
+    """Raises Refused (400) for a filter that there is not: what is misspelt would choose all, or
+    nothing for ever."""
+    for name in query:
+        if name not in _PARAMETERS:
+            known = ", ".join(_PARAMETERS)
+            raise Refused("SF5022", 400, f"there is no filter {name[:40]!r}; there are: {known}")
+        values, known_values = query.getlist(name), _PARAMETERS[name]
+        if len(values) > _VALUES_MAX:
+            raise Refused("SF5022", 400, f"{name}: {_VALUES_MAX} values at most")
+        for value in values:
+            if known_values is not None and value not in known_values:
+                told = ", ".join(sorted(known_values))
+                raise Refused("SF5022", 400, f"{name}: {value[:40]!r} is none of: {told}")
+
+
+def _check_origin(headers: Headers) -> None:
+    """A browser lets any page open a WebSocket to anywhere and read what comes; only the Origin,
+    which it always sends, tells whose page it is. Raises Refused (403)."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        raise Refused("SF5023", 403, "a page of another origin may not watch")
+
+
+async def _deny(socket: WebSocket, error: Refused | Unavailable) -> None:
+    """Answer the handshake as a request would have been."""
+    if isinstance(error, Refused):
+        answer = JSONResponse({"error": str(error)}, error.status, error.headers)
+    else:
+        log.warning("log_unavailable", path=socket.scope["path"], reason=str(error))
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        told = f"{AWAY}: the log is not available; try again"
+        answer = JSONResponse({"error": told}, 503, headers)
+    await socket.send_denial_response(answer)

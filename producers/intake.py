@@ -1,0 +1,170 @@
+"""What happens to one delivery, from its raw bytes to the answer.
+
+1. read the body, bounded; the signature first, over the raw bytes
+2. only then parse it, and see what it is called
+3. map it to runs (producers.mapping)
+4. write the start commands, and wait until they will not be lost
+5. answer; and hand what came of it to the record of deliveries, which nobody waits for
+
+Senders give up after 3 to 10 seconds, and then send again: with the same id, so it is the same
+runs. A 2xx is given only once every command has been acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
+from surefoot.producers.edge import Refused, read_body, traceparent
+from surefoot.producers.mapping import Planned, Started, Triggers, planned
+from surefoot.producers.webhooks import Door, Sender, values_of
+from surefoot.schemas.payload import BadPayload
+from surefoot.state import metrics
+from surefoot.state.agent import check_run_id
+from surefoot.state.delivery import Outcome
+from surefoot.state.errors import RecordTooLarge, Unavailable
+from surefoot.state.ports import Clock, Commands
+from surefoot.state.webhook import Webhook
+
+log = structlog.get_logger(__name__)
+
+#: the source of a delivery that no agent listens to, whatever was asked for
+UNKNOWN = "unknown"
+
+
+async def start_all(
+    commands: Commands, starts: Iterable[Started], *, trace: str | None, deadline_s: float
+) -> None:
+    """Returns once the log has every command. All are tried, so that one that fails takes no other
+    with it.
+
+    Raises: RecordTooLarge, Unavailable — sending the same again starts what is missing only.
+    """
+    sent = (
+        commands.start(
+            start.agent, start.run_id, start.payload, traceparent=trace, deadline_s=deadline_s
+        )
+        for start in starts
+    )
+    for outcome in await asyncio.gather(*sent, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """Takes the deliveries of every source."""
+
+    doors: Mapping[str, Door]
+    triggers: Mapping[str, Triggers]
+    commands: Commands
+    recorder: Recorder
+    clock: Clock
+    body_bytes: int
+    body_s: float
+    start_s: float
+
+    async def take(self, request: Request) -> Response:
+        """Start the runs that a signed delivery asks for.
+
+        202 {"runs": [{"agent", "run_id"}]} once Kafka has them all; 200 with "ignored" when no
+        agent wants it. 422 names each agent whose mapping failed; the others' runs have been
+        started, and sending the delivery again starts the missing ones only.
+        """
+        source = request.path_params["source"]
+        door = self.doors.get(source)
+        arrival = Arrival(UNKNOWN) if door is None else Arrival(source, door.sender)
+        record = partial(self._record, arrival)
+        try:
+            response = await self._taken(door, arrival, request)
+        except Refused as refused:
+            log.warning(
+                "delivery_refused",
+                source=arrival.source,
+                status=refused.status,
+                reason=refused.why,
+            )
+            record("refused", refused.status, refused.why)
+            raise
+        except Unavailable as error:
+            record("unavailable", 503, str(error))
+            raise
+        except RecordTooLarge as error:
+            record("failed", 413, str(error))
+            raise
+        record(_outcome(arrival), response.status_code)
+        return response
+
+    def _record(
+        self, arrival: Arrival, outcome: Outcome, status: int, reason: str | None = None
+    ) -> None:
+        metrics.WEBHOOKS.add(arrival.source, outcome)
+        self.recorder.record(arrival, outcome, status, reason)
+
+    async def _taken(self, door: Door | None, arrival: Arrival, request: Request) -> Response:
+        if door is None:
+            raise Refused("SF5102", 404, "no agent listens to this webhook source")
+        headers = dict(request.headers)
+        arrival.headers = shown_headers(headers, door.sender)
+        arrival.body = await read_body(request, bytes_max=self.body_bytes, timeout_s=self.body_s)
+        if fault := door.refuses(headers, arrival.body, self.clock.now_ms() // 1000):
+            raise Refused("SF5103", 401, "the signature is missing or wrong", why=fault)
+        arrival.verified = True
+        if headers.get("content-encoding", "identity") != "identity":
+            raise Refused("SF5109", 415, "send the body without a Content-Encoding")
+        delivery = read_delivery(arrival.source, door.sender, arrival.headers, arrival.body)
+        if (challenge := door.sender.answer(delivery.json)) is not None:
+            return JSONResponse(challenge)
+        arrival.delivery = delivery
+        plan = await run_in_threadpool(planned, self.triggers[arrival.source], delivery)
+        arrival.plan = plan
+        await start_all(
+            self.commands, plan.starts, trace=traceparent(request), deadline_s=self.start_s
+        )
+        return _answer(plan, quiet=door.sender.quiet)
+
+
+def read_delivery(source: str, sender: Sender, headers: Mapping[str, str], body: bytes) -> Webhook:
+    """What a verified delivery says; `headers` has no credentials.
+
+    Raises: Refused — the body cannot be read, or its id cannot name a run.
+    """
+    try:
+        values = values_of(headers.get("content-type", ""), body)
+    except BadPayload as error:
+        raise Refused("SF5105", 400, error.reason) from None
+    id_, event = sender.name(headers, body, values)
+    try:
+        check_run_id(f"{source}-{id_}" if id_ else "")
+    except ValueError:
+        raise Refused("SF5104", 400, f"{sender.id_is} is missing or cannot name a run") from None
+    return Webhook(source=source, id=id_, event=event, headers=headers, body=body, json=values)
+
+
+def _outcome(arrival: Arrival) -> Outcome:
+    if arrival.delivery is None:
+        return "answered"
+    if arrival.plan.errors:
+        return "failed"
+    return "started" if arrival.plan.starts else "ignored"
+
+
+def _answer(plan: Planned, *, quiet: bool) -> Response:
+    runs = [{"agent": start.agent, "run_id": start.run_id} for start in plan.starts]
+    if plan.errors:
+        told = [{"agent": name, "error": error} for name, error in plan.errors.items()]
+        message = "SF5108: the delivery does not fit every agent that it is for"
+        return JSONResponse({"error": message, "runs": runs, "errors": told}, 422)
+    if quiet:
+        return Response()
+    if not runs:
+        return JSONResponse({"runs": [], "ignored": True}, 200)
+    return JSONResponse({"runs": runs}, 202)

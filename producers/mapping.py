@@ -1,0 +1,126 @@
+"""What becomes of a delivery: the runs that the authors' mappings make of it.
+
+A function of the delivery, as the mappings are: the same delivery, sent or mapped again, names the
+same runs. The mappings are user code and may take their time; call this in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from surefoot.schemas.payload import Unserialisable, dump
+from surefoot.state.agent import Agent, check_run_id
+from surefoot.state.webhook import STARTS_MAX, Start, Webhook, WebhookTrigger
+
+log = structlog.get_logger(__name__)
+
+Triggers = Sequence[tuple[Agent, WebhookTrigger]]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One run to start."""
+
+    agent: str
+    run_id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The runs that a delivery asks for, and by agent what went wrong."""
+
+    starts: list[Started] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+class _Misfit(ValueError):
+    """What a mapping gave is not what it may give; the message is for the author."""
+
+
+def by_source(agents: Iterable[Agent]) -> dict[str, list[tuple[Agent, WebhookTrigger]]]:
+    """The triggers of the agents, in the order in which they were declared."""
+    found: dict[str, list[tuple[Agent, WebhookTrigger]]] = {}
+    for agent in agents:
+        for trigger in agent.webhooks:
+            found.setdefault(trigger.source, []).append((agent, trigger))
+    return found
+
+
+def planned(triggers: Triggers, delivery: Webhook) -> Planned:
+    """Map the delivery. Of an agent's triggers the first one that wants it decides; a mapping that
+    fails costs its own agent's runs only."""
+    plan = Planned()
+    decided: set[str] = set()
+    for agent, trigger in triggers:
+        if agent.name in decided:
+            continue
+        try:
+            starts = _mapped(agent, trigger, delivery)
+        except (_Misfit, Unserialisable) as error:
+            decided.add(agent.name)
+            plan.errors[agent.name] = str(error)
+        except Exception as error:
+            decided.add(agent.name)
+            plan.errors[agent.name] = f"the webhook mapping raised {type(error).__name__}"
+            log.exception("mapping_failed", agent=agent.name, delivery=delivery.id)
+        else:
+            if starts:
+                decided.add(agent.name)
+                plan.starts.extend(starts)
+    return plan
+
+
+def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[Started]:
+    if trigger.events is not None and delivery.event not in trigger.events:
+        return []
+    if trigger.where is not None and not trigger.where(delivery):
+        return []
+    value = trigger.fn(delivery)
+    if value is None:
+        return []
+    starts = value if _is_batch(value) else [value]
+    if len(starts) > STARTS_MAX:
+        raise _Misfit(f"{len(starts)} runs of one delivery; {STARTS_MAX} are allowed")
+    made = [
+        _started(agent, delivery, start, number if starts is value else None)
+        for number, start in enumerate(starts)
+    ]
+    if len({start.run_id for start in made}) != len(made):
+        raise _Misfit("two runs of one delivery have the same id")
+    return made
+
+
+def _is_batch(value: Any) -> bool:
+    """A list that holds a Start, or nothing; any other is a payload."""
+    if not isinstance(value, list) or not value:
+        return isinstance(value, list)
+    starts = sum(isinstance(each, Start) for each in value)
+    if 0 < starts < len(value):
+        raise _Misfit("a list that holds a Start has to hold nothing else")
+    return starts > 0
+
+
+def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) -> Started:
+    start = value if isinstance(value, Start) else Start(value)
+    if start.id is not None:
+        name = start.id
+    else:
+        name = delivery.id if number is None else f"{delivery.id}.{number}"
+    step = agent.start_step
+    try:
+        run_id = check_run_id(f"{delivery.source}-{name}" if name else "")
+    except ValueError as error:
+        raise _Misfit(str(error)) from None
+    try:
+        payload = dump(step.adapter, start.payload)
+    except Unserialisable as error:
+        raise _Misfit(f"payload of {step.name}: {error}") from None
+    try:
+        return Started(agent.name, agent.name_run(run_id, payload), payload)
+    except ValueError as error:
+        raise _Misfit(str(error)) from None

@@ -1,0 +1,157 @@
+"""What is in a message of an SQS queue, and the run_id that it gives. Pure.
+
+Sources: docs.aws.amazon.com: S3 "Event message structure" (the key is URL-encoded there),
+EventBridge "Amazon S3 object-created event" (the key is not), SNS "HTTP/HTTPS notification JSON
+format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote_plus
+
+from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.state.agent import check_run_id
+from surefoot.state.sources import EventBridgeEvent, QueueEvent, QueueMessage, S3Object
+
+
+class NotThatShape(ValueError):
+    """The message is not of the shape that the mapping takes."""
+
+
+def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
+    """A message as boto3 gives it. What SNS has wrapped is unwrapped: the id is then that of the
+    notification, which is equal on every delivery of SNS too."""
+    attributes = {
+        name: str(each["StringValue"])
+        for name, each in raw.get("MessageAttributes", {}).items()
+        if "StringValue" in each
+    }
+    identity, body = raw["MessageId"], raw["Body"]
+    told = _object(body)
+    if told.get("Type") == "Notification" and isinstance(told.get("Message"), str):
+        identity, body = str(told.get("MessageId") or identity), told["Message"]
+        attributes |= {
+            name: str(each.get("Value"))
+            for name, each in (told.get("MessageAttributes") or {}).items()
+            if isinstance(each, dict)
+        }
+    system = raw.get("Attributes", {})
+    return QueueMessage(
+        queue=queue,
+        id=identity,
+        body=body,
+        attributes=attributes,
+        group=system.get("MessageGroupId"),
+        deduplication_id=system.get("MessageDeduplicationId"),
+    )
+
+
+def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent]:
+    """What a mapping that takes `shape` is given of the message; [] when it is well-formed and says
+    nothing to such a mapping.
+
+    Raises: NotThatShape — with what it is not.
+    """
+    if shape is QueueMessage:
+        return [message]
+    told = _object(message.body)
+    try:
+        if shape is EventBridgeEvent:
+            return [_eventbridge(told)]
+        return list(_s3(told))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotThatShape(
+            f"the message is no {shape.__name__}: {type(error).__name__}: {error}"
+        ) from None
+
+
+def run_id_of(event: QueueEvent, queue: str) -> str:
+    """The same for every delivery of the same thing."""
+    match event:
+        case S3Object():
+            parts = [event.bucket, event.key, event.version, event.sequencer]
+            return f"s3-{_short(strict_json(parts))}"
+        case EventBridgeEvent():
+            return _named("eventbridge", event.id)
+        case QueueMessage():
+            return _named(f"sqs-{queue.rpartition('/')[2].removesuffix('.fifo')}", event.id)
+
+
+def _named(prefix: str, identity: str) -> str:
+    try:
+        return check_run_id(f"{prefix}-{identity}")
+    except ValueError:
+        return f"{prefix}-{_short(identity.encode())}"
+
+
+def _short(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _object(body: str) -> dict[str, Any]:
+    """The JSON object that the body is; {} when it is none."""
+    try:
+        told = parse_json(body.encode("utf-8", "surrogatepass"))
+    except BadPayload:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _eventbridge(told: dict[str, Any]) -> EventBridgeEvent:
+    return EventBridgeEvent(
+        id=_text(told["id"]),
+        source=_text(told["source"]),
+        detail_type=_text(told["detail-type"]),
+        account=_text(told["account"]),
+        region=_text(told["region"]),
+        time=_text(told["time"]),
+        resources=tuple(_text(each) for each in told.get("resources", ())),
+        detail=told["detail"],
+    )
+
+
+def _s3(told: dict[str, Any]) -> Iterator[S3Object]:
+    if told.get("Event") == "s3:TestEvent":  # S3 says so when notifications are switched on
+        return
+    if "detail-type" in told:
+        yield from _s3_by_eventbridge(_eventbridge(told))
+        return
+    for record in told["Records"]:
+        event, of, thing = _text(record["eventName"]), record["s3"], record["s3"]["object"]
+        kind, _, reason = event.removeprefix("s3:").partition(":")
+        if kind == "ObjectCreated":
+            yield S3Object(
+                bucket=_text(of["bucket"]["name"]),
+                key=unquote_plus(_text(thing["key"])),
+                version=thing.get("versionId"),
+                sequencer=thing.get("sequencer")
+                or f"{_text(record['eventTime'])} {_text(thing['eTag'])}",
+                size=int(thing.get("size", 0)),
+                etag=str(thing.get("eTag", "")),
+                reason=reason,
+            )
+
+
+def _s3_by_eventbridge(event: EventBridgeEvent) -> Iterator[S3Object]:
+    if event.source != "aws.s3":
+        raise ValueError(f"its source is {event.source!r}")
+    if event.detail_type == "Object Created":
+        thing = event.detail["object"]
+        yield S3Object(
+            bucket=_text(event.detail["bucket"]["name"]),
+            key=_text(thing["key"]),
+            version=thing.get("version-id"),
+            sequencer=_text(thing["sequencer"]),
+            size=int(thing.get("size", 0)),
+            etag=str(thing.get("etag", "")),
+            reason=str(event.detail.get("reason", "")),
+        )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"text was expected, not {value!r}")
+    return value

@@ -1,0 +1,162 @@
+"""The part of the API for people who look at many runs: lists, long histories, what goes on.
+
+    GET /agents/{agent}/activity               what began and ended lately, and what waits longest
+    GET /runs/{agent}?status=&step=&before=    a page of runs, the most recently updated first
+    GET /runs/{agent}/{run_id}/history         a page of a run's events, the latest first
+    GET /effects/{effect_id}                   what came of an effect
+
+A page names the next one; what is asked for is read from memory, or from the end of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query, Response
+from fastapi.responses import JSONResponse
+
+from surefoot.producers.edge import Refused
+from surefoot.state.agent import Agent, check_run_id
+from surefoot.state.errors import BadArgument
+from surefoot.state.model import Status
+from surefoot.state.ports import Clock, RunBrowser
+from surefoot.state.run_query import Place, RunQuery
+from surefoot.state.views import event_json, run_list_json
+
+
+@dataclass(slots=True, kw_only=True)
+class RunLists:
+    """`mount` adds the routes."""
+
+    agents: Mapping[str, Agent]
+    reader: RunBrowser
+    clock: Clock
+
+    def mount(self, app: FastAPI) -> None:
+        app.get("/agents/{agent}/activity")(self.show_activity)
+        app.get("/runs/{agent}")(self.list_runs)
+        app.get("/runs/{agent}/{run_id}/history")(self.show_history)
+        app.get("/effects/{effect_id}")(self.show_effect)
+
+    async def list_runs(
+        self,
+        agent: str,
+        status: Annotated[Status | None, Query()] = None,
+        needs: Annotated[Literal["person"] | None, Query()] = None,
+        version: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+        step: Annotated[str | None, Query(max_length=256)] = None,
+        prefix: Annotated[str, Query(max_length=256)] = "",
+        before: Annotated[str | None, Query(max_length=300)] = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> Response:
+        """Most recently updated first; payloads and results are left out. `next` is the `before` of
+        the next page; `matches` counts the runs of all pages."""
+        self._known(agent)
+        try:
+            place = None if before is None else Place.parse(before)
+        except BadArgument as error:
+            raise Refused(error.number, 422, error.message) from None
+        query = RunQuery(
+            status=status, needs_person=needs is not None, version=version, step=step,
+            prefix=prefix, before=place, limit=limit,
+        )  # fmt: skip
+        page = await self.reader.page(agent, query)
+        return JSONResponse(
+            {
+                "runs": [run_list_json(run) for run in page.runs],
+                "matches": page.matches,
+                "next": None if page.next is None else str(page.next),
+            }
+        )
+
+    async def show_history(
+        self,
+        agent: str,
+        run_id: str,
+        before: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> Response:
+        """A page of the run's events, the latest first, each with where it stands and what it
+        answers. `before` is that of the next page; a page can be short, or empty, and not the last
+        one."""
+        self._known(agent)
+        try:
+            check_run_id(run_id)
+        except BadArgument as error:
+            raise Refused(error.number, 404, error.message) from None
+        page = await self.reader.past(agent, run_id, before=before, limit=limit)
+        return JSONResponse(
+            {
+                "topic": page.topic,
+                "events": [
+                    {
+                        "partition": told.partition,
+                        "offset": told.offset,
+                        "source": told.source,
+                        "event": event_json(told.event),
+                    }
+                    for told in page.events
+                ],
+                "before": page.before,
+            }
+        )
+
+    async def show_effect(
+        self, effect_id: str, since_ms: Annotated[int, Query(ge=0, le=2**53)] = 0
+    ) -> Response:
+        """What came of an effect, by its idempotency key; `since_ms` is when it was asked for."""
+        try:
+            check_run_id(effect_id)
+        except BadArgument as error:
+            raise Refused(error.number, 404, error.message) from None
+        event = await self.reader.effect(effect_id, since_ms)
+        if event is None:
+            raise Refused("SF4101", 404, "its delivery has not begun, or is not told any more")
+        told = event_json(event)
+        return JSONResponse(
+            {
+                "id": effect_id,
+                "receipt": told["result"],
+                **{
+                    name: told[name] for name in ("status", "attempt", "at_ms", "due_ms", "failure")
+                },
+            }
+        )
+
+    async def show_activity(
+        self,
+        agent: str,
+        bucket_s: Annotated[int, Query(ge=1, le=86_400)] = 10,
+        buckets: Annotated[int, Query(ge=1, le=500)] = 60,
+    ) -> Response:
+        """How many runs began and ended in each stretch of time, and of those that are not over,
+        the one that has stood longest, by status."""
+        self._known(agent)
+        now_ms = self.clock.now_ms()
+        found = await self.reader.activity(
+            agent, now_ms, bucket_ms=bucket_s * 1000, buckets=buckets
+        )
+        return JSONResponse(
+            {
+                "agent": agent,
+                "now_ms": now_ms,
+                "bucket_ms": found.bucket_ms,
+                "buckets": [bucket._asdict() for bucket in found.buckets],
+                "oldest": {
+                    status: {
+                        "run_id": run.run_id, "step": run.step, "since_ms": run.since_ms,
+                        "runs": run.runs,
+                    }
+                    for status, run in found.oldest.items()
+                },
+                "needs_person": found.needs_person,
+            }
+        )  # fmt: skip
+
+    def _known(self, agent: str) -> None:
+        if agent not in self.agents:
+            raise Refused(
+                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
+            )

@@ -1,0 +1,104 @@
+"""Tells the schedules of an agent what its code declares, and what a person asks of them.
+
+Every worker does so when it starts; the schedule's run takes what differs, and a repeated start is
+one start. Of two versions of the code that run side by side, the one that was started last holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import TypeAdapter
+
+from surefoot.producers.operations import Operator, Reply
+from surefoot.schemas.payload import dump, strict_json
+from surefoot.state.agent import Agent
+from surefoot.state.model import Run, State
+from surefoot.state.ports import Clock, Commands
+from surefoot.state.schedule import ASK, Spec, book_of
+from surefoot.state.turn import schedules_agent_name
+
+SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
+
+#: how long the log may take to acknowledge a command
+SEND_S = 10.0
+#: commands that are sent at a time
+_AT_ONCE = 64
+
+
+async def declare(
+    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock
+) -> list[str]:
+    """Start the schedules that are new, tell those that have changed, end those that are gone.
+    `known` are the agent's schedules by name. Returns what was done, in words.
+
+    Raises: Unavailable — call it again. Under cancellation: like that.
+    """
+    done: list[str] = []
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def send(told: str, sending: Coroutine[Any, Any, Any]) -> None:
+        async with limit:
+            await sending
+        done.append(told)
+
+    async with asyncio.TaskGroup() as group:
+        for told, sending in _wanted(agent, known, commands, clock):
+            group.create_task(send(told, sending))
+    return sorted(done)
+
+
+def _wanted(
+    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock
+) -> Iterator[tuple[str, Coroutine[Any, Any, Any]]]:
+    keeper = schedules_agent_name(agent.name)
+
+    def tell(name: str, said: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        return commands.send(
+            keeper, name, "signal", id=clock.unique(), name=ASK, payload=strict_json(said),
+            deadline_s=SEND_S,
+        )  # fmt: skip
+
+    for name, schedule in agent.schedules.items():
+        if name not in known:
+            payload = dump(SPEC, schedule.spec)
+            yield f"started {name}", commands.start(keeper, name, payload, deadline_s=SEND_S)
+            continue
+        book = book_of(known[name])
+        if book is not None and (book.removed or book.spec != schedule.spec):
+            spec = SPEC.dump_python(schedule.spec, mode="json")
+            yield f"changed {name}", tell(name, {"do": "declare", "spec": spec})
+    for name, state in known.items():
+        book = book_of(state)
+        if name not in agent.schedules and book is not None and not book.removed:
+            yield f"removed {name}", tell(name, {"do": "remove"})
+
+
+Do = Literal["pause", "resume", "trigger"]
+DOES: tuple[Do, ...] = get_args(Do)
+
+
+async def steer(
+    operator: Operator, run: Run, do: Do, *, command_id: str, by: str | None = None
+) -> Reply:
+    """Pause a schedule, resume it, or have it start a run now; `run` is the schedule's own. One
+    that has failed is resumed by trying again.
+
+    Raises: as `Operator.ask`.
+    """
+    if do == "resume" and run.status in ("failed", "attention"):
+        return await operator.ask(run.agent, run.run_id, "retry", command_id=command_id, by=by)
+    said = {"do": do} | ({"id": command_id} if do == "trigger" else {})
+    return await say(operator, run, said, command_id=command_id, by=by)
+
+
+async def say(
+    operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
+) -> Reply:
+    """Tell a schedule something: one of `state.schedule.ASKS`. Raises as `Operator.ask`."""
+    return await operator.ask(
+        run.agent, run.run_id, "signal", command_id=command_id, by=by, name=ASK,
+        payload=strict_json(dict(said)),
+    )  # fmt: skip

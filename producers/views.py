@@ -1,0 +1,95 @@
+"""Views over HTTP: what an agent's runs look like from far away, and how far behind that is.
+
+    GET /views/{agent}/summary             runs by status and age
+    GET /views/{agent}/attention?limit=    runs that need a person, the longest waiting first
+    GET /views/{agent}/windows?minutes=    what steps came to, by minute
+    GET /views/{agent}/runs/{run_id}       where one run stands
+
+Served by `surefoot views`, and passed on by a gateway that knows where that is. 503 while
+partitions are being handed out or restored: a view answers for all runs of the agent, or not at
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from fastapi.responses import JSONResponse
+
+from surefoot.producers.edge import Refused
+from surefoot.producers.openapi import Schema, operation, path, query
+from surefoot.state.agent import RUN_ID_PATTERN, check_run_id
+from surefoot.state.errors import BadArgument
+from surefoot.state.ports import Views
+
+_LIMIT_MOST = 500
+_MINUTES_MOST = 24 * 60
+
+
+def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
+    """Serve the views of these agents."""
+
+    def known(agent: str) -> str:
+        if agent not in agents:
+            raise Refused("SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}")
+        return agent
+
+    async def summary(agent: str) -> Response:
+        return JSONResponse(await views.summary(known(agent)))
+
+    async def attention(
+        agent: str, limit: Annotated[int, Query(ge=1, le=_LIMIT_MOST)] = 50
+    ) -> Response:
+        return JSONResponse(await views.attention(known(agent), limit))
+
+    async def windows(
+        agent: str, minutes: Annotated[int, Query(ge=1, le=_MINUTES_MOST)] = 60
+    ) -> Response:
+        return JSONResponse(await views.windows(known(agent), minutes))
+
+    async def run(agent: str, run_id: str) -> Response:
+        try:
+            found = await views.run(known(agent), check_run_id(run_id))
+        except BadArgument as error:
+            raise Refused(error.number, 404, error.message) from None
+        if found["run"] is None:
+            raise Refused("SF4101", 404, "there is no such run")
+        return JSONResponse(found)
+
+    app.get("/views/{agent}/summary")(summary)
+    app.get("/views/{agent}/attention")(attention)
+    app.get("/views/{agent}/windows")(windows)
+    app.get("/views/{agent}/runs/{run_id}")(run)
+
+
+def paths(agents: Collection[str]) -> dict[str, Any]:
+    """The same, as OpenAPI has it."""
+    agent = path("agent", {"type": "string", "enum": sorted(agents)})
+    run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
+    number: Schema = {"type": "integer"}
+    lag: Schema = {
+        "type": "object", "required": ["events", "ms"],
+        "properties": {"events": number, "ms": number},
+    }  # fmt: skip
+
+    def answer(name: str, schema: Schema) -> dict[int, Schema]:
+        properties: Schema = {"agent": {"type": "string"}, "lag": lag, name: schema}
+        return {200: {"type": "object", "required": list(properties), "properties": properties}}
+
+    rows: Schema = {"type": "array", "items": {"type": "object"}}
+    limit = query("limit", {**number, "minimum": 1, "maximum": _LIMIT_MOST, "default": 50})
+    minutes = query("minutes", {**number, "minimum": 1, "maximum": _MINUTES_MOST, "default": 60})
+    told = {
+        "summary": ("Runs by status and age", [agent], answer("statuses", {"type": "object"})),
+        "attention": ("Runs that need a person", [agent, limit], answer("runs", rows)),
+        "windows": ("What steps came to, by minute", [agent, minutes], answer("windows", rows)),
+        "runs/{run_id}": (
+            "Where one run stands", [agent, run_id], answer("run", {"type": "object"})
+        ),
+    }  # fmt: skip
+    return {
+        f"/views/{{agent}}/{name}": {"get": operation(*described, (404, 422, 503))}
+        for name, described in told.items()
+    }

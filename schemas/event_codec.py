@@ -1,0 +1,166 @@
+"""What is in the value of somebody else's record: which encoding, and what it says. Pure.
+
+The first bytes tell encodings apart, since no JSON text begins like that of another:
+
+    00 | schema id, 4 bytes big-endian | body      Confluent
+    01 | schema GUID, 16 bytes | body              Confluent, since 8.0
+    03 | 00 or 05 | version UUID, 16 bytes | body  AWS Glue; after 05 the body is zlib's
+    C3 01 | CRC-64-AVRO fingerprint | Avro body    Avro single-object encoding
+    anything else                                  JSON
+
+Confluent's clients may put the first two into the header `__value_schema_id` instead. CloudEvents
+are unwrapped first, and text is text where they say so.
+
+Source: Confluent Schema Registry, wire format; Avro 1.12, "Single-object encoding"; AWS Glue Schema
+Registry, GlueSchemaRegistrySerializer (Apache-2.0), header version 3
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from surefoot.schemas.cloudevents import (
+    BadCloudEvent,
+    CloudEvent,
+    binary,
+    is_binary,
+    is_structured,
+    structured,
+)
+from surefoot.schemas.codec import UndecodableError
+
+__all__ = ["Framed", "SchemaRef", "framed"]
+
+_SCHEMA_HEADER = "__value_schema_id"
+_SINGLE_OBJECT = b"\xc3\x01"
+_FINGERPRINT_END = 10
+_ID, _GUID = b"\x00", b"\x01"
+_ID_END, _GUID_END = 5, 17
+_GLUE, _GLUE_PLAIN, _GLUE_ZLIB, _GLUE_END = b"\x03", 0, 5, 18
+#: of a body that is unpacked, in bytes
+_UNPACKED_MOST = 16 * 1024 * 1024
+
+
+class SchemaRef(NamedTuple):
+    """Names the schema that a value was written with."""
+
+    kind: Literal["id", "guid", "fingerprint"]
+    name: int | str | bytes
+
+    def __str__(self) -> str:
+        name = self.name.hex() if isinstance(self.name, bytes) else self.name
+        return f"schema {self.kind} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A value taken out of its frame.
+
+    null: a tombstone, or an event without data; json: `body` is JSON text; bytes: neither JSON nor
+    Avro, as a CloudEvent says; schema: `body` from `start` on is in what `schema` names.
+    """
+
+    kind: Literal["null", "json", "bytes", "schema"]
+    body: bytes = b""
+    start: int = 0
+    schema: SchemaRef | None = None
+    #: of the CloudEvent, if it is one
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def framed(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
+    """Look at a record's value. Nothing of its body is parsed yet, but for a structured CloudEvent.
+
+    Raises: UndecodableError, whatever the bytes are.
+    """
+    event = _cloud_event(value, headers) if headers else None
+    if event is None:
+        return _frame(value, headers, {})
+    attributes, data, is_json = event
+    if data is None:
+        return Framed("null", attributes=attributes)
+    if is_json:
+        return Framed("json", json.dumps(data).encode(), attributes=attributes)
+    return _data(data, headers, attributes)
+
+
+def _cloud_event(value: bytes | None, headers: Mapping[str, bytes]) -> CloudEvent | None:
+    content_type = next((v for k, v in headers.items() if k.lower() == "content-type"), b"")
+    media_type = content_type.decode("utf-8", "replace")
+    try:
+        if is_structured(media_type):
+            return structured(value, media_type)
+        return binary(value, headers, media_type) if is_binary(headers) else None
+    except BadCloudEvent as error:
+        raise UndecodableError(str(error)) from None
+
+
+def _data(data: bytes, headers: Mapping[str, bytes], attributes: Mapping[str, Any]) -> Framed:
+    media_type = attributes.get("datacontenttype", "").partition(";")[0].strip().lower()
+    if media_type.startswith("text/") and media_type != "text/json":
+        try:
+            return Framed("json", json.dumps(data.decode()).encode(), attributes=attributes)
+        except UnicodeDecodeError as error:
+            raise UndecodableError(f"the text is not UTF-8: {error}") from None
+    found = _frame(data, headers, attributes)
+    is_json = media_type in ("", "application/json", "text/json") or media_type.endswith("+json")
+    if found.kind == "json" and not is_json:
+        return Framed("bytes", data, attributes=attributes)
+    return found
+
+
+def _frame(
+    value: bytes | None, headers: Mapping[str, bytes], attributes: Mapping[str, Any]
+) -> Framed:
+    if value is None:
+        return Framed("null", attributes=attributes)
+    named = headers.get(_SCHEMA_HEADER)
+    if named is not None:
+        found = _confluent(named)
+        if found is None or found[1] != len(named):
+            raise UndecodableError(f"the header {_SCHEMA_HEADER} names no schema")
+        return Framed("schema", value, 0, found[0], attributes)
+    if value[:1] in (_ID, _GUID):
+        found = _confluent(value)
+        if found is None:
+            raise UndecodableError(f"cut off in the schema id, after {len(value)} bytes")
+        return Framed("schema", value, found[1], found[0], attributes)
+    if value[:1] == _GLUE:
+        version, body = _glue(value)
+        return Framed("schema", body, 0, version, attributes)
+    if value[:2] == _SINGLE_OBJECT:
+        if len(value) < _FINGERPRINT_END:
+            raise UndecodableError(f"cut off in the fingerprint, after {len(value)} bytes")
+        fingerprint = SchemaRef("fingerprint", value[2:_FINGERPRINT_END])
+        return Framed("schema", value, _FINGERPRINT_END, fingerprint, attributes)
+    return Framed("json", value, attributes=attributes)
+
+
+def _glue(value: bytes) -> tuple[SchemaRef, bytes]:
+    if len(value) < _GLUE_END or value[1] not in (_GLUE_PLAIN, _GLUE_ZLIB):
+        raise UndecodableError("cut off in the version's UUID, or packed in an unknown way")
+    version, body = SchemaRef("guid", str(UUID(bytes=value[2:_GLUE_END]))), value[_GLUE_END:]
+    if value[1] == _GLUE_PLAIN:
+        return version, body
+    unpacking = zlib.decompressobj()
+    try:
+        body = unpacking.decompress(body, _UNPACKED_MOST)
+    except zlib.error as error:
+        raise UndecodableError(f"its body cannot be unpacked: {error}") from None
+    if not unpacking.eof:
+        raise UndecodableError(f"its body is cut off, or larger than {_UNPACKED_MOST} bytes")
+    return version, body
+
+
+def _confluent(data: bytes) -> tuple[SchemaRef, int] | None:
+    """(schema, bytes that its name takes) at the beginning of `data`; None: it is cut off."""
+    if data[:1] == _ID and len(data) >= _ID_END:
+        return SchemaRef("id", int.from_bytes(data[1:_ID_END], "big")), _ID_END
+    if data[:1] == _GUID and len(data) >= _GUID_END:
+        return SchemaRef("guid", str(UUID(bytes=data[1:_GUID_END]))), _GUID_END
+    return None

@@ -1,0 +1,82 @@
+"""What stands in a record instead of a payload that is kept elsewhere. Pure.
+
+A pointer is JSON, so that whoever puts payloads together (a join, several signals) can put
+pointers together as well. It names its blob by day and content: the day is the one on which it was
+stored, so that nobody ever stores anew what a sweep of old days is about to delete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+#: in every payload that holds a pointer, also where JSON is text in JSON
+MARK = b"$surefoot.blob"
+_NAME = rb"(\d{8})/([0-9a-f]{64})/(\d{1,15})"
+_POINTER = re.compile(rb'\{"\$surefoot\.blob":"' + _NAME + rb'"\}')
+_MENTION = re.compile(_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Names one blob."""
+
+    #: YYYYMMDD, UTC
+    day: str
+    #: of the content, in hex
+    sha256: str
+    #: of the content, in bytes
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Under which the blob is stored."""
+        return f"{self.day}/{self.sha256}"
+
+    def encode(self) -> bytes:
+        return b'{"%s":"%s/%d"}' % (MARK, self.key.encode(), self.size)
+
+    def fits(self, content: bytes) -> bool:
+        """Whether that is what the pointer was made for."""
+        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
+
+
+def pointer_to(content: bytes, now_ms: int) -> Pointer:
+    return Pointer(day_of(now_ms), hashlib.sha256(content).hexdigest(), len(content))
+
+
+def day_of(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y%m%d")
+
+
+def pointers(payload: bytes) -> set[Pointer]:
+    """The pointers in a payload."""
+    if MARK not in payload:
+        return set()
+    return {_of(match) for match in _POINTER.finditer(payload)}
+
+
+def filled(payload: bytes, contents: Mapping[Pointer, bytes]) -> bytes:
+    """The payload with every pointer replaced by what it points to."""
+    if MARK not in payload:
+        return payload
+    return _POINTER.sub(lambda match: contents[_of(match)], payload)
+
+
+def mentions(record: bytes) -> set[str]:
+    """Keys of the blobs that a record may need, however deep inside; rather one too many."""
+    return {_of(match).key for match in _MENTION.finditer(record)}
+
+
+def pointer_of(payload: bytes) -> Pointer | None:
+    """The pointer that stands in place of the whole payload, if one does."""
+    match = _POINTER.fullmatch(payload)
+    return None if match is None else _of(match)
+
+
+def _of(match: re.Match[bytes]) -> Pointer:
+    day, sha256, size = match.groups()
+    return Pointer(day.decode(), sha256.decode(), int(size))

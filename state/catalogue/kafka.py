@@ -1,0 +1,282 @@
+"""SF30, SF31: Kafka and topics, the embedded log."""
+
+from __future__ import annotations
+
+from surefoot.state.catalogue.page import Page
+
+KAFKA: tuple[Page, ...] = (
+    Page(
+        number="SF3001",
+        title="Kafka cannot be reached",
+        means="No broker answers at SUREFOOT_BOOTSTRAP_SERVERS. Nothing was written; workers try "
+        "again for as long as they run.",
+        causes=(
+            "the broker is not running, or not yet",
+            "the address or port is wrong, or is another one inside of a container",
+            "the cluster wants TLS or SASL, and the settings say otherwise",
+        ),
+        mend=(
+            "See what is set: `echo $SUREFOOT_BOOTSTRAP_SERVERS`",
+            "Have a broker for trying things: `surefoot broker`",
+            "Check SUREFOOT_SECURITY_PROTOCOL and the SASL settings in docs/operations.md.",
+        ),
+    ),
+    Page(
+        number="SF3002",
+        title="Kafka did not answer in time",
+        means="It may or may not have done what was asked. Asking again with the same id is safe.",
+        causes=("a broker is restarting or overloaded", "the network between is slow or cut"),
+        mend=(
+            "Repeat the command; with the id that it printed, if it did.",
+            "Look whether it was done: `surefoot runs show AGENT RUN_ID`",
+        ),
+    ),
+    Page(
+        number="SF3003",
+        title="No broker can be started here",
+        means="`dev` and `demo` start a broker in Docker or on Java, and have neither.",
+        causes=("Docker does not run", "no Java 17, or no Maven to fetch Kafka with"),
+        mend=(
+            "Do without Kafka: `SUREFOOT_LOG=sqlite:///runs.db surefoot dev agent.py`",
+            "Start Docker, or name a broker: `export SUREFOOT_BOOTSTRAP_SERVERS=host:9092`",
+        ),
+    ),
+    Page(
+        number="SF3004",
+        title="A topic is not there",
+        means="The agent's topics have never been created on this cluster, or its name is another.",
+        causes=(
+            "a mistyped agent's name, also in Call or Handoff",
+            "another SUREFOOT_APP or another cluster than the workers use",
+            "topics were not created before the first start",
+        ),
+        mend=(
+            "Create them: `surefoot topics apply agent.py`",
+            "A run that waits for it: `surefoot runs retry AGENT RUN_ID`",
+        ),
+        codes=("no_topic",),
+    ),
+    Page(
+        number="SF3005",
+        title="A topic is not as it must be",
+        means="Its partitions, clean-up or limits are not what runs rely on. It is not altered for "
+        "you; each line of the message says how to.",
+        causes=(
+            "the topic was created by hand, or by a broker that creates what is asked for",
+            "SUREFOOT_PARTITIONS was changed: the count is for ever",
+        ),
+        mend=(
+            "See every fault with its fix: `surefoot topics verify agent.py`",
+            "Set SUREFOOT_PARTITIONS back to what the topics have.",
+        ),
+    ),
+    Page(
+        number="SF3006",
+        title="A topic cannot be created",
+        means="The broker refused. The message has its reason.",
+        causes=(
+            "this user may not create topics",
+            "more replicas are asked for than there are brokers",
+        ),
+        mend=(
+            "With one broker: `export SUREFOOT_REPLICATION_FACTOR=1`",
+            "Have the topics created by who may: `surefoot topics apply agent.py`",
+        ),
+    ),
+    Page(
+        number="SF3007",
+        title="An open transaction holds records back",
+        means="Readers of a partition wait for a transaction that nobody has ended. It ends by "
+        "itself at its timeout.",
+        causes=("a producer was killed in the middle of one, this or another program's",),
+        mend=("Wait a minute; find who holds it: `kafka-transactions.sh find-hanging --help`",),
+    ),
+    Page(
+        number="SF3008",
+        title="Topics were created and are not served yet",
+        means="They are there, and no broker leads their partitions.",
+        causes=("the cluster is starting or short of brokers",),
+        mend=("Run the command again in a moment: `surefoot topics apply agent.py`",),
+    ),
+    Page(
+        number="SF3009",
+        title="The process is stopping",
+        means="It was asked for something while it was on its way out.",
+        causes=("SIGTERM, Ctrl-C, or a deployment",),
+        mend=("Ask again; another process answers.",),
+    ),
+    Page(
+        number="SF3010",
+        title="The agent is not ready",
+        means="A transaction to its state topic does not commit just now, so /ready is red.",
+        causes=("Kafka is away", "the topics are missing or too few brokers are in sync"),
+        mend=("`surefoot topics verify agent.py`",),
+    ),
+    Page(
+        number="SF3011",
+        title="Another process has this identity",
+        means="Two processes are the same member of a consumer group, and have taken it from "
+        "each other several times. This one has ended; nothing is lost.",
+        causes=(
+            "two workers are started with one SUREFOOT_INSTANCE, or with the same host name",
+            "a deployment started the new process before the old one had ended",
+        ),
+        mend=(
+            "Give each machine an identity of its own: `SUREFOOT_INSTANCE`",
+            "See which processes run: `ps -ef | grep surefoot`",
+        ),
+    ),
+    Page(
+        number="SF3012",
+        title="The schema registry does not answer",
+        means="A schema was to be looked up or registered and the registry gave no usable "
+        "answer. Events that need it wait.",
+        causes=(
+            "the registry is down or not reachable",
+            "its password has changed",
+        ),
+        mend=(
+            'Try it: `curl "$SUREFOOT_REGISTRY_URL/subjects"`',
+            "Look at `SUREFOOT_REGISTRY_URL`.",
+        ),
+    ),
+    Page(
+        number="SF3013",
+        title="AWS does not answer",
+        means="A request to AWS got no usable answer. It is tried again; what has come stays in"
+        " the queue.",
+        causes=(
+            "the network or AWS has trouble",
+            "the endpoint is another one",
+        ),
+        mend=("Look at `SUREFOOT_AWS_ENDPOINT_URL` and the log line's reason.",),
+    ),
+    Page(
+        number="SF3014",
+        title="The store of large payloads does not answer",
+        means="A payload could not be stored or fetched. Results are held and steps wait; no "
+        "attempt is used.",
+        causes=(
+            "S3 cannot be reached",
+            "the folder's disk is full or not mounted",
+        ),
+        mend=(
+            (
+                "Look at `SUREFOOT_BLOBS` and the log line's reason; see docs/how-to/large-"
+                "payloads.md."
+            ),
+        ),
+    ),
+    Page(
+        number="SF3015",
+        title="Views are being handed out or restored",
+        means="Some partitions of the views have no instance that can answer for them just now.",
+        causes=(
+            (
+                "an instance of `surefoot views` has started, stopped or died: the others take "
+                "over, after SUREFOOT_SESSION_TIMEOUT_MS at the latest"
+            ),
+            "they are read from their changelog, or from the events, after a start",
+        ),
+        mend=(
+            "Ask again in a few seconds.",
+            "If it stays so, look at the log lines of `surefoot views agent.py`.",
+        ),
+    ),
+    Page(
+        number="SF3016",
+        title="The service of views does not answer",
+        means="A gateway, or another instance of the views, could not ask `surefoot views`.",
+        causes=(
+            "it does not run, or has just died",
+            "SUREFOOT_VIEWS_URL or SUREFOOT_VIEWS_ADDRESS names another place",
+            "it was started for other agents",
+        ),
+        mend=(
+            "See whether it is alive: `curl -sS $SUREFOOT_VIEWS_URL/health`",
+            "Start it: `surefoot views agent.py`",
+        ),
+    ),
+    Page(
+        number="SF3017",
+        title="The views' Faust app has ended",
+        means="`surefoot views` ends with status 69, and is to be started again by whatever "
+        "started it. What it had kept is still there.",
+        causes=("Kafka was away for longer than Faust waits", "the folder cannot be written to"),
+        mend=(
+            "Read the reason in the message, and start it again: `surefoot views agent.py`",
+            (
+                "If RocksDB is what failed, delete the folder that SUREFOOT_VIEWS_DIR names: it is "
+                "restored from Kafka."
+            ),
+        ),
+    ),
+    Page(
+        number="SF3041",
+        title="The archive does not answer",
+        means="A file could not be written to the archive, or read from it. Writing is tried "
+        "again for as long as it takes, and no offset is committed until then: Kafka keeps the "
+        "events for as long as its retention says.",
+        causes=(
+            "S3 cannot be reached, or is slow",
+            "the bucket is gone, or a permission was taken away",
+            "the folder's disk is full or not mounted",
+        ),
+        mend=(
+            "Look at `SUREFOOT_ARCHIVE` and the log line's reason; see docs/how-to/archive.md.",
+            "Mend it before the events are older than their topic's retention.",
+        ),
+    ),
+    Page(
+        number="SF3042",
+        title="A file of the archive is missing or damaged",
+        means="The archive's index says that a file has events of the run, and the file is not "
+        "there or is no such file.",
+        causes=(
+            "a lifecycle rule of the bucket, or a person, has deleted it",
+            "something else has written to the same place",
+        ),
+        mend=(
+            "Bring the file back that the message names, from a version of the bucket or a copy.",
+            'Look at it: `aws s3 ls --recursive "$SUREFOOT_ARCHIVE"`',
+        ),
+    ),
+    Page(
+        number="SF3101",
+        title="The file cannot be an embedded log",
+        means="SUREFOOT_LOG names a file that cannot be opened, is damaged, or is no SQLite file.",
+        causes=("the folder is missing or not writable", "the disk was full", "a network disk"),
+        mend=(
+            "Check it: `sqlite3 runs.db 'pragma integrity_check'`",
+            "Put a copy in its place, without the -wal and -shm files, or name another file.",
+        ),
+    ),
+    Page(
+        number="SF3102",
+        title="The file is another program's database",
+        means="It is an SQLite file that Surefoot did not make. It was not touched.",
+        causes=("SUREFOOT_LOG has the path of something else",),
+        mend=("Name another file: `export SUREFOOT_LOG=sqlite:///runs.db`",),
+    ),
+    Page(
+        number="SF3103",
+        title="The file was written by another version",
+        means="This version does not read its format. It was not touched.",
+        causes=("Surefoot was upgraded or downgraded",),
+        mend=("Use the version that wrote it, or name another file with SUREFOOT_LOG.",),
+    ),
+    Page(
+        number="SF3104",
+        title="Another process runs agents on this file",
+        means="An embedded log has one process at a time that runs agents; others may look.",
+        causes=("an earlier `surefoot serve` or `dev` is still there",),
+        mend=("Stop the process that the message names, or name another file with SUREFOOT_LOG.",),
+    ),
+    Page(
+        number="SF3105",
+        title="The embedded log does not answer",
+        means="The file could not be read or written just now.",
+        causes=("the disk is full or slow", "another program holds the file"),
+        mend=("Look at the disk: `df -h .`",),
+    ),
+)

@@ -1,0 +1,177 @@
+"""What a process counts and measures: one table. Pure.
+
+As with logging, whoever has something to tell says so in one line, and where it goes is decided
+once a process (`infra.metrics`). Until then it goes nowhere. Nothing is ever decided on it.
+
+A label has few values: names that somebody has declared, and words of ours. Never a run_id, a key
+or anything that comes in from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+#: upper bounds in seconds
+_QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Sink(Protocol):
+    """Where it goes. Called from any thread; must not block or raise."""
+
+    def add(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        """Of a counter, or of a gauge."""
+
+    def set(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        """Of a gauge."""
+
+    def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        """Of a histogram."""
+
+
+class Nowhere:
+    """Implements Sink."""
+
+    def add(self, metric: Metric, labels: tuple[str, ...], value: float) -> None: ...
+
+    def set(self, metric: Metric, labels: tuple[str, ...], value: float) -> None: ...
+
+    def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None: ...
+
+
+_sink: Sink = Nowhere()
+
+
+def use(sink: Sink) -> Sink:
+    """Send everything there from now on. Returns where it went so far."""
+    global _sink
+    before, _sink = _sink, sink
+    return before
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    #: of a histogram
+    buckets: tuple[float, ...] = ()
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """So many more; `labels` in the order of the table."""
+        _sink.add(self, labels, by)
+
+    def set(self, value: float, *labels: str) -> None:
+        """It is this much now."""
+        _sink.set(self, labels, value)
+
+    def observe(self, value: float, *labels: str) -> None:
+        """It took this many seconds."""
+        _sink.observe(self, labels, value)
+
+
+STEP_SECONDS = Metric(
+    "surefoot_step_seconds", "histogram",
+    "How long an attempt of a step took, from its input being decoded to its outcome.",
+    ("agent", "step"), _STEP,
+)  # fmt: skip
+STEPS = Metric(
+    "surefoot_steps_total", "counter",
+    "Attempts of steps that have ended: completed, failed (it may be tried again), overspent (a "
+    "budget), lost (given up with the partition or the lease, and not counted as an attempt).",
+    ("agent", "step", "outcome"),
+)  # fmt: skip
+TXN_SECONDS = Metric(
+    "surefoot_txn_seconds", "histogram",
+    "How long a transaction took, from its first record to the answer to its commit.",
+    ("agent",), _QUICK,
+)  # fmt: skip
+TXN_INPUTS = Metric(
+    "surefoot_txn_inputs_total", "counter",
+    "Inputs that transactions have committed: outcomes of steps, commands, timers, notes. Divided "
+    "by the count of surefoot_txn_seconds: how many share one.",
+    ("agent",),
+)  # fmt: skip
+TXN_AMBIGUOUS = Metric(
+    "surefoot_txn_ambiguous_total", "counter",
+    "Commits whose outcome was unknown and was read back from the log.", ("agent",),
+)  # fmt: skip
+PRODUCER_FENCED = Metric(
+    "surefoot_producer_fenced_total", "counter",
+    "Owners that found that another worker has their partition.", ("agent",),
+)  # fmt: skip
+OWNER_FAILED = Metric(
+    "surefoot_owner_failed_total", "counter",
+    "Owners that ended with an error of their own; the partition is taken over anew.", ("agent",),
+)  # fmt: skip
+RESTORE_SECONDS = Metric(
+    "surefoot_state_restore_seconds", "histogram",
+    "How long it took to become the owner of a partition: fence, offsets, restore.",
+    ("agent",), _SLOW,
+)  # fmt: skip
+REBALANCES = Metric(
+    "surefoot_rebalances_total", "counter", "Assignments that a worker was given.", ("agent",)
+)
+PARTITIONS = Metric(
+    "surefoot_partitions_owned", "gauge", "Partitions that a worker serves.", ("agent",)
+)
+LSO_LAG = Metric(
+    "surefoot_lso_lag", "gauge",
+    "Offsets between the last stable offset and the end of the inputs that a worker reads, at its "
+    "latest fetch: what open transactions hold back. One that stays up is a transaction that "
+    "hangs. Kafka only.",
+    ("agent",),
+)  # fmt: skip
+RUNS_STARTED = Metric("surefoot_runs_started_total", "counter", "Runs that have begun.", ("agent",))
+RUNS_ENDED = Metric(
+    "surefoot_runs_ended_total", "counter",
+    "Runs that are over, by how: completed, failed, cancelled.", ("agent", "status"),
+)  # fmt: skip
+RUNS_ATTENTION = Metric(
+    "surefoot_runs_attention_total", "counter",
+    "Times that a run was parked for a person.", ("agent",),
+)  # fmt: skip
+RUNS_LIVE = Metric(
+    "surefoot_runs_live", "gauge", "Runs of a worker's partitions that are not over.", ("agent",)
+)
+OLDEST_TASK = Metric(
+    "surefoot_oldest_task_seconds", "gauge",
+    "For how long the oldest step that was read and is not committed has been asked for. What is "
+    "not read yet is the lag of the consumer group.",
+    ("agent",),
+)  # fmt: skip
+DEAD_LETTERS = Metric(
+    "surefoot_dead_letters_total", "counter",
+    "Inputs that could not be used and went to the dead letters.", ("agent",),
+)  # fmt: skip
+OUTBOX_PENDING = Metric(
+    "surefoot_outbox_pending", "gauge",
+    "Effects of a relay's partitions that are committed and not delivered.",
+)  # fmt: skip
+OUTBOX_DELIVERIES = Metric(
+    "surefoot_outbox_deliveries_total", "counter",
+    "Requests that a relay has sent, by the answer: 2xx, 3xx, 4xx, 5xx, none.", ("answer",),
+)  # fmt: skip
+WEBHOOKS = Metric(
+    "surefoot_webhook_deliveries_total", "counter",
+    "What became of deliveries, by source: started, ignored, answered, failed, refused, "
+    "unavailable. A source that no agent listens to is `unknown`.",
+    ("source", "verdict"),
+)  # fmt: skip
+TICK_LATENESS = Metric(
+    "surefoot_schedule_lateness_seconds", "histogram",
+    "How long after its tick a schedule's run was decided.", ("agent",), _SLOW,
+)  # fmt: skip
+SSE_CONNECTIONS = Metric(
+    "surefoot_sse_connections", "gauge", "Event streams that are open at a gateway."
+)
+
+#: the table, in the order in which it is shown
+METRICS: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))

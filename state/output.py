@@ -1,0 +1,93 @@
+"""Partial output of a run, as a watcher is shown it: what belongs to the attempt in work. Pure.
+
+Pieces come over a topic of their own, in no transaction: late, twice, or from an attempt that has
+ended. A watcher puts together what it is given and empties it at two marks: `discard` (all of it,
+as the attempt is over or its step has committed) and `begin` (the output of that name begins anew).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: what is told of a piece; the rest says where it came from
+Piece = Mapping[str, Any]
+
+
+class Shown:
+    """What one watcher has been shown. Feed it the run's pieces and events as they come."""
+
+    def __init__(self) -> None:
+        #: (seq, attempt) of the oldest attempt whose output is still of interest
+        self._least = (0, 0)
+        self._work = (0, 0)
+        #: characters shown, by name
+        self._length: dict[str, int] = {}
+
+    def piece(self, piece: Piece) -> list[Piece]:
+        """What to show of a piece of output; nothing, when it is of an attempt that is over or has
+        been shown."""
+        work, name, length = (piece["seq"], piece["attempt"]), piece["name"], len(piece["text"])
+        if work < self._least or work < self._work:
+            return []
+        told: list[Piece] = []
+        if work > self._work:
+            told = self._discard(piece)
+            self._work = work
+        if piece["kind"] == "begin":
+            self._length[name] = 0
+        elif piece["offset"] < self._length.get(name, 0):
+            return told
+        self._length[name] = piece["offset"] + length
+        return [*told, piece]
+
+    def event(self, event: Mapping[str, Any]) -> list[Piece]:
+        """What to show before an event of the run: that its output is void, if it is."""
+        kind, seq, attempt = event["type"], event["seq"], event["attempt"]
+        if kind == "run.rewound":
+            self._least = self._work = (0, 0)
+        elif kind == "step.retrying":
+            self._least = max(self._least, (seq, attempt + 1))
+        elif kind in _STEP_OVER:
+            self._least = max(self._least, (seq + 1, 0))
+        else:
+            return []
+        return self._discard(event)
+
+    def _discard(self, cause: Mapping[str, Any]) -> list[Piece]:
+        if not self._length:
+            return []
+        self._length.clear()
+        return [
+            {
+                "run_id": cause["run_id"], "name": None, "seq": self._work[0],
+                "attempt": self._work[1], "kind": "discard", "offset": 0, "text": "",
+                "at_ms": cause["at_ms"],
+            }
+        ]  # fmt: skip
+
+
+_STEP_OVER = frozenset({"step.completed", "run.completed", "run.failed", "run.cancelled"})
+
+
+def settled(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same output in fewer pieces, for somebody who has seen none of it."""
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for piece in pieces:
+        if piece["kind"] == "discard":
+            kept.clear()
+            continue
+        mine = kept.setdefault(piece["name"], [])
+        if piece["kind"] == "begin":
+            mine.clear()
+        if mine and _follows(mine[-1], piece):
+            mine[-1]["text"] += piece["text"]
+        else:
+            mine.append(dict(piece))
+    return [piece for mine in kept.values() for piece in mine]
+
+
+def _follows(last: Piece, piece: Piece) -> bool:
+    """Whether the two make one piece of text."""
+    end: int = last["offset"] + len(last["text"])
+    return (last["kind"], piece["kind"], piece["offset"]) == ("text", "text", end)

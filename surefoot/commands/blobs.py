@@ -1,0 +1,37 @@
+"""`surefoot blobs`: the large payloads that are kept outside of the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from surefoot.infra import logging
+from surefoot.infra.backends import open_backend
+from surefoot.infra.blob_sweep import Swept, sweep
+from surefoot.infra.blobs import open_blobs
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.settings import load_settings
+from surefoot.state.errors import ConfigError
+
+
+def gc(keep_days: int, *, dry_run: bool) -> None:
+    """Raises: ConfigError — no store is named, or the log has no topic of this app."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    settings, clock = load_settings(), SystemClock()
+
+    async def run() -> Swept:
+        blobs = open_blobs(settings)
+        if blobs is None:
+            raise ConfigError(
+                "SF1023", "no store is named; set SUREFOOT_BLOBS as the workers have it"
+            )
+        async with open_backend(settings, clock) as backend:
+            return await sweep(
+                settings, backend, blobs, now_ms=clock.now_ms(), keep_days=keep_days,
+                dry_run=dry_run,
+            )  # fmt: skip
+
+    done = asyncio.run(run())
+    what = "to delete" if dry_run else "deleted"
+    typer.echo(f"{what}: {done.deleted} ({done.deleted_bytes} bytes); still needed: {done.kept}")

@@ -1,0 +1,63 @@
+"""Tell what an error means. Nothing is asked of anybody: the table is part of the package."""
+
+from __future__ import annotations
+
+import textwrap
+
+import typer
+
+from surefoot.state.catalogue import PAGES, THEMES, closest, find
+from surefoot.state.catalogue.page import Page
+from surefoot.state.errors import ConfigError
+
+_COLUMNS = 88
+
+
+def explain(text: str | None) -> None:
+    """Print the page of a number or a code; the list of all without one.
+
+    Raises: ConfigError — there is no such number; the nearest ones are named.
+    """
+    if text is None:
+        _list()
+        return
+    page = find(text)
+    if page is None:
+        raise ConfigError("SF1012", _not_there(text))
+    typer.echo("\n".join(_told(page)))
+
+
+def _list() -> None:
+    for digits, theme in THEMES.items():
+        typer.echo(f"{digits}  {theme}")
+        for page in PAGES.values():
+            if page.number.startswith(digits):
+                typer.echo(f"  {page.number}  {page.title}")
+
+
+def _not_there(text: str) -> str:
+    near = closest(text)
+    told = f"there is no error {text[:40]!r}; `surefoot explain` lists all of them"
+    if near:
+        told += ". Near it: " + ", ".join(f"{page.number} ({page.title})" for page in near)
+    return told
+
+
+def _told(page: Page) -> list[str]:
+    lines = [f"{page.number}: {page.title}", "", *textwrap.wrap(page.means, _COLUMNS)]
+    lines += ["", "Likely because:"]
+    for cause in page.causes:
+        lines += _item(cause)
+    lines += ["", "What to do:"]
+    for step in page.mend:
+        lines += _item(step)
+    if page.codes:
+        lines += ["", f"In records and in answers: {', '.join(page.codes)}"]
+    return lines
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""What is not done yet, by partition, and who has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.table import Table
+
+from surefoot.commands.common import table
+from surefoot.infra import logging
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.loader import load_agents
+from surefoot.infra.overview import LogOverview
+from surefoot.infra.settings import load_settings
+from surefoot.infra.terminal import plain_console
+from surefoot.infra.topics import names_of, specs_for
+from surefoot.state.standing import AgentStanding, PartitionStanding, standing_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One partition of an agent, with what is not done of both inputs."""
+
+    agent: str
+    partition: int
+    owner: str | None
+    inputs: tuple[PartitionStanding, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag or 0 for each in self.inputs)
+
+
+def show_lag(agent_files: Sequence[Path], *, as_json: bool) -> None:
+    """Raises: ConfigError — the topics are not as they must be; Unavailable."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    agents, settings = load_agents(agent_files), load_settings()
+
+    async def look() -> Sequence[AgentStanding]:
+        async with open_backend(settings, SystemClock()) as backend:
+            async with backend.topics() as topics:
+                await topics.verify(specs_for(names_of(agents), settings))
+            overview = LogOverview(settings, backend, agents)
+            try:
+                return await overview.standings()
+            finally:
+                await overview.stop()
+
+    found = asyncio.run(look())
+    if as_json:
+        for each in found:
+            typer.echo(json.dumps(standing_json(each)))
+        return
+    plain_console().print(lag_table(lag_rows(found)))
+
+
+def lag_rows(standings: Sequence[AgentStanding]) -> list[Row]:
+    """The most lag first."""
+    rows = []
+    for each in standings:
+        found: dict[int, list[PartitionStanding]] = {}
+        for place in each.partitions:
+            if place.lag is not None:
+                found.setdefault(place.partition, []).append(place)
+        rows += [
+            Row(
+                agent=each.agent, partition=partition, owner=inputs[0].owner, inputs=tuple(inputs)
+            )
+            for partition, inputs in found.items()
+        ]  # fmt: skip
+    return sorted(rows, key=lambda row: (-row.lag, row.agent, row.partition))
+
+
+def lag_table(rows: Sequence[Row]) -> Table:
+    """A "~" stands before a lag that has markers of transactions in it."""
+    titles = ("AGENT", "PARTITION", "OWNER", "COMMANDS BEHIND", "TASKS BEHIND")
+    lines = [
+        (row.agent, str(row.partition), row.owner or "nobody", *map(_behind, row.inputs))
+        for row in rows
+    ]
+    return table(titles, lines, wraps="OWNER")
+
+
+def _behind(place: PartitionStanding) -> str:
+    return f"{'' if place.exact else '~'}{place.lag}"

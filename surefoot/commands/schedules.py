@@ -1,0 +1,266 @@
+"""Look at schedules and steer them: each is a run of the built-in agent `AGENT.schedules`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import typer
+
+from surefoot.commands.common import require_agent, resolve, table
+from surefoot.commands.operate import SEND_S, exit_status
+from surefoot.infra import logging
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.commands import LogCommands
+from surefoot.infra.run_reader import LogRunReader
+from surefoot.infra.schedules import read_schedules
+from surefoot.infra.settings import load_settings
+from surefoot.infra.terminal import plain_console, printable
+from surefoot.producers.operations import Operator, Reply
+from surefoot.producers.schedules import say, steer
+from surefoot.state.agent import Agent
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.model import Run, State
+from surefoot.state.partitioner import partition_of
+from surefoot.state.schedule import (
+    QUEUE_MAX,
+    Book,
+    Due,
+    book_of,
+    instant,
+    next_ticks,
+    run_id_of,
+    starts_ms,
+    ticks_between,
+)
+from surefoot.state.schedule_view import schedule_json, unknown_json
+from surefoot.state.turn import schedules_agent_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a schedule is asked for something."""
+
+    command_id: str | None
+    by: str | None
+    wait_s: float
+    as_json: bool
+
+
+def list_schedules(agent: str, *, as_json: bool) -> None:
+    """Raises ConfigError for an agent that has none."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, declared = resolve(agent)
+    known = asyncio.run(_read(name))
+    now_ms = SystemClock().now_ms()
+    told = [
+        schedule_json(run, book_of(state), now_ms) for state in known.values() if (run := state.run)
+    ]
+    for new in sorted(set(declared.schedules if declared else ()) - known.keys()):
+        assert declared is not None
+        spec = declared.schedules[new].spec
+        told.append(unknown_json(new, spec, "not begun: no worker has it yet"))
+    if as_json:
+        for line in told:
+            typer.echo(json.dumps(line))
+        return
+    titles = ("SCHEDULE", "CRON", "ZONE", "STATE", "LAST TICK", "NEXT TICK", "RUNS", "SKIPPED")
+    rows = [
+        (
+            line["schedule"], line["cron"], line["tz"], line["state"], _local(line["last"]),
+            _local(line["next"]), str(line["runs"]), str(line["skipped"]),
+        )
+        for line in told
+    ]  # fmt: skip
+    plain_console().print(table(titles, rows, wraps="STATE"))
+
+
+def _local(iso: str | None) -> str:
+    return "" if iso is None else f"{datetime.fromisoformat(iso):%a %Y-%m-%d %H:%M:%S%z}"
+
+
+def show_next(agent: str, schedule: str, count: int, *, as_json: bool) -> None:
+    """The next ticks, as the code declares them when its file is given, as the log has them
+    otherwise. Raises ConfigError for a schedule that there is not."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, declared = resolve(agent)
+    now_ms = SystemClock().now_ms()
+    if declared is not None and schedule in declared.schedules:
+        spec = declared.schedules[schedule].spec
+        book = Book(name=schedule, spec=spec, until_ms=now_ms)
+    else:
+        _, book = _known(name, declared, schedule, asyncio.run(_read(name)))
+    for at_ms in next_ticks(book.spec, now_ms, count):
+        at = instant(at_ms)
+        local = at.astimezone(book.spec.times.zone)
+        starts = instant(starts_ms(book, at_ms))
+        run_id = run_id_of(schedule, Due(at_ms=at_ms))
+        if as_json:
+            told = {"tick": local.isoformat(), "starts": starts.isoformat(), "run_id": run_id}
+            typer.echo(json.dumps(told))
+        else:
+            late = f", starts {starts:%H:%M:%S}Z" if starts != at else ""
+            typer.echo(f"{local:%a %Y-%m-%d %H:%M:%S %Z}  ({at:%Y-%m-%d %H:%M:%S}Z{late})")
+
+
+def tell(verb: Literal["pause", "resume"], agent: str, schedule: str, asked: Asked) -> int:
+    """Pause or resume a schedule; one that has failed is tried again. Returns the exit status."""
+
+    async def ask(way: _Way) -> Reply:
+        return await steer(way.operator, way.run, verb, command_id=way.id, by=way.by)
+
+    return _asked(agent, schedule, ask, asked, verb)
+
+
+def trigger(agent: str, schedule: str, asked: Asked) -> int:
+    """Start a run now. Returns the exit status."""
+
+    async def ask(way: _Way) -> Reply:
+        run_id = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=way.id))
+        typer.echo(f"run {run_id}", err=asked.as_json)
+        return await steer(way.operator, way.run, "trigger", command_id=way.id, by=way.by)
+
+    return _asked(agent, schedule, ask, asked, "trigger")
+
+
+def backfill(
+    agent: str, schedule: str, start: str, end: str, asked: Asked, *, dry_run: bool
+) -> int:
+    """Start the runs of the ticks of an interval. Returns the exit status."""
+
+    async def ask(way: _Way) -> Reply | None:
+        book = way.book
+        from_ms, to_ms = _moment("--from", start, book), _moment("--to", end, book)
+        if to_ms <= from_ms or to_ms > way.now_ms:
+            raise ConfigError("SF1028", "--to must be after --from, and not in the future")
+        room = QUEUE_MAX - len(book.queue)
+        found = ticks_between(book.spec, from_ms, to_ms, room + 1)
+        if len(found) > room:
+            first = instant(found[-1]).astimezone(book.spec.times.zone).isoformat()
+            raise ConfigError(
+                "SF1028",
+                f"there is room for {room} ticks and the interval has more; end it with "
+                f"--to {first}, and go on from there when these are done",
+            )
+        for at_ms in found:
+            typer.echo(run_id_of(schedule, Due(at_ms=at_ms, kind="backfill")), err=not dry_run)
+        if dry_run or not found:
+            typer.echo(f"{len(found)} ticks", err=True)
+            return None
+        said = {"do": "backfill", "from_ms": from_ms, "to_ms": to_ms}
+        return await say(way.operator, way.run, said, command_id=way.id, by=way.by)
+
+    return _asked(agent, schedule, ask, asked, "backfill")
+
+
+def _moment(option: str, text: str, book: Book) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            "SF1028",
+            f"{option} is a time such as 2026-01-31T12:00, in the schedule's zone unless it says "
+            f"another; got {text[:80]!r}",
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=book.spec.times.zone)
+    return round(at.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """To one schedule, as it is now."""
+
+    id: str
+    run: Run
+    book: Book
+    now_ms: int
+    operator: Operator
+    by: str | None
+
+
+def _asked(
+    agent: str,
+    schedule: str,
+    ask: Callable[[_Way], Awaitable[Reply | None]],
+    asked: Asked,
+    verb: str,
+) -> int:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, declared = resolve(agent)
+    clock = SystemClock()
+    chosen = asked.command_id or clock.unique()
+
+    async def go() -> Reply | None:
+        settings, keeper = load_settings(), schedules_agent_name(name)
+        async with open_backend(settings, clock) as backend:
+            await require_agent(keeper, settings, backend)
+            known = await read_schedules(settings, backend, name)
+            run, book = _known(name, declared, schedule, known)
+            place = {partition_of(schedule, settings.partitions)}
+            reader = LogRunReader(settings, backend, [keeper], place)
+            await reader.start()
+            appender = backend.appender()
+            try:
+                operator = Operator(
+                    commands=LogCommands(settings, appender, clock), reader=reader,
+                    clock=clock, send_s=SEND_S, answer_s=asked.wait_s,
+                )  # fmt: skip
+                way = _Way(
+                    id=chosen, run=run, book=book, now_ms=clock.now_ms(),
+                    operator=operator, by=asked.by,
+                )  # fmt: skip
+                return await ask(way)
+            finally:
+                await appender.stop()
+                await reader.stop()
+
+    try:
+        reply = asyncio.run(go())
+    except Unavailable as error:
+        raise Unavailable("SF3002", f"{error}; repeat it with --id {chosen}") from error
+    if reply is None:
+        return 0
+    if asked.as_json:
+        typer.echo(json.dumps(reply.json()))
+    elif reply.accepted is None:
+        typer.echo(
+            f"surefoot: no answer in {asked.wait_s:g} s; the command is on its way. Repeat it with "
+            f"--id {chosen}, or look with `surefoot schedules list {agent}`",
+            err=True,
+        )
+    elif not reply.accepted:
+        typer.echo(f"surefoot: {reply.code}: {printable(reply.message or '')}", err=True)
+    else:
+        typer.echo(f"{verb}: {schedule} has been told (command {chosen})")
+    return exit_status(reply)
+
+
+async def _read(name: str) -> dict[str, State]:
+    settings = load_settings()
+    async with open_backend(settings, SystemClock()) as backend:
+        await require_agent(schedules_agent_name(name), settings, backend)
+        return await read_schedules(settings, backend, name)
+
+
+def _known(
+    name: str, declared: Agent | None, schedule: str, known: Mapping[str, State]
+) -> tuple[Run, Book]:
+    """Raises ConfigError when there is no such schedule."""
+    state = known.get(schedule, State(None))
+    book = book_of(state)
+    if state.run is not None and book is not None:
+        return state.run, book
+    if declared is not None and schedule in declared.schedules:
+        raise ConfigError(
+            "SF1027", f"schedule {schedule!r} has not begun; start a worker of {name!r}"
+        )
+    raise ConfigError(
+        "SF1027",
+        f"agent {name!r} has no schedule {schedule!r}; it has: {', '.join(known) or 'none'}",
+    )

@@ -1,0 +1,113 @@
+"""Check Avro schemas before they are released, and register them. Made for CI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from surefoot.infra.registry import open_registry
+from surefoot.infra.settings import load_settings
+from surefoot.infra.terminal import printable
+from surefoot.schemas.compatibility import between, check_all, parsed
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.errors import ConfigError, Refused
+
+EXIT_FITS, EXIT_DOES_NOT = 0, 1
+
+
+def check_own() -> int:
+    """Surefoot's own schemas against every released version."""
+    return _tell(check_all(), "every released version and this build read each other's records")
+
+
+def check(
+    files: Sequence[Path], against: Path | None, *, registry: bool, subject: str | None
+) -> int:
+    """Each file against the released versions in `against`, and the registry's latest one.
+
+    Raises: ConfigError — what cannot be read, or is no schema; Unavailable — no registry answers.
+    """
+    named = _named(files, subject)
+    if against is None and not registry:
+        raise ConfigError(
+            "SF1024", "say what to check against: --against FOLDER, --registry, or both"
+        )
+    schemas = [(path, name, _read(path)) for path, name in named]
+    problems = []
+    for path, _, schema in schemas if against is not None else ():
+        for old in _released(against or Path(), path):
+            problems += between(schema, _read(old), new=str(path), old=str(old))
+    if registry:
+        problems += asyncio.run(_asked([(name, schema) for _, name, schema in schemas]))
+    return _tell(problems, f"{len(schemas)} schemas can be released")
+
+
+def register(files: Sequence[Path], subject: str | None) -> int:
+    """Raises: ConfigError — what is no schema, or no registry is named; Unavailable — it does not
+    answer: registering again is safe."""
+    if not files:
+        raise ConfigError("SF1024", "name the schema files to register")
+    schemas = [(name, _read(path)) for path, name in _named(files, subject)]
+
+    async def go() -> None:
+        async with open_registry(load_settings()) as registry:
+            for name, schema in schemas:
+                typer.echo(f"{printable(name)} {await registry.register(name, schema)}")
+
+    try:
+        asyncio.run(go())
+    except Refused as refused:
+        return _tell([str(refused)], "")
+    return EXIT_FITS
+
+
+async def _asked(schemas: Sequence[tuple[str, Any]]) -> list[str]:
+    problems = []
+    async with open_registry(load_settings()) as registry:
+        for name, schema in schemas:
+            try:
+                found = await registry.problems(name, schema)
+            except Refused as refused:
+                found = [str(refused)]
+            problems += [f"{name}: {why}" for why in found]
+    return problems
+
+
+def _tell(problems: Sequence[str], fine: str) -> int:
+    for problem in problems:
+        typer.echo(f"surefoot: {printable(problem)}", err=True)
+    if not problems:
+        typer.echo(fine)
+    return EXIT_DOES_NOT if problems else EXIT_FITS
+
+
+def _named(files: Sequence[Path], subject: str | None) -> list[tuple[Path, str]]:
+    if subject is not None and len(files) > 1:
+        raise ConfigError("SF1024", "--subject goes with one file")
+    return [(path, subject or path.stem) for path in files]
+
+
+def _released(folder: Path, path: Path) -> Iterator[Path]:
+    """Files of that name in the folder and below it: one for each version, or the only one."""
+    if not folder.is_dir():
+        raise ConfigError("SF1022", f"no such folder: {folder}")
+    yield from sorted(each for each in folder.rglob(path.name) if not _same(each, path))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _read(path: Path) -> Any:
+    try:
+        schema = parse_json(path.read_bytes())
+        parsed(schema)
+    except OSError as error:
+        raise ConfigError("SF1024", f"{path}: {error.strerror}") from None
+    except (BadPayload, ValueError) as error:
+        raise ConfigError("SF1024", f"{path}: {error}") from None
+    return schema

@@ -1,0 +1,244 @@
+"""What agents do just now: runs by status, steps a second, who has which partition, and the lag."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, get_args
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from surefoot.commands.common import table
+from surefoot.commands.lag import lag_rows, lag_table
+from surefoot.infra import logging
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.loader import load_agents
+from surefoot.infra.overview import LogOverview
+from surefoot.infra.pulse import WINDOW_S, Pulse
+from surefoot.infra.run_reader import LogRunReader
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.topics import names_of, specs_for
+from surefoot.state.agent import Agent
+from surefoot.state.errors import Unavailable
+from surefoot.state.explain import clock_time
+from surefoot.state.model import Status
+from surefoot.state.ports import Clock
+from surefoot.state.run_query import Waiting
+from surefoot.state.standing import AgentStanding, standing_json
+from surefoot.state.views import counts_json
+
+#: how often it is looked, in seconds
+_EVERY_S = 1.0
+#: of these the one that has not moved for the longest time is shown
+_WAITS: tuple[Status, ...] = ("pending", "waiting", "attention")
+#: events that tell of a committed step, and of a failed attempt; the last ones end the run
+_STEPS = ("step.completed", "run.completed")
+_FAILURES = ("step.retrying", "run.failing", "run.failed")
+#: partitions that are shown on a screen; the others have less lag
+_PARTITIONS_SHOWN = 16
+_STATUSES: tuple[str, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """What one agent does."""
+
+    agent: str
+    statuses: Mapping[str, int]
+    versions: Mapping[str, Any]
+    steps_per_s: float
+    #: attempts that failed, a second
+    failures_per_s: float
+    oldest: Mapping[Status, Waiting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    at_ms: int
+    log: str
+    agents: Sequence[Working]
+    standings: Sequence[AgentStanding]
+
+
+class Looking(Protocol):
+    async def look(self) -> Snapshot:
+        """Raises: Unavailable — the log cannot be read just now."""
+
+
+class Top:
+    """Looks at agents, their pools and their schedules, again and again."""
+
+    def __init__(
+        self, settings: Settings, backend: Backend, agents: Sequence[Agent], clock: Clock
+    ) -> None:
+        self._names = names_of(agents)
+        self._log = backend.name
+        self._clock = clock
+        self._reader = LogRunReader(settings, backend, self._names)
+        self._overview = LogOverview(settings, backend, agents)
+        self._pulse = Pulse(settings, backend, self._names, clock)
+
+    async def start(self) -> None:
+        await self._reader.start()
+        await self._pulse.start()
+
+    async def look(self) -> Snapshot:
+        standings = await self._overview.standings()
+        return Snapshot(
+            at_ms=self._clock.now_ms(),
+            log=self._log,
+            agents=[await self._working(name) for name in self._names],
+            standings=standings,
+        )
+
+    async def _working(self, name: str) -> Working:
+        counted = counts_json(await self._reader.counts(name))
+        events = self._pulse.counts(name)
+        now_ms = self._clock.now_ms()
+        lately = await self._reader.activity(name, now_ms, bucket_ms=1000, buckets=1)
+        oldest = {status: run for status, run in lately.oldest.items() if status in _WAITS}
+        steps = sum(events.get(kind, 0) for kind in _STEPS)
+        failures = sum(events.get(kind, 0) for kind in _FAILURES)
+        return Working(
+            agent=name, statuses=counted["statuses"], versions=counted["versions"],
+            steps_per_s=steps / WINDOW_S,
+            failures_per_s=failures / WINDOW_S, oldest=oldest,
+        )  # fmt: skip
+
+    async def stop(self) -> None:
+        await self._pulse.stop()
+        await self._overview.stop()
+        await self._reader.stop()
+
+
+def top(agent_file: Path, *, as_json: bool) -> None:
+    """Show it until Ctrl-C; without a terminal, or as JSON, once.
+
+    Raises: ConfigError — the topics are not as they must be; Unavailable.
+    """
+    logging.configure(level="CRITICAL")  # what matters is raised
+    agents = load_agents([agent_file])
+    console = plain_console()
+    asyncio.run(_show(agents, console, as_json=as_json))
+
+
+async def _show(agents: Sequence[Agent], console: Console, *, as_json: bool) -> None:
+    async with opened(agents) as looking:
+        if as_json:
+            typer.echo(json.dumps(snapshot_json(await looking.look())))
+        elif not console.is_terminal:
+            console.print(screen(await looking.look()))
+        else:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                while True:
+                    live.update(await shown_next(looking), refresh=True)
+                    await asyncio.sleep(_EVERY_S)
+
+
+async def shown_next(looking: Looking) -> RenderableType:
+    """What there is to see now; that the log is away, where it cannot be read."""
+    try:
+        return screen(await looking.look())
+    except Unavailable as error:
+        return Text(printable(f"surefoot: {error}; trying again"))
+
+
+@asynccontextmanager
+async def opened(agents: Sequence[Agent]) -> AsyncIterator[Top]:
+    settings, clock = load_settings(), SystemClock()
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(open_backend(settings, clock))
+        async with backend.topics() as topics:
+            await topics.verify(specs_for(names_of(agents), settings))
+        looking = Top(settings, backend, agents, clock)
+        stack.push_async_callback(looking.stop)
+        await looking.start()
+        yield looking
+
+
+# How it is shown ----------------------------------------------------------------------------
+
+
+def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "at_ms": snapshot.at_ms,
+        "log": snapshot.log,
+        "agents": [
+            {
+                "agent": each.agent,
+                "statuses": dict(each.statuses),
+                "versions": dict(each.versions),
+                "steps_per_s": each.steps_per_s,
+                "failures_per_s": each.failures_per_s,
+                "oldest": {
+                    status: {"run_id": run.run_id, "step": run.step, "since_ms": run.since_ms}
+                    for status, run in each.oldest.items()
+                },
+            }
+            for each in snapshot.agents
+        ],
+        "topics": [standing_json(each) for each in snapshot.standings],
+    }
+
+
+def screen(snapshot: Snapshot) -> Group:
+    """For a person; nothing in it is acted upon by a terminal."""
+    shown = [status for status in _STATUSES if any(status in a.statuses for a in snapshot.agents)]
+    titles = ("AGENT", *(status.upper() for status in shown), "STEPS/S", "FAILURES/S")
+    runs = [
+        (
+            each.agent, *(str(each.statuses.get(status, 0)) for status in shown),
+            f"{each.steps_per_s:.1f}", f"{each.failures_per_s:.1f}",
+        )
+        for each in snapshot.agents
+    ]  # fmt: skip
+    oldest = [
+        (each.agent, status, run.run_id, run.step, _since(snapshot.at_ms, run.since_ms))
+        for each in snapshot.agents
+        for status, run in each.oldest.items()
+    ]
+    parts: list[RenderableType] = [
+        Text(printable(f"{clock_time(snapshot.at_ms)}  {snapshot.log}")),
+        table(titles, runs, wraps="AGENT"),
+    ]
+    if oldest:
+        titles = ("OLDEST OF", "STATUS", "RUN", "STEP", "SINCE")
+        parts += [Text(), table(titles, oldest, wraps="RUN")]
+    return Group(*parts, Text(), *_partitions(snapshot.standings), Text(), _workers(snapshot))
+
+
+def _since(now_ms: int, then_ms: int) -> str:
+    seconds = max(0, now_ms - then_ms) // 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _partitions(standings: Sequence[AgentStanding]) -> list[RenderableType]:
+    rows = lag_rows(standings)
+    parts: list[RenderableType] = [lag_table(rows[:_PARTITIONS_SHOWN])]
+    if (more := len(rows) - _PARTITIONS_SHOWN) > 0:
+        parts.append(Text(f"and {more} partitions more, with no more lag than these"))
+    return parts
+
+
+def _workers(snapshot: Snapshot) -> RenderableType:
+    rows = [
+        (each.agent, member.name, member.host, str(len(member.partitions)))
+        for each in snapshot.standings
+        for member in each.members
+    ]
+    if not rows:
+        return Text("no worker is running: `surefoot worker AGENT.py`")
+    return table(("AGENT", "WORKER", "HOST", "PARTITIONS"), rows, wraps="WORKER")

@@ -1,0 +1,145 @@
+"""Follow one run until it is over: a line for each event, and on a terminal what it does now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from typing import Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from surefoot.commands.common import resolve, run_reader
+from surefoot.infra import logging
+from surefoot.infra.terminal import plain_console, printable
+from surefoot.state.agent import check_run_id
+from surefoot.state.errors import BadArgument, ConfigError
+from surefoot.state.explain import clock_time
+from surefoot.state.model import TERMINAL
+from surefoot.state.ports import RunView
+from surefoot.state.views import event_json, run_json
+
+Show = Callable[[Mapping[str, Any]], None]
+#: of a result or a payload, what one line shows
+_SHOWN = 120
+
+
+class Reader(Protocol):
+    """What following needs of `ports.RunReader`."""
+
+    def events(
+        self, agent: str, run_id: str, after: int | None
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]: ...
+
+    async def get(self, agent: str, run_id: str) -> RunView | None: ...
+
+    async def latest(self, agent: str, run_id: str) -> RunView | None: ...
+
+
+def watch_run(agent: str, run_id: str, *, as_json: bool) -> int:
+    """Show the run until it is over; returns 0 when it was completed, else 1. A run that is not
+    there yet is waited for.
+
+    Raises: ConfigError — no name of a run or of an agent; Unavailable — the log cannot be read.
+    """
+    logging.configure(level="CRITICAL")  # what matters is raised
+    name, _ = resolve(agent)
+    try:
+        check_run_id(run_id)
+    except BadArgument as error:
+        raise ConfigError(error.number, error.message) from None
+    with json_lines() if as_json else lines(plain_console()) as show:
+        run = asyncio.run(_followed(run_reader(name, [run_id]), name, run_id, show))
+    if not as_json:
+        typer.echo(ending(run))
+    return 0 if run.status == "completed" else 1
+
+
+async def _followed(
+    opened: AbstractAsyncContextManager[Reader], name: str, run_id: str, show: Show
+) -> RunView:
+    async with opened as reader:
+        return await follow(reader, name, run_id, show)
+
+
+async def follow(reader: Reader, name: str, run_id: str, show: Show) -> RunView:
+    """Give `show` each event once and in order; returns the run when it is over. A stream that
+    ends before that (this process was too slow for it) is gone on with."""
+    after: int | None = None
+    while True:
+        async with aclosing(reader.events(name, run_id, after)) as events:
+            async for number, event in events:
+                after = number
+                show(event_json(event))
+        run = await reader.latest(name, run_id) or await reader.get(name, run_id)
+        if run is not None and run.status in TERMINAL:
+            return run
+
+
+@contextmanager
+def json_lines() -> Iterator[Show]:
+    yield lambda event: typer.echo(json.dumps(event))
+
+
+@contextmanager
+def lines(console: Console) -> Iterator[Show]:
+    """Lines; on a terminal there is one more below them, with what the run does and since when."""
+    if not console.is_terminal:
+        yield lambda event: console.print(line(event), soft_wrap=True)
+        return
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as progress:
+        task = progress.add_task("waiting for its first event", total=None)
+
+        def show(event: Mapping[str, Any]) -> None:
+            console.print(line(event), soft_wrap=True)
+            progress.reset(task, description=doing(event))
+
+        yield show
+
+
+def line(event: Mapping[str, Any]) -> str:
+    """One event, for a person."""
+    told = [clock_time(event["at_ms"]), event["type"].ljust(17)]
+    if event["step"]:
+        told.append(event["step"])
+    if event["next_step"]:
+        told.append(f"-> {event['next_step']}")
+    if event["type"] == "step.retrying":
+        told.append(f"(attempt {event['attempt']})")
+    if event["name"]:
+        told.append(event["name"])
+    if event["by"]:
+        told.append(f"by {event['by']}")
+    told += [_short(event[name]) for name in ("result", "failure") if event[name] is not None]
+    if event["wait"] is not None and event["status"] == "waiting":
+        told.append(f"waits for {event['wait']['kind']}")
+    return printable(" ".join(told))
+
+
+def doing(event: Mapping[str, Any]) -> str:
+    """What the run does after that event."""
+    step = event["next_step"] or event["step"]
+    return printable(f"{event['status']} at {step}" if step else event["status"])
+
+
+def ending(run: RunView) -> str:
+    told = run_json(run)
+    came = told["failure"] if run.status != "completed" else told["result"]
+    return printable(f"{run.run_id} is {run.status}" + (f": {_short(came)}" if came else ""))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping) and {"code", "message"} <= value.keys():
+        text = f"{value['code']}: {value['message']}"
+    else:
+        text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,73 @@
+"""For tests: what a trigger makes of one record, without Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from surefoot.consumers.event_mapping import Event, EventMapping, Schemas
+from surefoot.schemas.codec import decode
+from surefoot.schemas.payload import load
+from surefoot.state.agent import Agent
+from surefoot.state.ports import In
+from surefoot.state.topics import AgentTopics
+from surefoot.state.triggers import Unusable
+from surefoot.state.wire import Wire
+
+_RECORD_BYTES = 1_000_000
+
+
+class AskedFor(NamedTuple):
+    """The run that an event starts."""
+
+    run_id: str
+    #: what its first step is given
+    payload: Any
+
+
+class _Registry:
+    """Schemas that a test gives, by id or GUID."""
+
+    def __init__(self, schemas: Mapping[int | str, dict[str, Any]]) -> None:
+        self._schemas = schemas
+
+    async def by_id(self, id: int, /) -> dict[str, Any]:  # noqa: A002
+        return self._schemas[id]
+
+    async def by_guid(self, guid: str, /) -> dict[str, Any]:
+        return self._schemas[guid]
+
+
+def from_event(
+    agent: Agent,
+    topic: str,
+    value: bytes | None,
+    *,
+    headers: Sequence[tuple[str, bytes]] = (),
+    key: bytes | None = None,
+    partition: int = 0,
+    offset: int = 0,
+    timestamp_ms: int = 0,
+    registry: Mapping[int | str, dict[str, Any]] | None = None,
+) -> AskedFor | None:
+    """The run that a record on `topic` starts; None: none. `registry` has Avro schemas by the id or
+    GUID that Confluent's framing names.
+
+    Raises: Unusable — the record becomes a dead letter, with this code and message.
+    """
+    event = agent.event_triggers[topic]
+    mapping = EventMapping(
+        agent=agent, trigger=event, wire=Wire("app", AgentTopics("app", agent.name), 1),
+        schemas=Schemas(event, None if registry is None else _Registry(registry)),
+        record_bytes=_RECORD_BYTES,
+    )  # fmt: skip
+    record = In(topic, partition, offset, timestamp_ms, key, value, headers)
+    prepared = asyncio.run(mapping.prepare(record))
+    mapped = mapping.map(prepared, timestamp_ms) if isinstance(prepared, Event) else prepared
+    if mapped.failure is not None:
+        raise Unusable(mapped.failure.code, mapped.failure.message)
+    if mapped.out is None:
+        return None
+    command = decode(mapped.out.value, "Command")[1]
+    return AskedFor(command["run_id"], load(agent.start_step.adapter, command["payload"]))

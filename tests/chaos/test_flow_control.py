@@ -1,0 +1,52 @@
+"""Limits on the runs of a key hold for all workers, also while they are killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from tests.chaos.agents import queued
+from tests.chaos.lives import lives
+from tests.harness import cluster
+
+KEYS, EACH = 20, 10
+
+
+async def test_queued_runs_of_many_keys_all_run_none_twice_and_no_two_of_a_key_at_a_time(
+    bootstrap: str, app: str, tmp_path: Path
+) -> None:
+    async with (
+        cluster(bootstrap, app, queued, partitions=4) as kafka,
+        lives(kafka.settings, tmp_path, "http://127.0.0.1:9") as children,
+    ):
+        runs = []
+        for n in range(EACH):
+            for key in range(KEYS):
+                payload = json.dumps({"key": key, "n": n}).encode()
+                runs.append(queued.name_run(f"r{n}", payload))
+                await kafka.start(queued, runs[-1], payload)
+        first = await children.begin("queued")
+        second = await children.begin("queued", slot=1)
+        await kafka.until_status(queued, runs[:KEYS], "completed")
+        first.process.kill()
+        await first.ended()
+        await kafka.until_status(queued, runs, "completed", timeout_s=120)
+        await kafka.check_history(queued)
+        second.process.terminate()
+        assert await second.ended() == 0
+
+    # Each run has two steps; a run of a key begins when the one before it has ended.
+    begun: Counter[str] = Counter()
+    order: dict[str, list[str]] = {}
+    for agent, run_id, seq, _ in [line[:4] for line in children.journal()]:
+        assert agent == "queued"
+        begun[f"{run_id} {seq}"] += 1
+        who, _, name = run_id.partition("=")
+        seen = order.setdefault(who, [])
+        if name not in seen:
+            seen.append(name)
+        assert seen[-1] == name, f"{run_id} went on when {seen[-1]} had begun"
+    assert order == {f"{key}": [f"r{n}" for n in range(EACH)] for key in range(KEYS)}
+    again = [step for step, times in begun.items() if times > 1]
+    assert len(again) <= KEYS  # what was under way in the process that was killed

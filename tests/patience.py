@@ -1,0 +1,61 @@
+"""The deadlines that the product gives to people's requests, as long as a busy machine needs.
+
+A gateway answers 503 or 202 when the log takes longer than a person would wait. Under a test that
+is no finding: it says how much else the machine had to do. A test of a deadline sets its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from surefoot.infra import (
+    gateway_main,
+    http_server,
+    kafka_client,
+    kafka_shared,
+    run_reader,
+    views_http,
+)
+from surefoot.producers.gateway import Limits
+
+LONG_S = 60.0
+
+#: settings of a cluster in which nobody dies: no stall of the machine looks like a death
+PATIENT = {
+    "producer_request_timeout_ms": 60_000,
+    "transaction_timeout_ms": 90_000,
+    "session_timeout_ms": 120_000,
+    "rebalance_timeout_ms": 180_000,
+}
+
+
+def log_is_read_within(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """How long a question to the log may take before it is Unavailable."""
+    bounded = run_reader.bounded.__wrapped__  # type: ignore[attr-defined]
+    patch.setattr(bounded, "__defaults__", (seconds,))
+
+
+def gateways_wait(patch: pytest.MonkeyPatch, *, start_s: float, answer_s: float) -> None:
+    """How long a gateway that is started from now on waits for the log to take a start or a
+    command, and for the owner of a run to answer."""
+    patch.setattr(gateway_main, "Limits", partial(Limits, start_s=start_s, answer_s=answer_s))
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    """In this process, and while it lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        log_is_read_within(patch, LONG_S)
+        gateways_wait(patch, start_s=LONG_S, answer_s=LONG_S)
+        patch.setattr(gateway_main, "_VERIFY_S", LONG_S)
+        patch.setattr(http_server, "_DRAIN_S", int(LONG_S))
+        patch.setattr(kafka_shared, "_START_S", LONG_S)
+        patch.setattr(kafka_client, "_READY_DEADLINE_S", LONG_S)
+        patch.setattr(kafka_client, "_READY_REQUEST_MS", int(LONG_S * 1_000))
+        patch.setattr(kafka_client, "_READY_TRANSACTION_MS", int(LONG_S * 1_000))
+        patch.setattr(views_http, "_ANSWER_S", LONG_S)
+        yield

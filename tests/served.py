@@ -1,0 +1,42 @@
+"""The gateway of `surefoot gateway`, on a port of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from surefoot import Agent
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.gateway_main import serve_gateway
+from surefoot.infra.kafka_backend import KafkaBackend
+from surefoot.infra.settings import Settings
+from tests.waiting import until
+
+_STOP_S = 90.0
+
+
+@asynccontextmanager
+async def served(agent: Agent, settings: Settings) -> AsyncIterator[str]:
+    """Its URL. Raises what kept it from listening."""
+    stop = asyncio.Event()
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    backend = KafkaBackend(settings, SystemClock())
+    serving = asyncio.create_task(serve_gateway([agent], settings, backend, stop, url.set_result))
+    await until(lambda: serving.done() or url.done(), what="the gateway to listen")
+    if not url.done():
+        await serving
+    try:
+        yield url.result()
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, _STOP_S)
+
+
+@asynccontextmanager
+async def asked(agent: Agent, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of such a gateway; it waits for an answer as long as that takes."""
+    async with served(agent, settings) as url, httpx.AsyncClient(base_url=url, timeout=90) as http:
+        yield http

@@ -1,0 +1,371 @@
+"""Where requests may go: every address that is dialled is looked at, whatever the name was."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from surefoot import RetryableError
+from surefoot.infra.dial import GuardedBackend, GuardedTransport
+from surefoot.infra.http import HttpDeliver
+from surefoot.state.ports import HttpRequest
+from surefoot.state.targets import Allowed, Forbidden, Target, forbidden, parse_allowed, target_of
+from tests.sink import Reply, sink
+
+ROOT = Path(__file__).parents[2]
+#: reading the certificates of the world takes longer than a test
+TLS = ssl.create_default_context()
+PUBLIC = "93.184.215.14"
+INSIDE = [
+    "127.0.0.1", "127.8.9.10", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255",
+    "192.168.1.1", "169.254.169.254", "100.64.0.1", "198.18.0.1", "192.0.0.8", "192.0.2.1",
+    "224.0.0.1", "240.0.0.1", "255.255.255.255", "::1", "::", "fd00::1", "fe80::1", "fec0::1",
+    "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:a9fe:a9fe", "::127.0.0.1",
+    "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1", "2002:7f00:1::1",
+    "2002:a00:1::1", "2001:0:4136:e378::1", "2001:db8::1", "fd00:ec2::254",
+]  # fmt: skip
+OUTSIDE = [PUBLIC, "8.8.8.8", "172.32.0.1", "2606:4700::6810:1", "64:ff9b::5db8:d70e"]
+
+
+class Wire(httpcore.AsyncMockBackend):
+    """Answers 200 to whoever is dialled, and keeps who that was."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.dialled: list[tuple[str, int]] = []
+        self.names: list[str | None] = []
+        self.sent: list[bytes] = []
+        #: nobody is there
+        self.deaf: set[str] = set()
+
+    async def connect_tcp(self, host: str, port: int, *_: Any, **__: Any) -> Any:
+        self.dialled.append((host, port))
+        if host in self.deaf:
+            raise httpcore.ConnectError("deaf")
+        return Stream(self)
+
+
+class Stream(httpcore.AsyncMockStream):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"])
+        self.wire = wire
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
+        self.wire.sent.append(buffer)
+
+    async def start_tls(self, *_: Any, server_hostname: str | None = None, **__: Any) -> Any:
+        self.wire.names.append(server_hostname)
+        return self
+
+
+class Names:
+    """A resolver that gives another answer each time it is asked."""
+
+    def __init__(self, *answers: Sequence[str] | OSError) -> None:
+        self._answers = list(answers)
+
+    async def __call__(self, _host: str, _port: int) -> list[str]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return list(answer)
+
+
+@asynccontextmanager
+async def client(wire: Wire, names: Names, allow: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    backend = GuardedBackend(parse_allowed(allow), resolve=names, connect=wire)
+    async with httpx.AsyncClient(transport=GuardedTransport(backend, verify=TLS)) as made:
+        yield made
+
+
+def a_request(url: str) -> HttpRequest:
+    return HttpRequest(method="POST", url=url, headers={"webhook-id": "m"}, body=b"")
+
+
+def why(error: pytest.ExceptionInfo[Forbidden]) -> str:
+    return str(error.value).partition("is not")[2]
+
+
+def why_not() -> str:
+    return str(forbidden(Target("hook.example", 1))).partition("is not")[2]
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_what_only_this_machine_can_reach_is_no_target(address: str) -> None:
+    for found in ([address], [PUBLIC, address]):
+        with pytest.raises(Forbidden) as refused:
+            Allowed().check(Target("hook.example", 443), found)
+        assert why(refused) == why_not()  # nobody learns which of them it was
+
+
+async def test_and_is_not_dialled() -> None:
+    wire = Wire()
+    for address in INSIDE:
+        literal = f"[{address}]" if ":" in address else address
+        async with client(wire, Names([address], [address])) as outside:
+            for host in ("hook.example", literal):
+                with pytest.raises(Forbidden) as refused:
+                    await outside.get(f"http://{host}/")
+                assert why(refused) == why_not()
+    assert wire.dialled == []
+
+
+@pytest.mark.parametrize("address", OUTSIDE)
+def test_what_anybody_can_reach_is_allowed(address: str) -> None:
+    Allowed().check(Target("hook.example", 443), [address])
+
+
+ODD = [
+    "http://2130706433/", "http://0x7f000001/", "http://0x7f.0.0.1/", "http://0177.0.0.1/",
+    "http://127.1/", "http://134744072/", "http://8.8.8.010/", "http://127.0.0.1./",
+    "http://hook.example./", "http://user@hook.example/", "http://hook.example@10.0.0.1/",
+    "http://a:b@hook.example/", "http://hook.example\\@10.0.0.1/", "http://bücher.example/",
+    "http://①②⑦.0.0.1/", "http://１２７.0.0.1/", "http://hook。example/", "http://[fe80::1%25lo]/",  # noqa: RUF001
+    "http://[::1/", "http:///x", "http://", "http://ho st/", "http://h/\nx", "http://h:99999/",
+    "file:///etc/passwd", "gopher://hook.example/", "ftp://hook.example/", "hook.example",
+    f"http://{'a' * 64}.example/", "http://-a.example/", "http://a..b/", "http://1.2.3.4.5/",
+]  # fmt: skip
+
+
+async def test_what_two_readers_could_take_for_two_hosts_is_no_target() -> None:
+    deliver = HttpDeliver(parse_allowed("*"))
+    for url in ODD:
+        with pytest.raises(Forbidden):
+            target_of(url)
+        with pytest.raises(Forbidden):
+            await deliver(a_request(url))
+
+
+async def test_ports_of_other_protocols_are_not_dialled() -> None:
+    wire = Wire()
+    for port in (22, 25, 6379, 9092, 1):
+        async with client(wire, Names([PUBLIC])) as outside:
+            with pytest.raises(Forbidden):
+                await outside.get(f"http://hook.example:{port}/")
+    assert wire.dialled == []
+
+
+async def test_a_number_is_no_host_for_whoever_dials_either() -> None:
+    wire = Wire()
+    for host in ("134744072", "0x08080808", "8.8.2056", "hook.example."):
+        async with client(wire, Names([PUBLIC])) as outside:
+            with pytest.raises(Forbidden):
+                await outside.get(f"http://{host}/")
+    assert wire.dialled == []
+
+
+async def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked() -> None:
+    wire, names = Wire(), Names([PUBLIC], ["127.0.0.1"], [PUBLIC, "10.0.0.1"])
+    async with client(wire, names) as outside:
+        await outside.get("https://hook.example/")
+        for _ in range(2):
+            with pytest.raises(Forbidden):
+                await outside.get("https://hook.example/")
+    assert wire.dialled == [(PUBLIC, 443)]
+    assert wire.names == ["hook.example"]  # TLS is with the name, whatever was dialled
+    assert b"Host: hook.example" in b"".join(wire.sent)
+
+
+async def test_a_lookup_that_fails_opens_nothing() -> None:
+    wire = Wire()
+    async with client(wire, Names(OSError("NXDOMAIN"), ["127.0.0.1"])) as outside:
+        with pytest.raises(httpx.TransportError, match="cannot be resolved"):
+            await outside.get("http://hook.example/")
+        with pytest.raises(Forbidden):
+            await outside.get("http://hook.example/")
+    assert wire.dialled == []
+
+
+async def test_the_next_address_is_tried_where_nobody_answers() -> None:
+    wire = Wire()
+    wire.deaf = {PUBLIC}
+    async with client(wire, Names([PUBLIC, "8.8.8.8"], [PUBLIC])) as outside:
+        assert (await outside.get("http://hook.example/")).status_code == 200
+        with pytest.raises(httpx.TransportError):
+            await outside.get("http://hook.example/")
+    assert [host for host, _ in wire.dialled] == [PUBLIC, "8.8.8.8", PUBLIC]
+
+
+MORE = [
+    ("10.0.0.0/8", "http://in.example/", "10.9.8.7"),
+    ("10.0.0.0/8", "http://in.example/", "::ffff:10.9.8.7"),
+    ("in.example", "http://in.example:9000/", "10.9.8.7"),
+    ("*.example", "http://a.b.example:9000/", "10.9.8.7"),
+    ("in.example:9000", "http://in.example:9000/", "10.9.8.7"),
+    ("127.0.0.1:9000", "http://127.0.0.1:9000/", "127.0.0.1"),
+    ("[::1]:9000", "http://[::1]:9000/", "::1"),
+    ("::1, fc00::/7", "http://in.example/", "fd00::7"),
+    ("*", "http://in.example:6379/", "169.254.169.254"),
+]
+
+
+async def test_the_operator_can_allow_more() -> None:
+    for allow, url, address in MORE:
+        wire = Wire()
+        async with client(wire, Names([address]), allow) as outside:
+            assert (await outside.get(url)).status_code == 200
+        assert wire.dialled == [(address, httpx.URL(url).port or 80)]
+
+
+@pytest.mark.parametrize(
+    ("allow", "host", "port", "addresses"),
+    [
+        ("10.0.0.0/8", "in.example", 80, ["10.0.0.1", "127.0.0.1"]),
+        ("in.example", "notin.example", 80, ["10.0.0.1"]),
+        ("*.example", "example", 80, ["10.0.0.1"]),
+        ("*.example", "evilexample", 80, ["10.0.0.1"]),
+        ("in.example:9000", "in.example", 9001, ["10.0.0.1"]),
+        ("10.0.0.0/8:9000", "in.example", 80, ["10.0.0.1"]),
+        ("in.example", "in.example", 80, []),
+    ],
+)
+def test_and_not_one_address_more(allow: str, host: str, port: int, addresses: list[str]) -> None:
+    with pytest.raises(Forbidden):
+        parse_allowed(allow).check(Target(host, port), addresses)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10.0.0.0/33", "http://h", "h:0", "h:99999", "10.0.0.1/8", "127.1", "*x", "a,b c", "h:"],
+)
+def test_what_allows_nothing_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="none of"):
+        parse_allowed(text)
+
+
+async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
+    async with sink() as target:
+        for where in ("http://169.254.169.254/latest", "file:///etc/passwd", "gopher://h/"):
+            target.script = {"/hook": [Reply(302, {"Location": where})]}
+            deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+            assert (await deliver(a_request(f"{target.url}/hook"))).status == 302
+            await deliver.close()
+        assert [request.path for request in target.book] == ["/hook"] * 3
+
+
+async def test_each_hop_is_looked_at_by_a_client_that_follows() -> None:
+    async with sink() as target:
+        target.script = {"/hook": [Reply(302, {"Location": "http://169.254.169.254/latest"})]}
+        backend = GuardedBackend(parse_allowed("127.0.0.1"))
+        transport = GuardedTransport(backend, verify=TLS)
+        async with httpx.AsyncClient(transport=transport, follow_redirects=True) as following:
+            with pytest.raises(Forbidden):
+                await following.get(f"{target.url}/hook", headers={"webhook-id": "m"})
+
+
+async def test_nothing_is_sent_to_this_machine_unless_it_is_allowed() -> None:
+    async with sink() as target:
+        for url in (target.url, target.url.replace("127.0.0.1", "localhost")):
+            with pytest.raises(Forbidden, match="SUREFOOT_OUT_ALLOW"):
+                await HttpDeliver(Allowed())(a_request(url))
+        assert target.book == []
+
+
+async def test_a_target_that_is_not_there_may_be_later() -> None:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    with pytest.raises(RetryableError):
+        await deliver(a_request(f"http://127.0.0.1:{port}/"))
+    await deliver.close()
+
+
+@asynccontextmanager
+async def answering(answer: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server that says this to whoever asks; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_an_answer_is_not_unpacked_and_only_its_beginning_is_kept() -> None:
+    packed = gzip.compress(b"\0" * 10_000_000)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
+    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    async with answering(head.encode() + packed) as port:
+        response = await deliver(a_request(f"http://127.0.0.1:{port}/"))
+        await deliver.close()
+    assert response.body == packed[:1024]
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_a_failure(tmp_path: Path) -> None:
+    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    async with answering(b"HTTP/1.1 204 \r\n\r\n", self_signed(tmp_path)) as port:
+        with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
+            await deliver(a_request(f"https://127.0.0.1:{port}/"))
+        await deliver.close()
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, None)
+    )
+    path = folder / "both.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
+
+
+#: whoever opens a connection of HTTP, and why not through the guard
+CALL_SITES = {
+    "infra/dial.py": "it is the guard",
+    "infra/http.py": "through it",
+    "infra/registry.py": "the operator's own setting",
+    "infra/stack.py": "its own gateway on this machine",
+    "infra/views_http.py": "the operator's own setting, and its instances' addresses",
+    "infra/gateway_http.py": "the client's, in the user's own process, to the user's own gateway",
+    "infra/demo/deliveries.py": "the demo's own gateway on this machine",
+}
+
+
+def test_every_place_that_fetches_is_known() -> None:
+    clients = "httpx|httpcore|urllib\\.request|requests|aiohttp"
+    imported = re.compile(rf"^\s*(?:from|import) (?:{clients})\b", re.MULTILINE)
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for room in ("schemas", "state", "consumers", "producers", "infra", "surefoot")
+        for path in (ROOT / room).rglob("*.py")
+        if path.parent.resolve() == path.parent  # rooms are linked into surefoot/ as well
+        and imported.search(path.read_text("utf-8"))
+    }
+    assert found == set(CALL_SITES)

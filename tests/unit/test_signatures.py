@@ -1,0 +1,389 @@
+"""Every verifier: right signatures, wrong ones, and whatever else a stranger may send."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import standardwebhooks
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot import Bearer, Hmac
+from surefoot.producers.signatures import BadSecret, Verify
+from surefoot.producers.webhooks import sender
+from surefoot.state.webhook import Provider
+
+NOW = 1_700_000_000
+SECRET = "0123456789abcdef0123456789abcdef"
+OTHER = "fedcba9876543210fedcba9876543210"
+BODY = '{"type": "invoice.paid",  "id": "evt_1", "who": "Zoë ☕"}\n'.encode()
+WHSEC = "whsec_" + base64.b64encode(b"k" * 32).decode()
+PRIVATE = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
+WHPK = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes_raw()).decode()
+GENERIC = Hmac(
+    header="X-Shop-Signature",
+    algorithm="sha512",
+    prefix="v2:",
+    encoding="base64",
+    signed="{id}|{timestamp}|{body}",
+    timestamp_header="X-Shop-Time",
+    id_header="X-Shop-Id",
+)
+
+
+def mac(secret: str | bytes, signed: bytes, algorithm: str = "sha256") -> bytes:
+    return hmac.digest(secret if isinstance(secret, bytes) else secret.encode(), signed, algorithm)
+
+
+def github(secret: str, body: bytes, at: str) -> dict[str, str]:
+    return {"x-hub-signature-256": "sha256=" + mac(secret, body).hex()}
+
+
+def stripe(secret: str, body: bytes, at: str) -> dict[str, str]:
+    signature = mac(secret, at.encode() + b"." + body).hex()
+    return {"stripe-signature": f"t={at},v1={signature}"}
+
+
+def slack(secret: str, body: bytes, at: str) -> dict[str, str]:
+    signature = mac(secret, b"v0:" + at.encode() + b":" + body).hex()
+    return {"x-slack-signature": f"v0={signature}", "x-slack-request-timestamp": at}
+
+
+def standard(secret: str, body: bytes, at: str) -> dict[str, str]:
+    signed = b"msg_1." + at.encode() + b"." + body
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signature = "v1," + base64.b64encode(mac(key, signed)).decode()
+    return {"webhook-id": "msg_1", "webhook-timestamp": at, "webhook-signature": signature}
+
+
+def ed25519(secret: str, body: bytes, at: str) -> dict[str, str]:
+    signature = PRIVATE.sign(b"msg_1." + at.encode() + b"." + body)
+    return {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": at,
+        "webhook-signature": "v1a," + base64.b64encode(signature).decode(),
+    }
+
+
+def generic(secret: str, body: bytes, at: str) -> dict[str, str]:
+    signature = mac(secret, b"id-1|" + at.encode() + b"|" + body, "sha512")
+    return {
+        "x-shop-signature": "v2:" + base64.b64encode(signature).decode(),
+        "x-shop-time": at,
+        "x-shop-id": "id-1",
+    }
+
+
+def bearer(secret: str, body: bytes, at: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+@dataclass(frozen=True)
+class Case:
+    provider: Provider
+    sign: Callable[[str, bytes, str], dict[str, str]]
+    #: the header that proves it
+    header: str
+    secret: str = SECRET
+    other: str = OTHER
+    timed: bool = True
+    covers_body: bool = True
+    verify: Verify = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verify", sender(self.provider).verifier(self.secret))
+
+    def fault(self, headers: Mapping[str, str], body: bytes = BODY) -> str | None:
+        return self.verify(headers, body, NOW)
+
+
+OTHER_WHSEC = "whsec_" + base64.b64encode(b"o" * 32).decode()
+CASES = {
+    "github": Case("github", github, "x-hub-signature-256", timed=False),
+    "stripe": Case("stripe", stripe, "stripe-signature"),
+    "slack": Case("slack", slack, "x-slack-signature"),
+    "standard": Case("standard", standard, "webhook-signature", WHSEC, OTHER_WHSEC),
+    "ed25519": Case("standard", ed25519, "webhook-signature", WHPK, WHPK),
+    "generic": Case(GENERIC, generic, "x-shop-signature"),
+    "bearer": Case(Bearer(), bearer, "authorization", timed=False, covers_body=False),
+}
+every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+timed = pytest.mark.parametrize(
+    "case", [pytest.param(c, id=n) for n, c in CASES.items() if c.timed]
+)
+
+
+@every
+def test_a_right_signature_opens(case: Case) -> None:
+    assert case.fault(case.sign(case.secret, BODY, str(NOW))) is None
+
+
+@every
+def test_one_byte_more_or_less_of_the_body_does_not(case: Case) -> None:
+    headers = case.sign(case.secret, BODY, str(NOW))
+    for body in (BODY + b" ", BODY[:-1], b"", BODY.replace(b"  ", b" ")):
+        assert (case.fault(headers, body) is not None) == case.covers_body
+
+
+@every
+def test_another_secret_does_not(case: Case) -> None:
+    if case.other != case.secret:
+        assert case.fault(case.sign(case.other, BODY, str(NOW))) is not None
+
+
+@every
+def test_without_its_headers_or_with_a_piece_of_them_it_stays_shut(case: Case) -> None:
+    right = case.sign(case.secret, BODY, str(NOW))
+    assert case.fault({}) is not None
+    for name in right:
+        assert case.fault({**right, name: ""}) is not None
+    whole = right[case.header]
+    for wrong in (
+        whole[:-1],
+        whole[:4],
+        whole + "0",
+        whole + "é",
+        "v1,",
+        " ",
+        "\n",
+        whole + "\x00",
+    ):
+        assert case.fault({**right, case.header: wrong}) is not None, wrong
+
+
+@timed
+@pytest.mark.parametrize("away", [-300, -299, 0, 299, 300])
+def test_a_timestamp_may_be_five_minutes_away(case: Case, away: int) -> None:
+    assert case.fault(case.sign(case.secret, BODY, str(NOW + away))) is None
+
+
+@timed
+@pytest.mark.parametrize(
+    "at",
+    [
+        str(NOW - 301), str(NOW + 301), str(NOW + 3600), str(NOW - 360), str(NOW * 1000),
+        "nan", "inf", "1e9", "1e99", f"{NOW}.5", f"-{NOW}", f"+{NOW}", f" {NOW}", f"0{NOW}",
+        f"{NOW}\n", "", "abc", "9" * 20, "9" * 5000, "1_700_000_000",
+    ],
+)  # fmt: skip
+def test_what_is_signed_with_any_other_timestamp_is_refused(case: Case, at: str) -> None:
+    assert case.fault(case.sign(case.secret, BODY, at)) is not None
+
+
+@timed
+def test_a_timestamp_in_other_digits_is_refused(case: Case) -> None:
+    arabic = str(NOW).translate({ord(str(n)): 0x660 + n for n in range(10)})
+    assert case.fault(case.sign(case.secret, BODY, arabic)) is not None
+
+
+@timed
+def test_the_timestamp_is_signed(case: Case) -> None:
+    right = case.sign(case.secret, BODY, str(NOW))
+    moved = {name: text.replace(str(NOW), str(NOW + 1)) for name, text in right.items()}
+    assert case.fault(moved) is not None
+
+
+def test_the_operator_is_told_how_old_a_delivery_is() -> None:
+    stripe_case = CASES["stripe"]
+    assert "301 s old" in str(stripe_case.fault(stripe(SECRET, BODY, str(NOW - 301))))
+    assert "301 s in the future" in str(stripe_case.fault(stripe(SECRET, BODY, str(NOW + 301))))
+
+
+# Published examples ---------------------------------------------------------------------------
+
+
+def test_the_documented_example_of_slack_verifies() -> None:
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow"
+        b"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner"
+        b"&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands"
+        b"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
+        b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        "x-slack-signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+        "x-slack-request-timestamp": "1531420618",
+    }
+    verify = sender("slack").verifier("8f742231b10e8888abcd99yyyzzz85a5")
+    assert verify(headers, body, 1531420618) is None
+
+
+def test_the_published_example_of_standard_webhooks_verifies() -> None:
+    headers = {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+    for secret in ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"):
+        verify = sender("standard").verifier(secret)
+        assert verify(headers, b'{"test": 2432232314}', 1614265330) is None
+
+
+# Several signatures ---------------------------------------------------------------------------
+
+
+def test_stripe_sends_several_signatures_while_it_rolls_a_secret() -> None:
+    right = mac(SECRET, f"{NOW}.".encode() + BODY).hex()
+    case = CASES["stripe"]
+    good = (
+        f"t={NOW},v1={'0' * 64},v1={right}",
+        f"t={NOW},v1={right},v1={'0' * 64}",
+        f"t={NOW},v1={right},v0={'0' * 64}",
+        f"v1=zz,v9={right},t={NOW},,=,x,v1={right}",
+    )
+    for header in good:
+        assert case.fault({"stripe-signature": header}) is None, header
+    for header in (
+        f"t={NOW},v0={right}",
+        f"t={NOW},v1={right.upper()}",
+        f"v1={right}",
+        f"t={NOW},t={NOW},v1={right}",
+        f"t={NOW - 999},t={NOW},v1={right}",
+        f"t={NOW};v1={right}",
+    ):
+        assert case.fault({"stripe-signature": header}) is not None, header
+
+
+def test_standard_webhooks_finds_the_right_one_behind_garbage() -> None:
+    case = CASES["standard"]
+    right = standard(WHSEC, BODY, str(NOW))
+    one = right["webhook-signature"]
+    for header in (
+        f"garbage {one}",
+        f"v1 {one}",
+        f"v1,=== {one}",
+        f"v2,x {one} v1,",
+        f"v1,é {one}",
+    ):
+        assert case.fault({**right, "webhook-signature": header}) is None, header
+    for header in (one.replace("v1,", "v2,"), one.replace("v1,", "v1a,"), one.replace(",", ",,")):
+        assert case.fault({**right, "webhook-signature": header}) is not None, header
+
+
+@pytest.mark.parametrize("message", ["é", "\ud800", "msg_1\u0660"])
+def test_an_id_of_standard_webhooks_is_ascii(message: str) -> None:
+    for name in ("standard", "ed25519"):
+        case = CASES[name]
+        right = case.sign(case.secret, BODY, str(NOW))
+        assert case.fault({**right, "webhook-id": message}) == "webhook-id is not ASCII"
+
+
+@pytest.mark.parametrize("name", ["github", "slack", "generic", "bearer"])
+def test_a_signature_without_its_prefix_is_refused(name: str) -> None:
+    case = CASES[name]
+    right = case.sign(case.secret, BODY, str(NOW))
+    whole = right[case.header]
+    for prefix in ("sha256=", "v0=", "v2:", "Bearer "):
+        whole = whole.removeprefix(prefix)
+    assert case.fault({**right, case.header: whole}) is not None
+
+
+def test_a_shared_secret_does_not_open_what_is_signed_with_a_key_nor_the_other_way() -> None:
+    assert CASES["standard"].fault(ed25519(WHPK, BODY, str(NOW))) is not None
+    assert CASES["ed25519"].fault(standard(WHSEC, BODY, str(NOW))) is not None
+
+
+def test_what_the_library_signs_opens() -> None:
+    signed = standardwebhooks.Webhook(WHSEC).sign(
+        "msg_1", datetime.fromtimestamp(NOW, UTC), BODY.decode()
+    )
+    headers = {
+        "webhook-id": "msg_1", "webhook-timestamp": str(NOW), "webhook-signature": signed,
+    }  # fmt: skip
+    assert CASES["standard"].fault(headers) is None
+
+
+def test_the_id_is_signed_where_it_is_declared_so() -> None:
+    for name, header in (("standard", "webhook-id"), ("generic", "x-shop-id")):
+        case = CASES[name]
+        right = case.sign(case.secret, BODY, str(NOW))
+        assert case.fault({**right, header: "another"}) is not None
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+@pytest.mark.parametrize("encoding", ["hex", "base64"])
+def test_a_declared_way_of_signing(algorithm: Any, encoding: Any) -> None:
+    declared = Hmac(header="X-Sig", algorithm=algorithm, encoding=encoding)
+    signature = mac(SECRET, BODY, algorithm)
+    text = signature.hex() if encoding == "hex" else base64.b64encode(signature).decode()
+    verify = sender(declared).verifier(SECRET)
+    assert verify({"x-sig": text}, BODY, NOW) is None
+    assert verify({"x-sig": text}, BODY + b"!", NOW) is not None
+
+
+def test_what_is_filled_in_is_not_filled_in_again() -> None:
+    declared = Hmac(header="X-Sig", signed="{id}.{body}", id_header="X-Id")
+    verify = sender(declared).verifier(SECRET)
+    signature = mac(SECRET, b"{body}.{id}").hex()
+    assert verify({"x-sig": signature, "x-id": "{body}"}, b"{id}", NOW) is None
+
+
+# Secrets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["github", "stripe", "slack", "generic", "bearer"])
+@pytest.mark.parametrize("secret", ["", "  ", "changeme", "x" * 23, "your-secret-your-secret-your"])
+def test_a_weak_secret_is_refused(name: str, secret: str) -> None:
+    with pytest.raises(BadSecret):
+        sender(CASES[name].provider).verifier(secret)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "", "whsec_", "whsec_%%%%", "whsec_" + base64.b64encode(b"x" * 23).decode(), "changeme",
+        "whpk_", "whpk_AAAA", "whpk_é", "change-me-change-me-change-me",
+    ],
+)  # fmt: skip
+def test_a_weak_secret_or_key_of_standard_webhooks_is_refused(secret: str) -> None:
+    with pytest.raises(BadSecret):
+        sender("standard").verifier(secret)
+
+
+def test_a_secret_as_openssl_makes_it_will_do_for_every_sender() -> None:
+    for case in CASES.values():
+        sender(case.provider).verifier("0123456789abcdef" * 4)
+
+
+# Anything at all ------------------------------------------------------------------------------
+
+#: what a header can hold, as it is decoded; and what it cannot, as nothing here may rely on that
+TEXTS = st.one_of(
+    st.text(st.characters(max_codepoint=255), max_size=60),
+    st.text(max_size=20),
+    st.sampled_from(["v1,", "t=,v1=", "sha256=", "v0=", "Bearer ", str(NOW), "0" * 64, "=" * 88]),
+)
+
+
+@every
+@settings(max_examples=60, derandomize=True, database=None, deadline=None)
+@given(data=st.data())
+def test_no_header_and_no_body_opens_a_door_or_breaks_it(case: Case, data: st.DataObject) -> None:
+    """Some of the right headers, some of anything: a verdict, and the right one, each time."""
+    right = case.sign(case.secret, BODY, str(NOW))
+    body = data.draw(st.one_of(st.just(BODY), st.binary(max_size=40)))
+    headers = {}
+    for name, text in right.items():
+        cut = data.draw(st.integers(0, len(text)))
+        junk = data.draw(TEXTS)
+        choices = [text, junk, junk + text, text[:cut] + junk + text[cut:]]
+        headers[name] = data.draw(st.sampled_from(choices))
+    fault = case.fault(headers, body)
+    if headers == right and (body == BODY or not case.covers_body):
+        assert fault is None
+    elif body != BODY and case.covers_body:
+        assert isinstance(fault, str)
+    elif fault is None:  # junk around a signature that is there as a whole
+        assert any(part in headers[case.header] for part in _proofs(right[case.header]))
+
+
+def _proofs(header: str) -> list[str]:
+    """The signatures in a right header."""
+    return [part.partition("v1=")[2] or part for part in header.split(",") if len(part) > 20]
