@@ -3,11 +3,13 @@ has to notice each within 1,000 seeds."""
 
 from __future__ import annotations
 
+import compileall
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
@@ -28,6 +30,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(
             ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
+    # By default what was compiled is told by the second in which its source was written, and by its
+    # length: a mutation, and what it was before, can have both in common.
+    compileall.compile_dir(folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     return folder
 
 
