@@ -110,8 +110,12 @@ class MergedViews:
         since = self._clock.now_ms() // projections.MINUTE_MS - minutes + 1
         lag, parts = await self._parts(agent, "windows", since=since)
         found = projections.add_windows(projections.unpacked(part) for part in parts)
-        told = [projections.window_json(*place, window) for place, window in found.items()]
-        return {"agent": agent, "lag": lag, "windows": told}
+        return {
+            "agent": agent,
+            "lag": lag,
+            "windows": projections.windows_json(found),
+            "steps": projections.steps_json(found, minutes),
+        }
 
     async def run(self, agent: str, run_id: str) -> dict[str, Any]:
         shard = self._shards[agent]

@@ -2,7 +2,7 @@
 
     GET /views/{agent}/summary             runs by status and age
     GET /views/{agent}/attention?limit=    runs that need a person, the longest waiting first
-    GET /views/{agent}/windows?minutes=    what steps came to, by minute
+    GET /views/{agent}/windows?minutes=    what steps came to, by minute and in all
     GET /views/{agent}/runs/{run_id}       where one run stands
 
 Served by `surefoot views`, and passed on by a gateway that knows where that is. 503 while
@@ -74,19 +74,23 @@ def paths(agents: Collection[str]) -> dict[str, Any]:
         "properties": {"events": number, "ms": number},
     }  # fmt: skip
 
-    def answer(name: str, schema: Schema) -> dict[int, Schema]:
-        properties: Schema = {"agent": {"type": "string"}, "lag": lag, name: schema}
+    def answer(**told: Schema) -> dict[int, Schema]:
+        properties: Schema = {"agent": {"type": "string"}, "lag": lag} | told
         return {200: {"type": "object", "required": list(properties), "properties": properties}}
 
     rows: Schema = {"type": "array", "items": {"type": "object"}}
     limit = query("limit", {**number, "minimum": 1, "maximum": _LIMIT_MOST, "default": 50})
     minutes = query("minutes", {**number, "minimum": 1, "maximum": _MINUTES_MOST, "default": 60})
     told = {
-        "summary": ("Runs by status and age", [agent], answer("statuses", {"type": "object"})),
-        "attention": ("Runs that need a person", [agent, limit], answer("runs", rows)),
-        "windows": ("What steps came to, by minute", [agent, minutes], answer("windows", rows)),
+        "summary": ("Runs by status and age", [agent], answer(statuses={"type": "object"})),
+        "attention": ("Runs that need a person", [agent, limit], answer(runs=rows)),
+        "windows": (
+            "What steps came to, by minute and in all",
+            [agent, minutes],
+            answer(windows=rows, steps=rows),
+        ),
         "runs/{run_id}": (
-            "Where one run stands", [agent, run_id], answer("run", {"type": "object"})
+            "Where one run stands", [agent, run_id], answer(run={"type": "object"})
         ),
     }  # fmt: skip
     return {

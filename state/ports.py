@@ -379,7 +379,8 @@ class Views(Protocol):
         """`runs` that need a person, those that have waited longest first; `total` of them."""
 
     async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
-        """`windows`: what each step came to in each of the last minutes, the present included."""
+        """`windows`: what each step came to in each of the last minutes, the present included;
+        `steps`: in all of them together."""
 
     async def run(self, agent: str, run_id: str) -> dict[str, Any]:
         """`run`: where it stands; None where it is not known."""

@@ -412,14 +412,26 @@ def unpacked(found: Iterable[Iterable[Any]]) -> Windows:
     return {(minute, step): Window.decode(each) for minute, step, each in found}
 
 
-def window_json(minute: int, step: str, window: Window) -> dict[str, Any]:
-    attempts = sum(window.took.values())
+def windows_json(found: Windows) -> list[dict[str, Any]]:
+    return [
+        {"at_ms": minute * MINUTE_MS, "step": step} | _came_to(window, 1)
+        for (minute, step), window in found.items()
+    ]
+
+
+def steps_json(found: Windows, minutes: int) -> list[dict[str, Any]]:
+    """Of each step, all these minutes together."""
+    total: dict[str, Window] = {}
+    for (_, step), window in found.items():
+        total.setdefault(step, Window()).add(window)
+    return [{"step": step} | _came_to(window, minutes) for step, window in sorted(total.items())]
+
+
+def _came_to(window: Window, minutes: int) -> dict[str, Any]:
     return {
-        "at_ms": minute * MINUTE_MS,
-        "step": step,
         "steps": window.steps,
-        "steps_s": round(window.steps / 60, 3),
-        "attempts": attempts,
+        "steps_s": round(window.steps / (60 * minutes), 3),
+        "attempts": sum(window.took.values()),
         "retries": window.retries,
         "failures": window.failures,
         "p50_ms": percentile(window.took, 50),

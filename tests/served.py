@@ -1,18 +1,23 @@
-"""The gateway of `surefoot gateway`, on a port of its own, for as long as a test needs it."""
+"""The gateway of `surefoot gateway` and the views of `surefoot views`, each on a port of its own,
+for as long as a test needs it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 
 from surefoot import Agent
+from surefoot.infra.backend import Backend
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.gateway_main import serve_gateway
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.settings import Settings
+from surefoot.infra.views_main import serve_views
+from surefoot.infra.views_shard import Shard
 from tests.waiting import until
 
 _STOP_S = 90.0
@@ -30,6 +35,29 @@ async def served(agent: Agent, settings: Settings) -> AsyncIterator[str]:
         await serving
     try:
         yield url.result()
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, _STOP_S)
+
+
+@asynccontextmanager
+async def served_views(
+    agent: str, settings: Settings, backend: Backend
+) -> AsyncIterator[tuple[str, Shard]]:
+    """Its URL, and what is served. Raises what kept it from listening."""
+    stop = asyncio.Event()
+    listening: asyncio.Future[tuple[str, Any]] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve_views(
+            [agent], settings, backend, stop,
+            lambda url, shards: listening.set_result((url, shards[agent])),
+        )
+    )  # fmt: skip
+    await until(lambda: serving.done() or listening.done(), what="the views to listen")
+    if not listening.done():
+        await serving
+    try:
+        yield listening.result()
     finally:
         stop.set()
         await asyncio.wait_for(serving, _STOP_S)

@@ -14,10 +14,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import load_settings
+from surefoot.infra.topics import specs_for
 from surefoot.producers.dashboard import PAGES
 from tests.browser import barriers, chromium, press
 from tests.desk import HOSTILE, RUNS, desk_agent, served_crowd, served_desk, start, until_status
+from tests.served import served_views
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: as pages show HOSTILE: everything is there, and nothing of it acts
 SHOWN = HOSTILE.replace("\u202e", r"\u{202e}").replace("\u200b", r"\u{200b}")
 #: what a page may ask for
-_ASKED = {"agents", "dead-letters", "deliveries", "runs", "schedules", "topics", "ui"}
+_ASKED = {"agents", "dead-letters", "deliveries", "runs", "schedules", "topics", "ui", "views"}
 _PATIENCE_MS = 60_000
 expect.set_options(timeout=_PATIENCE_MS)
 PHONE = {"width": 360, "height": 740}
@@ -312,6 +316,34 @@ async def test_on_kafka_a_run_is_followed_to_its_end(
             await expect(page.locator("ol.steps > li").last).to_contain_text(where)
             await page.goto("now")
             await expect(page.get_by_role("img", name=re.compile("completed: 1"))).to_be_visible()
+
+
+async def test_what_an_agents_steps_came_to_is_told_by_views(
+    browser: Browser, desk: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    async with opened(browser, desk) as page:
+        await page.goto("agents")
+        await expect(page.get_by_text("SUREFOOT_VIEWS_URL")).to_be_visible()
+    settings = load_settings(
+        log=f"sqlite:///{tmp_path / 'seen.db'}", partitions=2, gateway_port=0, views_port=0
+    )
+    async with open_backend(settings, SystemClock(), owner=True) as made, made.topics() as topics:
+        await topics.apply(specs_for(["desk"], settings))
+    async with (
+        open_backend(settings, SystemClock()) as backend,
+        served_views("desk", settings, backend) as (url, _),
+        served_desk(settings.model_copy(update={"views_url": url}), desk_agent()) as client,
+        opened(browser, client) as page,
+    ):
+        await page.goto("agents")
+        table = page.get_by_role("table", name="What the steps of desk came to")
+        await expect(table).to_contain_text("No step has ended")
+        await start(client, "desk", "one", "tea", "completed")
+        await start(client, "desk", "two", "fail", "failed")
+        row = table.get_by_role("row", name=re.compile("^begin"))
+        await expect(row.get_by_role("cell")).to_have_text(
+            ["begin", "2", "0", "1", re.compile("ms|s"), re.compile("ms|s"), "0", ""]
+        )
 
 
 async def test_charts_have_their_numbers_as_a_table(

@@ -28,7 +28,6 @@ from surefoot.infra.commands import LogCommands
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.infra.views_http import HttpViews
-from surefoot.infra.views_main import serve_views
 from surefoot.infra.views_shard import Shard
 from surefoot.schemas.codec import encode
 from surefoot.state import model, projections
@@ -39,6 +38,7 @@ from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics
 from tests.harness import QUICK
 from tests.integration.test_cli_end_to_end import Cli
+from tests.served import served_views
 from tests.unit.test_projections import Kept
 from tests.waiting import until
 
@@ -109,25 +109,12 @@ class Site:
 
     @asynccontextmanager
     async def serving(self, name: str = "one") -> AsyncIterator[Views]:
-        stop = asyncio.Event()
-        listening: asyncio.Future[tuple[str, Any]] = asyncio.get_running_loop().create_future()
         settings = self.settings.model_copy(update={"views_dir": self._folder / name})
-        task = asyncio.create_task(
-            serve_views(
-                [self.agent], settings, self._backend, stop,
-                lambda url, shards: listening.set_result((url, shards)),
-            )
-        )  # fmt: skip
-        await until(lambda: task.done() or listening.done(), what="the views to listen")
-        if not listening.done():
-            await task
-        url, shards = listening.result()
-        async with httpx.AsyncClient(base_url=url, timeout=90) as client:
-            try:
-                yield Views(url, shards[self.agent], client)
-            finally:
-                stop.set()
-                await asyncio.wait_for(task, 90)
+        async with (
+            served_views(self.agent, settings, self._backend) as (url, shard),
+            httpx.AsyncClient(base_url=url, timeout=90) as client,
+        ):
+            yield Views(url, shard, client)
 
     async def lose(self) -> None:
         """All that is kept of the views."""
@@ -217,7 +204,9 @@ async def test_views_tell_what_the_events_say_and_how_far_behind_they_are(
         asking = await views.get("attention")
         assert (asking["total"], [run["run_id"] for run in asking["runs"]]) == (1, ["d"])
         assert asking["runs"][0]["about"] == "q1"
-        (window,) = (await views.get("windows"))["windows"]
+        told = await views.get("windows")
+        (window,), (step,) = told["windows"], told["steps"]
+        assert (step["step"], step["steps"], step["retries"]) == ("work", 4, 1)
         assert (window["step"], window["steps"], window["retries"]) == ("work", 4, 1)
         assert (window["p50_ms"], window["p99_ms"]) == (9, pytest.approx(90, rel=0.07))
         assert (await views.get("runs/a"))["run"]["status"] == "completed"

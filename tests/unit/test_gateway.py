@@ -245,7 +245,7 @@ class FakeViews:
         return self._told(agent, runs=[], total=0)
 
     async def windows(self, agent: str, _: int) -> dict[str, Any]:
-        return self._told(agent, windows=[])
+        return self._told(agent, windows=[], steps=[])
 
     async def run(self, agent: str, run_id: str) -> dict[str, Any]:
         return self._told(agent, run={"run_id": run_id} if run_id == RUN else None)

@@ -160,16 +160,29 @@ def test_windows_tell_rate_durations_failures_and_cost_by_step_and_minute() -> N
         event("run.failed", "x", "failed", step="one", at=400, started_ms=T,
               failure=Failure(code="step_raised", message="")),
     )  # fmt: skip
-    one, two = (
-        projections.window_json(*place, window)
-        for place, window in projections.windows([view], 0).items()
-    )
+    one, two = projections.windows_json(projections.windows([view], 0))
     assert one["step"] == "one"
     assert (one["steps"], one["attempts"], one["retries"], one["failures"]) == (1, 3, 1, 1)
     assert one["p50_ms"] == pytest.approx(100, rel=0.07)
     assert one["p99_ms"] == pytest.approx(400, rel=0.07)
     assert (one["tokens"], one["money"]) == (40, 2.0)
     assert (two["at_ms"], two["tokens"], two["money"]) == (T + MINUTE_MS, 60, 3.0)
+
+
+def test_of_each_step_it_is_told_what_all_minutes_came_to() -> None:
+    """Percentiles are of all attempts: not of what each minute's were."""
+    found = {
+        (1, "one"): Window(steps=5, took={bucket_of(1): 5}),
+        (1, "two"): Window(steps=1, failures=1, took={bucket_of(2): 1}),
+        (2, "one"): Window(steps=1, retries=1, took={bucket_of(7): 2}, tokens=9, money=500_000),
+    }
+    one, two = projections.steps_json(found, minutes=2)
+    assert one == {
+        "step": "one", "steps": 6, "steps_s": 0.05, "attempts": 7, "retries": 1, "failures": 0,
+        "p50_ms": 1, "p99_ms": 7, "tokens": 9, "money": 0.5,
+    }  # fmt: skip
+    assert (two["step"], two["failures"], two["p50_ms"]) == ("two", 1, 2)
+    assert found[1, "one"] == Window(steps=5, took={bucket_of(1): 5})
 
 
 def test_a_run_that_is_sent_back_has_spent_what_it_spends_again() -> None:

@@ -3,16 +3,18 @@
 import { agents, get, repeat } from "../api.js";
 import { address, h, put } from "../dom.js";
 import { graph } from "../graph.js";
-import { STATUSES, badge, choice, count, facts, notice, refill, table } from "../ui.js";
+import { STATUSES, badge, choice, count, facts, notice, refill, span, table } from "../ui.js";
 
 export const title = "Agents";
 
 const EVERY_MS = 5000;
+const MINUTES = 60;
 
 export async function show(main, params, signal) {
   const known = await agents(signal);
   const name = params.get("agent") ?? known[0]?.name;
   const counts = h("div", null);
+  const came = h("div", null);
   const [problem, tell] = notice();
   const told = await get(["agents", name], {}, signal);
   put(main,
@@ -23,11 +25,41 @@ export async function show(main, params, signal) {
     problem,
     h("section", { class: "card" }, h("h2", null, "Its runs"), counts),
     h("section", { class: "card" }, h("h2", null, "Its steps"), graph(`Steps of ${name}`, told.declared)),
+    h("section", { class: "card" }, h("h2", null, "What its steps came to in the last hour"), came),
     h("section", { class: "card" }, h("h2", null, "What its steps are given"), steps(name, told.declared)),
     h("section", { class: "card" }, h("h2", null, "Its limits"), limits(told.declared)),
   );
   const load = async () => refill(counts, versions(name, await get(["agents", name], {}, signal)));
+  await Promise.all([repeat(EVERY_MS, load, signal, tell), windows(name, came, signal)]);
+}
+
+/** What views say, if the gateway has been told where they are. */
+async function windows(name, place, signal) {
+  const figures = h("div", null);
+  const [problem, tell] = notice();
+  const load = async () => put(figures, figuresOf(name, await get(["views", name, "windows"], { minutes: MINUTES }, signal)));
+  put(place, problem, figures);
+  try {
+    await load();
+  } catch (error) {
+    if (error.status === 404) return put(place, h("p", { class: "soft" }, "Views tell this: start ",
+      h("code", null, "surefoot views"), ", and the gateway with ", h("code", null, "SUREFOOT_VIEWS_URL"), "."));
+    tell(error);
+  }
   await repeat(EVERY_MS, load, signal, tell);
+}
+
+function figuresOf(name, { steps: found, lag }) {
+  const took = (ms) => (ms === null ? "–" : span(Number(ms)));
+  const rows = found.map((each) => [
+    each.step, count(each.attempts), count(each.retries), count(each.failures), took(each.p50_ms), took(each.p99_ms),
+    count(each.tokens), each.money ? String(each.money) : "",
+  ]);
+  const behind = lag.events ? h("p", { class: "soft" }, `${count(lag.events)} events are not in it yet.`) : null;
+  return [behind, table(`What the steps of ${name} came to`, [
+    ["Step"], ["Attempts", "number"], ["Tried again", "number"], ["Failures", "number"], ["Median", "number"],
+    ["99 of 100 within", "number"], ["Tokens", "number"], ["Money", "number"],
+  ], rows, { empty: "No step has ended in the last hour." })];
 }
 
 function versions(name, told) {
