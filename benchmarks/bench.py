@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import (
     archive,
     control,
+    dashboard,
     embedded,
     events,
     latency,
@@ -43,7 +44,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (
     "throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers",
     "embedded", "events", "schedules", "views", "webhooks", "archive",
-    "stream",
+    "stream", "dashboard",
 )  # fmt: skip
 IN_FLIGHT = (64, 256)
 
@@ -76,6 +77,9 @@ class Scale:
     archived_runs: int
     #: idle connections to one gateway
     watchers: int
+    #: runs in a list, and events of a run; how often a page is opened
+    listed_runs: int
+    looks: int
 
 
 FULL = Scale(
@@ -97,6 +101,8 @@ FULL = Scale(
     webhooks_s=21.0,
     archived_runs=50_000,
     watchers=2_000,
+    listed_runs=100_000,
+    looks=20,
 )
 QUICK = Scale(
     seconds=1.0,
@@ -117,6 +123,8 @@ QUICK = Scale(
     webhooks_s=3.0,
     archived_runs=500,
     watchers=20,
+    listed_runs=1_000,
+    looks=3,
 )
 
 
@@ -236,6 +244,13 @@ class Bench:
             )
             for transport, idle in rows
         ]
+
+    async def dashboard(self) -> list[dict[str, Any]]:
+        return await dashboard.measure(
+            self._settings("dashboard", IN_FLIGHT[0]),
+            runs=self.scale.listed_runs,
+            looks=self.scale.looks,
+        )
 
     async def embedded(self) -> list[dict[str, Any]]:
         return [

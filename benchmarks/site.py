@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.records import AGENT, payload, run_name
@@ -28,6 +29,8 @@ from surefoot.state.wire import start_out
 ROOT = Path(__file__).resolve().parent.parent
 #: how long a process may take to end when it is asked to, in seconds
 STOP_S = 40.0
+#: and to be ready
+READY_S = 60.0
 
 #: who does the work: by hand, the engine, the engine with steps on the clients' loop, or the engine
 #: with a recorded call in each step
@@ -117,6 +120,20 @@ def process(
             yield child
         finally:
             child.stop()
+
+
+async def until_ready(port: int, gateway: Process) -> None:
+    """Until the gateway on this port of this machine says so."""
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        asyncio.timeout(READY_S),
+    ):
+        while True:
+            gateway.check()
+            with suppress(httpx.TransportError):
+                if (await client.get("/ready")).status_code == httpx.codes.OK:
+                    return
+            await asyncio.sleep(0.1)
 
 
 def arguments(kind: Kind, steps: int) -> list[str]:

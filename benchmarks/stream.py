@@ -13,13 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
-import httpx
 import psutil
 from aiokafka import AIOKafkaProducer
 from websockets.asyncio.client import connect
 
 from benchmarks.records import AGENT, run_name
-from benchmarks.site import Process, create_topics, process, quantile
+from benchmarks.site import create_topics, process, quantile, until_ready
 from surefoot.infra.broker_config import free_ports
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
@@ -28,9 +27,7 @@ from surefoot.state.partitioner import partition_of
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 
-_READY_S = 30.0
 _SEEN_S = 30.0
-_OK = 200
 #: no event of the measurement is of this type
 _IDLE = "/events?type=run.attention"
 
@@ -48,7 +45,7 @@ async def measure(
     (port,) = free_ports(1)
     args = ["surefoot", "gateway", "benchmarks/agents.py"]
     with process(args, settings, {"SUREFOOT_GATEWAY_PORT": str(port)}) as gateway:
-        await _until_ready(port, gateway)
+        await until_ready(port, gateway)
         async with AsyncExitStack() as open_, _writer(settings) as write:
             client = CLIENTS[transport]
             until = await open_.enter_async_context(client(port, "/events"))
@@ -138,18 +135,3 @@ CLIENTS: dict[Transport, Callable[[int, str], AbstractAsyncContextManager[Until]
     "sse": _sse,
     "websocket": _websocket,
 }
-
-
-async def _until_ready(port: int, gateway: Process) -> None:
-    async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-        asyncio.timeout(_READY_S),
-    ):
-        while True:
-            gateway.check()
-            try:
-                if (await client.get("/ready")).status_code == _OK:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.1)
