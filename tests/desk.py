@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import httpx
 
-from surefoot import Agent, Approval, Approve, Context, Done, Next, Retry, Wait
+from surefoot import Agent, Approval, Approve, BranchResult, Context, Done, Fork, Next, Retry, Wait
 from surefoot.infra import gateway_main
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
@@ -38,7 +38,7 @@ def desk_agent(name: str = "desk") -> Agent:
     agent = Agent(name)
 
     @agent.step(start=True, retry=Retry(attempts=1))
-    async def begin(ctx: Context, what: str) -> Next | Approve | Wait:
+    async def begin(ctx: Context, what: str) -> Next | Approve | Wait | Fork:
         ctx.plan.tick(ctx.plan.add("read the letter"))
         ctx.plan.add(f"answer {HOSTILE}")
         if what == "fail":
@@ -47,11 +47,17 @@ def desk_agent(name: str = "desk") -> Agent:
             return Approve(f"Refund 100? {HOSTILE}", then=decided, expires="1h")
         if what == "wait":
             return Wait("tick", then=ticked)
+        if what == "fork":
+            return Fork([(ticked, 0), (ticked, 1)], join=joined, on_error="collect")
         return Next(end, what)
 
     @agent.step
     async def ticked(ctx: Context, number: int) -> Wait:
         return Wait("tick", then=ticked)
+
+    @agent.step
+    async def joined(ctx: Context, branches: list[BranchResult]) -> Done:
+        return Done(len(branches))
 
     @agent.step
     async def decided(ctx: Context, answer: Approval, what: str) -> Done:

@@ -218,6 +218,25 @@ async def test_a_live_run_ticks_and_its_log_positions_are_told(
         await expect(page.get_by_role("img", name="When its steps ran")).to_be_visible()
 
 
+async def test_the_branches_of_a_run_have_lanes_and_links(
+    browser: Browser, desk: httpx.AsyncClient
+) -> None:
+    await start(desk, "desk", "forks", "fork", "waiting")
+    async with opened(browser, desk) as page:
+        await page.goto("run?agent=desk&id=forks")
+        table = page.get_by_role("table", name="Runs of desk that it has begun")
+        await expect(table.get_by_role("link")).to_have_text(["forks~1~0", "forks~1~1"])
+        lanes = page.get_by_role("img", name="When its steps ran")
+        await expect(lanes.get_by_text("~1~1", exact=True)).to_be_visible()
+        for branch in ("forks~1~0", "forks~1~1"):
+            told = await desk.post(f"/runs/desk/{branch}/cancel", json={})
+            assert told.status_code == 200
+        await expect(page.get_by_text("over", exact=True)).to_be_visible()
+        await expect(table.get_by_text("cancelled")).to_have_count(2)
+        await table.get_by_role("link", name="forks~1~1").click()
+        await expect(page.get_by_text("Part of")).to_be_visible()
+
+
 async def test_partial_output_is_shown_as_it_comes_and_as_text(
     browser: Browser, desk: httpx.AsyncClient
 ) -> None:

@@ -2,6 +2,7 @@
 
 import { asks, question } from "../answer.js";
 import { follow, get, pause } from "../api.js";
+import { branchCard, branchPieces, branches } from "../branches.js";
 import { act } from "../bulk.js";
 import { lanes } from "../charts.js";
 import { address, h, put, seen } from "../dom.js";
@@ -26,12 +27,12 @@ export async function show(main, params, signal) {
   const at = ["runs", agent, id];
   document.title = seen(`${id} – Run – Surefoot`);
   const [problem, tell] = notice();
-  const top = h("div", null), ask = h("div", null), timeline = h("div", null);
+  const top = h("div", null), ask = h("div", null), timeline = h("div", null), begun = h("div", null);
   const list = h("ol", { class: "steps" });
   const older = h("p", { class: "bar" });
   const live = h("span", { class: "soft" });
   const [writing, piece] = outputs();
-  put(main, h("h1", { class: "id" }, id), problem, ask, top, writing, timeline,
+  put(main, h("h1", { class: "id" }, id), problem, ask, top, writing, timeline, begun,
     h("h2", { class: "line" }, "History, the latest first ", live), list, older);
 
   let run = null;
@@ -49,9 +50,17 @@ export async function show(main, params, signal) {
 
   let events = [];
   let before = null;
+  let children = [];
   const drawLanes = () => {
-    const found = pieces(events, Date.now(), run);
+    const now = Date.now();
+    const found = [...pieces(events, now, run), ...branchPieces(children, now)];
     put(timeline, found.length ? h("div", { class: "card" }, lanes("When its steps ran", found)) : null);
+  };
+  const drawBranches = async () => {
+    if (run.wait?.kind !== "children" && !events.some(({ event }) => event.children)) return;
+    children = await branches(id, signal);
+    refill(begun, branchCard(children));
+    drawLanes();
   };
   const drawOlder = () => put(older, before === null ? h("span", { class: "soft" }, "This is where it began.")
     : h("button", { type: "button", onclick: () => more().catch((error) => put(older, trouble(error))) }, "Older events"));
@@ -68,6 +77,7 @@ export async function show(main, params, signal) {
   };
   let { topic } = await more();
   while (!events.length && before !== null) ({ topic } = await more());
+  await drawBranches();
 
   let stale = false;
   const take = ({ id: offset, type, data }) => {
@@ -91,6 +101,7 @@ export async function show(main, params, signal) {
       try {
         await refresh();
         drawLanes();
+        await drawBranches();
         say(`${id} is ${run.status}`);
         tell(null);
       } catch (error) {
