@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import httpcore
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -315,35 +317,70 @@ async def test_an_answer_is_not_unpacked_and_only_its_beginning_is_kept() -> Non
     assert response.body == packed[:1024]
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_a_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("nothing", None),
+        ("nobody vouches", "CERTIFICATE_VERIFY_FAILED.*self-signed"),
+        ("host", "CERTIFICATE_VERIFY_FAILED.*mismatch"),
+        ("expired", "CERTIFICATE_VERIFY_FAILED.*expired"),
+        ("TLS 1.0", "no answer"),
+    ],
+)
+async def test_tls_that_proves_nothing_is_a_failure_that_is_tried_again(
+    wrong: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "both.pem"
+    path.write_bytes(
+        self_signed("127.0.0.2" if wrong == "host" else "127.0.0.1", 2 if wrong == "expired" else 0)
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(path)
+    if wrong == "TLS 1.0":
+        tls.set_ciphers("DEFAULT:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
+            tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1
+    if wrong != "nobody vouches":
+        monkeypatch.setattr(httpx, "create_ssl_context", partial(vouching, path))
     deliver = HttpDeliver(parse_allowed("127.0.0.1"))
-    async with answering(b"HTTP/1.1 204 \r\n\r\n", self_signed(tmp_path)) as port:
-        with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
-            await deliver(a_request(f"https://127.0.0.1:{port}/"))
-        await deliver.close()
+    async with answering(b"HTTP/1.1 204 \r\n\r\n", tls) as port:
+        try:
+            if told is None:
+                assert (await deliver(a_request(f"https://127.0.0.1:{port}/"))).status == 204
+            else:
+                with pytest.raises(RetryableError, match=told):
+                    await deliver(a_request(f"https://127.0.0.1:{port}/"))
+        finally:
+            await deliver.close()
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    key = Ed25519PrivateKey.generate()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
+_CONTEXT = httpx.create_ssl_context
+
+
+def vouching(path: Path, **how: Any) -> ssl.SSLContext:
+    """What is used otherwise, and who has signed this."""
+    context = _CONTEXT(**how)
+    context.load_verify_locations(path)
+    return context
+
+
+def self_signed(host: str, days_ago: int) -> bytes:
+    """A certificate, good for a day before and after then, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    then = datetime.now(UTC) - timedelta(days=days_ago)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(then - timedelta(days=1))
+        .not_valid_after(then + timedelta(days=1))
         .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), critical=False
         )
-        .sign(key, None)
+        .sign(key, hashes.SHA256())
     )
-    path = folder / "both.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context
+    return key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    ) + certificate.public_bytes(Encoding.PEM)
 
 
 #: whoever opens a connection of HTTP, and why not through the guard
