@@ -27,6 +27,7 @@ from benchmarks import (
     latency,
     recovery,
     schedules,
+    silent,
     stream,
     throughput,
     views,
@@ -44,7 +45,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (
     "throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers",
     "embedded", "events", "schedules", "views", "webhooks", "archive",
-    "stream", "dashboard",
+    "stream", "silent", "dashboard",
 )  # fmt: skip
 IN_FLIGHT = (64, 256)
 
@@ -77,6 +78,8 @@ class Scale:
     archived_runs: int
     #: idle connections to one gateway
     watchers: int
+    #: events that pass by clients that do not read
+    unread: int
     #: runs in a list, and events of a run; how often a page is opened
     listed_runs: int
     looks: int
@@ -101,6 +104,7 @@ FULL = Scale(
     webhooks_s=21.0,
     archived_runs=50_000,
     watchers=2_000,
+    unread=20_000,
     listed_runs=100_000,
     looks=20,
 )
@@ -123,6 +127,7 @@ QUICK = Scale(
     webhooks_s=3.0,
     archived_runs=500,
     watchers=20,
+    unread=2_000,
     listed_runs=1_000,
     looks=3,
 )
@@ -244,6 +249,11 @@ class Bench:
             )
             for transport, idle in rows
         ]
+
+    async def silent(self) -> dict[str, Any]:
+        return await silent.measure(
+            self._settings("silent", IN_FLIGHT[0]), silent=20, events=self.scale.unread
+        )
 
     async def dashboard(self) -> list[dict[str, Any]]:
         return await dashboard.measure(

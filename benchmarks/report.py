@@ -99,7 +99,7 @@ def show(report: Mapping[str, Any]) -> None:
         console.print(_recovery(results["recovery"]))
     for name in (
         "signal", "fork", "sleepers", "embedded", "events", "schedules", "views", "webhooks",
-        "archive", "stream", "dashboard",
+        "archive", "stream", "silent", "dashboard",
     ):  # fmt: skip
         if name in results:
             rows = results[name] if isinstance(results[name], list) else [results[name]]

@@ -197,7 +197,6 @@ class Client:
         while True:
             async with aclosing(self._gateway.follow(path, after, asked)) as told:
                 async for frame in told:
-                    after = frame.id or after
                     values = parse_json(frame.data)
                     if frame.event == "slow":  # the last of this stream: too much was waiting
                         after = values["resume"]
