@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 #: records of a fetch, and fetches that are taken at a time; as many may wait
 _FETCH, _FETCHES = 500, 32
+#: how long a request may take at least, in seconds; Faust takes no session that is longer
+_REQUEST_S = 90.0
 #: how long events wait for others, in seconds, and how many of a partition are folded at a time
 _WITHIN_S, _BATCH = 0.25, 2_000
 #: after trouble, and between looks at whether partitions have come
@@ -220,6 +222,7 @@ def _app(name: str, settings: Settings, *, url: str, folder: Path) -> faust.App:
         broker_credentials=_credentials(kafka),
         broker_max_poll_records=_FETCH,
         broker_heartbeat_interval=settings.heartbeat_interval_ms / 1_000,
+        broker_request_timeout=max(_REQUEST_S, settings.session_timeout_ms / 1_000),
         broker_session_timeout=settings.session_timeout_ms / 1_000,
         broker_rebalance_timeout=settings.rebalance_timeout_ms / 1_000,
         canonical_url=url,

@@ -38,6 +38,7 @@ from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics
 from tests.harness import QUICK
 from tests.integration.test_cli_end_to_end import Cli
+from tests.patience import PATIENT
 from tests.served import served_views
 from tests.unit.test_projections import Kept
 from tests.waiting import until
@@ -372,6 +373,16 @@ async def first(ctx: Context, n: int) -> Next | Wait:
 async def last(ctx: Context, n: int) -> Done:
     return Done(n)
 """
+
+
+async def test_a_session_may_be_longer_than_requests_usually_take(
+    kafka_site: Site,
+) -> None:
+    """Faust refuses to start with it."""
+    kafka_site.settings = kafka_site.settings.model_copy(update=PATIENT)
+    await kafka_site.write("run.started", "a", "running")
+    async with kafka_site.serving() as views:
+        await views.level(1)
 
 
 async def test_two_share_the_runs_of_a_worker_and_one_that_is_killed_is_stood_in_for(
