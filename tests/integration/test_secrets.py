@@ -68,7 +68,7 @@ async def pack(ctx: Context, payload: dict) -> Done:
     structlog.get_logger("author").info("asking", url=URL, headers=headers, payload=payload)
     logging.getLogger("author").warning("asking %s", URL)
     if payload["breaks"]:
-        raise ValueError("the shelf is empty")
+        raise ValueError(f"401 for url '{URL}', sent as {headers}")
     return Done(payload["note"])
 
 
@@ -224,7 +224,7 @@ async def test_no_secret_comes_out_anywhere(kafka: Cluster, tmp_path: Path) -> N
     assert found_in(records) == []
     for what, told in out.items():
         assert found_in(told) == [], what
-        assert (NOTE in told) == (what in ("answers", "commands")), what
+        assert (NOTE in told) == (what in ("answers", "commands", "webhooks")), what
 
 
 async def went_through(cli: Cli, crm: Sink, registry: Sink) -> dict[str, str]:
@@ -271,6 +271,7 @@ async def went_through(cli: Cli, crm: Sink, registry: Sink) -> dict[str, str]:
     return {
         "answers": "\n".join(gateway.answers),
         "commands": "\n".join(each.stdout + each.stderr for each in commands),
+        "webhooks": "\n".join(request.body.decode() for request in crm.book),
         "metrics": metrics,
         "log": service.said(),
     }
