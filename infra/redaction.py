@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 
-HIDDEN = "[redacted]"
+from surefoot.state.credentials import HIDDEN, scrub
+
 #: how deep a value is looked into; what is deeper is not shown
 _DEPTH_MAX = 6
 
@@ -24,17 +25,6 @@ _SECRET_FIELD = re.compile(
 #: fields that hold what a step takes or returns, whole
 _PAYLOADS = frozenset(
     {"args", "body", "carry", "input", "messages", "output", "payload", "result", "value"}
-)
-_TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?<=://)[^/\s?#]+@"), f"{HIDDEN}@"),
-    (
-        re.compile(
-            r"([?&;](?:[\w-]*(?:token|secret|password|key|signature|sig|credential))=)[^&;\s\"']+",
-            re.IGNORECASE,
-        ),
-        rf"\1{HIDDEN}",
-    ),
 )
 
 
@@ -71,10 +61,3 @@ def _scrubbed(value: Any, depth: int) -> Any:
         case list() | tuple() | AbstractSet():
             return [_scrubbed(each, depth + 1) for each in value]
     return scrub(repr(value))
-
-
-def scrub(text: str) -> str:
-    """The text without the credentials that can be told by their looks."""
-    for pattern, instead in _TEXTS:
-        text = pattern.sub(instead, text)
-    return text

@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 RETRY_AFTER_S = 5
 #: number of the answer that says so; the cause is in the log only
 AWAY = "SF5015"
+#: those of answers that say that it is not the log, but the views
+_VIEWS_AWAY = frozenset({"SF3015", "SF3016"})
 
 #: names in lower case, as ASGI has them
 _HEADERS = (
@@ -138,7 +140,10 @@ async def _refused(_: Request, error: Refused) -> JSONResponse:
 async def _unavailable(request: Request, error: Unavailable) -> JSONResponse:
     log.warning("log_unavailable", path=request.scope["path"], reason=str(error))
     headers = {"Retry-After": str(RETRY_AFTER_S)}
-    return JSONResponse({"error": f"{AWAY}: the log is not available; try again"}, 503, headers)
+    told = f"{AWAY}: the log is not available; try again"
+    if error.number in _VIEWS_AWAY:
+        told = f"{error.number}: the views are not available; try again"
+    return JSONResponse({"error": told}, 503, headers)
 
 
 async def _too_large(_: Request, error: RecordTooLarge) -> JSONResponse:

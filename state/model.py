@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Final, Literal, get_args
 
+from surefoot.state.credentials import scrub
+
 Status = Literal[
     "pending", "running", "waiting", "paused", "attention", "completed", "failed", "cancelled"
 ]
@@ -52,7 +54,7 @@ DECIDED_KEPT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why something did not work; bounded, for people and for the dead letter."""
+    """Why something did not work; bounded, and without credentials, as it goes everywhere."""
 
     code: str
     message: str
@@ -61,7 +63,7 @@ class Failure:
     attempt: int = 0
 
     def __post_init__(self) -> None:
-        clean = self.message.encode("utf-8", "backslashreplace").decode()
+        clean = scrub(self.message.encode("utf-8", "backslashreplace").decode())
         if len(clean) > MESSAGE_MAX:
             clean = clean[: MESSAGE_MAX - 1] + "…"
         object.__setattr__(self, "message", clean)

@@ -56,7 +56,9 @@ Generated from `schemas/avro` by `python -m tests.event_pages`; a test holds tha
 ## Headers
 
 Each record is a [CloudEvent in binary mode](https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md),
-so that one can route by them without reading the value; `kcat -f '%k %h\\n'` and every Kafka UI show them.
+so that one can route by them without reading the value:
+
+    kcat -C -b localhost:9092 -t surefoot.triage.events -X isolation.level=read_committed -e -f '%k %h\\n'
 
 | header | |
 |---|---|
@@ -73,6 +75,11 @@ so that one can route by them without reading the value; `kcat -f '%k %h\\n'` an
 | `sf-run`, `sf-seq` | the run, and its seq before; missing on `start.ignored` |
 
 Ignore headers that you do not know, and types too: there will be more of both.
+
+Key and headers are UTF-8 text, also in a Kafka UI. The value is not: a UI that shows it as a string shows
+the names, failures and JSON in it between bytes that are no text, `kcat -J` writes these into what is then
+no JSON, and deserializers for a schema registry (`kcat -s value=avro`) do not apply, as there is no schema
+id in it. To read the values, see below; to have them as JSON, use the gateway or `surefoot runs watch --json`.
 
 ## Values
 

@@ -21,12 +21,13 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
+from surefoot import Agent, Context, Done
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
 from surefoot.infra.views_shard import Shard
 from surefoot.schemas.codec import encode
@@ -39,7 +40,8 @@ from surefoot.state.topics import AgentTopics
 from tests.harness import QUICK
 from tests.integration.test_cli_end_to_end import Cli
 from tests.patience import PATIENT
-from tests.served import served_views
+from tests.ports import unused_port
+from tests.served import asked, served_views
 from tests.unit.test_projections import Kept
 from tests.waiting import until
 
@@ -150,10 +152,12 @@ async def made(settings: Settings, agent: str, folder: Path) -> AsyncIterator[Si
         await site.close()
 
 
-def on_kafka(bootstrap: str, app: str) -> Settings:
+def on_kafka(bootstrap: str, app: str, **settings: Any) -> Settings:
     return load_settings(
-        bootstrap_servers=bootstrap, app=app, partitions=PARTITIONS, views_port=0, instance=app,
-        **QUICK,
+        **{
+            **QUICK, "bootstrap_servers": bootstrap, "app": app, "partitions": PARTITIONS,
+            "views_port": 0, "instance": app, **settings,
+        }
     )  # fmt: skip
 
 
@@ -356,6 +360,61 @@ async def test_what_is_in_is_committed_however_many_events_a_fetch_brings(
     await admin.close()
 
 
+async def test_a_gateway_passes_the_views_on_and_says_when_they_are_away(
+    bootstrap: str, app: str, agent_name: str, tmp_path: Path
+) -> None:
+    port = unused_port()
+    url = f"http://127.0.0.1:{port}"
+    settings = on_kafka(bootstrap, app, gateway_port=0, views_port=port, views_url=url, **PATIENT)
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def work(ctx: Context, n: int) -> Done:
+        return Done(n)
+
+    paths = ("summary", "windows?minutes=60", "attention?limit=5", "runs/a")
+    async with made(settings, agent_name, tmp_path / "views") as site:
+        async with site._backend.topics() as topics:
+            await topics.apply(specs_for(names_of([agent]), settings))
+        async with asked(agent, settings) as gateway:
+
+            async def told(path: str) -> httpx.Response:
+                return await gateway.get(f"/views/{agent_name}/{path}")
+
+            async def check_away() -> None:
+                for path in paths:
+                    answer = await told(path)
+                    assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+                    assert answer.json() == {
+                        "error": "SF3016: the views are not available; try again"
+                    }
+                    assert answer.headers["retry-after"] == "5"
+
+            async def check_same(views: Views) -> None:
+                """Nothing is read or handed out any more: only a summary goes by the clock."""
+                assert runs_in((await told(paths[0])).json()) == runs_in(await views.get(paths[0]))
+                for path in paths[1:]:
+                    assert (await told(path)).json() == await views.get(path)
+
+            await check_away()
+            await a_day(site)
+            async with site.serving() as views:
+                await views.level(6)
+                await check_same(views)
+                asking = (await told("attention?limit=5")).json()
+                assert [run["run_id"] for run in asking["runs"]] == ["d"]
+                assert (await told("runs/a")).json()["run"]["status"] == "completed"
+                nobody, too_many = await told("runs/nobody"), await told("attention?limit=0")
+                assert nobody.json()["error"].startswith("SF4101")
+                assert (nobody.status_code, too_many.status_code) == (404, 422)
+            await check_away()
+            await a_day(site, "ghijkl")  # meanwhile
+            async with site.serving() as views:
+                await views.level(12)
+                await check_same(views)
+                assert (await told("runs/g")).json()["run"]["status"] == "completed"
+
+
 AGENT = """
 from surefoot import Agent, Context, Done, Next, Retry, Wait
 
@@ -373,16 +432,6 @@ async def first(ctx: Context, n: int) -> Next | Wait:
 async def last(ctx: Context, n: int) -> Done:
     return Done(n)
 """
-
-
-async def test_a_session_may_be_longer_than_requests_usually_take(
-    kafka_site: Site,
-) -> None:
-    """Faust refuses to start with it."""
-    kafka_site.settings = kafka_site.settings.model_copy(update=PATIENT)
-    await kafka_site.write("run.started", "a", "running")
-    async with kafka_site.serving() as views:
-        await views.level(1)
 
 
 async def test_two_share_the_runs_of_a_worker_and_one_that_is_killed_is_stood_in_for(

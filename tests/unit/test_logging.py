@@ -16,6 +16,7 @@ from surefoot.consumers.threads import in_thread
 from surefoot.infra.logging import configure
 from surefoot.infra.settings import load_settings
 from surefoot.state import log_context
+from surefoot.state.model import MESSAGE_MAX, Failure
 from surefoot.testing import Simulation
 from tests.attempts import a_run
 
@@ -70,6 +71,17 @@ def test_secrets_and_payloads_are_not_shown(
     assert CANARY not in told
     assert "it_happened" in told
     assert "r1" in told
+
+
+@pytest.mark.parametrize("before", ["", "x" * (MESSAGE_MAX - 20)])
+@pytest.mark.parametrize(
+    "text",
+    [f"https://u:{CANARY}@host", f"https://host/?api_key={CANARY}", f"sent Bearer {CANARY}"],
+)
+def test_a_failure_keeps_none_either_wherever_it_is_cut(before: str, text: str) -> None:
+    told = Failure(code="step_raised", message=f"{before} {text}").message
+    assert CANARY[:6] not in told
+    assert len(told) <= MESSAGE_MAX
 
 
 def test_what_is_no_secret_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

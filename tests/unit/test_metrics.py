@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from surefoot.state.ports import HttpRequest, InputKind, Out
 from surefoot.state.targets import parse_allowed
 from surefoot.testing import HttpResponse, Simulation
 from tests.metrics_page import PAGE, page
+from tests.programs import program
 from tests.unit.test_committer import owned
 
 ROOT = Path(__file__).parents[2]
@@ -272,10 +272,9 @@ def test_the_alerts_ask_for_what_there_is() -> None:
         assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {"agent", "source"}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
 def test_prometheus_takes_the_alerts() -> None:
     checked = subprocess.run(
-        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", ALERTS],
+        [program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", ALERTS],
         capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout + checked.stderr
