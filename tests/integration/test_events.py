@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from confluent_kafka import TopicPartition
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, FencedError
@@ -19,6 +19,7 @@ from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.trigger_main import event_worker
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
+from tests.checker.kafka import stable_offsets
 from tests.foreign import (
     ORDER,
     Order,
@@ -56,18 +57,15 @@ def counting(name: str, topic: str, **declared: Any) -> Agent:
 
 
 async def committed(heard: Listening, partition: int = 0) -> int | None:
-    """What the trigger's group has committed."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=heard.kafka.settings.bootstrap_servers,
-        group_id=heard.kafka.topics(heard.agent).trigger_group(heard.topic),
-        enable_auto_commit=False,
+    """What the trigger's group has committed, also in a transaction that is being completed."""
+    group, bootstrap = (
+        heard.kafka.topics(heard.agent).trigger_group(heard.topic),
+        heard.kafka.settings.bootstrap_servers,
     )
-    await consumer.start()
-    try:
-        offset: int | None = await consumer.committed(TopicPartition(heard.topic, partition))
-        return offset
-    finally:
-        await consumer.stop()
+    assert bootstrap is not None
+    place = TopicPartition(heard.topic, partition)
+    (found,) = await asyncio.to_thread(stable_offsets, bootstrap, group, [place])
+    return int(found.offset) if found.offset >= 0 else None
 
 
 def source_of(heard: Listening, slot: int = 0) -> KafkaSourceLog:
