@@ -19,6 +19,7 @@ from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.trigger_main import event_worker
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
+from surefoot.state.triggers import Standing
 from tests.checker.kafka import stable_offsets
 from tests.foreign import (
     ORDER,
@@ -364,6 +365,36 @@ async def test_a_topic_that_is_not_there_is_waited_for_and_its_first_events_coun
             )
         await heard.create()
         await heard.send_numbers([20, 21])
+        await heard.until_started(2)
+
+
+async def test_that_a_topic_was_waited_for_is_remembered_when_the_log_then_does_not_answer(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = counting(agent_name, f"{app}-numbers", start="latest")
+    async with (
+        cluster(bootstrap, app, agent, **PATIENT) as kafka,
+        listening(kafka, agent, create=False) as heard,
+    ):
+        real = KafkaSourceLog._standing
+        away = True
+
+        async def standing(log: KafkaSourceLog, *asked: Any) -> Standing:
+            nonlocal away
+            if away:
+                await heard.send_numbers([20, 21])
+                away = False
+                raise TimeoutError
+            return await real(log, *asked)
+
+        monkeypatch.setattr(KafkaSourceLog, "_standing", standing)
+        with capture_logs() as logs:
+            heard.begin()
+            await until(
+                lambda: "topic_missing" in [line["event"] for line in logs],
+                what="the missing topic to be told",
+            )
+        await heard.create()
         await heard.until_started(2)
 
 
