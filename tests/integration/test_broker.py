@@ -7,6 +7,8 @@ import shutil
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ProducerFenced
 
+from surefoot.infra import broker as broker_of_any_kind
 from surefoot.infra import broker_java
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import free_ports, pinned_version
@@ -87,6 +90,25 @@ def test_the_version_is_what_the_broker_reported(broker: Broker) -> None:
     over_the_wire = start_broker(broker.bootstrap)
     assert over_the_wire.kind == "given"
     assert broker.version.startswith(over_the_wire.version)
+
+
+def test_the_version_is_told_that_was_written_while_this_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, written = 0.0, ""
+
+    def stand_still(_: float) -> None:
+        nonlocal now_s, written
+        now_s, written = now_s + 60, "Kafka version: 4.4.0"
+
+    node: Any = SimpleNamespace(
+        bootstrap="nobody:1", failure=lambda: None, log_text=lambda: written
+    )
+    still = SimpleNamespace(monotonic=lambda: now_s, sleep=stand_still)
+    monkeypatch.setattr(broker_of_any_kind, "time", still)
+    monkeypatch.setattr(broker_of_any_kind, "_answers", lambda _: True)
+    monkeypatch.setattr(broker_of_any_kind, "ask", lambda *_, **__: "4.4")
+    assert broker_of_any_kind._wait_until_ready(node) == "4.4.0"
 
 
 def test_stopping_a_given_broker_leaves_it_running(broker: Broker) -> None:
