@@ -161,7 +161,7 @@ def _wait_until_ready(node: Node) -> str:
             return version
         time.sleep(_POLL_S)
     if release is not None:
-        return release
+        return version_in_log(node.log_text()) or release
     raise CannotStart(
         f"the broker did not serve within {_READY_TIMEOUT_S} s:\n{tail(node.log_text())}"
     )

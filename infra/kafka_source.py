@@ -56,6 +56,8 @@ class KafkaSourceLog:
         self._settings = settings
         self._clock = clock
         self._instance = f"{settings.instance}.{slot}"
+        #: since when a topic that was not there has been waited for: its first events count
+        self._missing_since_ms: int | None = None
         self._consumer: AIOKafkaConsumer | None = None
         #: for questions: on the connection of the reading one they would wait behind its long poll
         self._asker: AIOKafkaConsumer | None = None
@@ -64,7 +66,7 @@ class KafkaSourceLog:
         producer = TransactionalProducer(f"{self._group}.start", self._settings, self._clock)
         asker = self._new_consumer()
         try:
-            partitions, since_ms = await self._existing()
+            partitions = await self._existing()
             await asker.start()
             # Fenced: of several that do this at once, one finds that nobody has.
             await producer.start()
@@ -74,7 +76,7 @@ class KafkaSourceLog:
             places = {tp: each.first for tp, each in standings.items()}
             if start == "latest":
                 places = {tp: each.end for tp, each in standings.items()}
-                if since_ms is not None:
+                if (since_ms := self._missing_since_ms) is not None:
                     found = await asker.offsets_for_times(dict.fromkeys(partitions, since_ms))
                     places |= {tp: at.offset for tp, at in found.items() if at is not None}
             await producer.transact([], places, self._group)
@@ -88,16 +90,15 @@ class KafkaSourceLog:
             await close_client(asker)
             await producer.retire()
 
-    async def _existing(self) -> tuple[list[TopicPartition], int | None]:
-        """The topic's partitions; and since when it has been waited for, if it was not there. By
-        its name it is asked for only once it is: that could create it."""
-        since_ms: int | None = None
+    async def _existing(self) -> list[TopicPartition]:
+        """The topic's partitions, once it is there. Only then is it asked for by its name: that
+        could create it."""
         admin = AIOKafkaAdminClient(**self._settings.kafka())
         await admin.start()
         try:
             while self._topic not in await admin.list_topics():
-                if since_ms is None:
-                    since_ms = self._clock.now_ms()
+                if self._missing_since_ms is None:
+                    self._missing_since_ms = self._clock.now_ms()
                     log.warning("topic_missing", topic=self._topic, agent=self._topics.agent)
                 await asyncio.sleep(MISSING_POLL_S)
             (told,) = await admin.describe_topics([self._topic])
@@ -107,7 +108,7 @@ class KafkaSourceLog:
             raise Unavailable(
                 "SF3002", f"topic {self._topic}: {for_code(told['error_code']).__name__}"
             )
-        return [TopicPartition(self._topic, p["partition"]) for p in told["partitions"]], since_ms
+        return [TopicPartition(self._topic, p["partition"]) for p in told["partitions"]]
 
     async def start(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -21,8 +22,9 @@ REQUIRED = bool(os.environ.get("SUREFOOT_TEST_REQUIRE_BROWSER"))
 #: what WCAG 2.2 asks for at levels A and AA
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 _TRY_MS = 5_000
-#: looks at a page that may be drawing itself anew while it is looked at
-_LOOKS = 3
+_LAUNCH_MS = 180_000
+#: for so long a page is looked at again that may have drawn itself anew while it was looked at
+_LOOKS_S = 60.0
 
 
 @asynccontextmanager
@@ -35,7 +37,9 @@ async def chromium() -> AsyncIterator[Browser]:
         pytest.skip("there is no chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--force-prefers-reduced-motion"]
+            executable_path=path,
+            args=["--no-sandbox", "--force-prefers-reduced-motion"],
+            timeout=_LAUNCH_MS,
         )
         try:
             yield browser
@@ -67,8 +71,8 @@ def axe() -> str:
 async def barriers(page: Page) -> list[str]:
     """What keeps people out of the page, as axe-core tells it."""
     await page.evaluate(axe())
-    told: list[str] = []
-    for _ in range(_LOOKS):
+    until_s = time.monotonic() + _LOOKS_S
+    while True:
         found: dict[str, Any] = await page.evaluate(
             "rules => axe.run(document, {runOnly: {type: 'tag', values: rules}})", _RULES
         )
@@ -77,6 +81,5 @@ async def barriers(page: Page) -> list[str]:
             for violation in found["violations"]
             for node in violation["nodes"]
         ]
-        if not told:
-            break
-    return told
+        if not told or time.monotonic() > until_s:
+            return told

@@ -31,6 +31,8 @@ PATIENT = {
     "session_timeout_ms": 120_000,
     "rebalance_timeout_ms": 180_000,
 }
+#: the same where a topic is named that there is not: it is looked for as long as a request may take
+PATIENT_WITHOUT_A_TOPIC = PATIENT | {"producer_request_timeout_ms": 4_000}
 
 
 def log_is_read_within(patch: pytest.MonkeyPatch, seconds: float) -> None:

@@ -32,6 +32,7 @@ from surefoot.state.ports import Out
 from surefoot.state.topics import APPLIED_KEY
 from surefoot.state.wire import command_out, start_out
 from tests.harness import Cluster, cluster, headers_of
+from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
 
@@ -102,7 +103,7 @@ async def test_what_cannot_be_used_is_dead_lettered_byte_for_byte_once_and_the_r
         for name, value in POISON.items()
         if kind == "commands" or name != "another record's schema"
     ]
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         topic = getattr(kafka.topics(agent), kind)
         runs, offsets = [], []
         for n, (key, value, headers) in enumerate(poison):
@@ -165,7 +166,7 @@ async def test_a_rerouted_command_keeps_headers_without_a_value(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = one_step(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         run_id = kafka.run_on(1)
         out = start_out(app, 2, agent.name, run_id, b"0", sent_ms=0, headers=[("none", None)])  # type: ignore[list-item]
         await kafka.send(Out(out.topic, 0, out.key, out.value, out.headers))
@@ -204,7 +205,7 @@ async def test_a_record_that_the_broker_refuses_parks_its_run_and_no_other(
         return Next(grow, "x" * (100_000 if ctx.run_id == "big" else 100))
 
     runs = ["a", "b", "big", "c", "d"]
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await limit_topic(kafka, kafka.topics(agent).state, 50_000)
         batches = together(monkeypatch, len(runs) + 1)
         poison = await kafka.send(Out(kafka.topics(agent).commands, 0, b"k", b"junk"))
@@ -263,7 +264,7 @@ async def test_a_result_over_the_limit_is_told_with_its_size_and_made_once(
             ctx.outbox.http("POST", "http://127.0.0.1:9/", body=made)
         return Next(make, made) if where == "next" else Done(made if where == "result" else None)
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         sizes = {"fits": 900_000, "just not": 1_000_000, "over": 1_100_000, "far over": 30_000_000}
         runs = {name.replace(" ", "-"): size for name, size in sizes.items()}
         for run_id, size in runs.items():
@@ -316,7 +317,7 @@ async def test_a_value_that_cannot_be_stored_fails_its_run_at_once_and_says_wher
         value = make() if ctx.run_id == "bad" else 1
         return Next(produce, value) if where == "next" and ctx.seq == 0 else Done(value)
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.start(agent, "bad")
         await kafka.start(agent, "good")
         await kafka.work(agent)
@@ -378,7 +379,7 @@ async def test_whatever_a_step_returns_or_raises_it_fails_alone(
 
     kinds = [*raised, "forgotten", "coroutine", "none", "class", "stray"]
     bad = [f"{way}-{kind}" for way in ("async", "def") for kind in kinds]
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         for run_id in bad:
             await kafka.start(agent, run_id)
@@ -442,7 +443,7 @@ async def test_what_nobody_can_write_parks_its_run_and_no_other(
         "heir": "unserialisable", "heir-unheard-of": "no_topic", "heir-that-cannot-be": "no_topic",
         "branch": "no_topic",
     }  # fmt: skip
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
         await kafka.work(agent)
         for run_id in ("good-1", *codes, "good-2"):
             await kafka.start(agent, run_id)
@@ -484,7 +485,7 @@ async def test_what_can_be_told_at_once_fails_its_run(
         "after": "bad_return", "sleep": "bad_return", "plan": "unserialisable",
         "thread": "unserialisable", "stream": "unserialisable", "cost": "step_raised",
     }  # fmt: skip
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent)
         for run_id in codes:
             await kafka.start(agent, run_id)

@@ -7,6 +7,8 @@ import shutil
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -14,13 +16,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ProducerFenced
 
+from surefoot.infra import broker as broker_of_any_kind
 from surefoot.infra import broker_java
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import free_ports, pinned_version
 from surefoot.state.errors import ConfigError
+from tests.ports import unused_port
 from tests.waiting import until_sync
-
-#: several brokers one after the other, on a machine that may be busy
 
 needs_java = pytest.mark.skipif(
     shutil.which("java") is None, reason="Java is not installed; the suite's broker is in Docker"
@@ -90,6 +92,25 @@ def test_the_version_is_what_the_broker_reported(broker: Broker) -> None:
     assert broker.version.startswith(over_the_wire.version)
 
 
+def test_the_version_is_told_that_was_written_while_this_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, written = 0.0, ""
+
+    def stand_still(_: float) -> None:
+        nonlocal now_s, written
+        now_s, written = now_s + 60, "Kafka version: 4.4.0"
+
+    node: Any = SimpleNamespace(
+        bootstrap="nobody:1", failure=lambda: None, log_text=lambda: written
+    )
+    still = SimpleNamespace(monotonic=lambda: now_s, sleep=stand_still)
+    monkeypatch.setattr(broker_of_any_kind, "time", still)
+    monkeypatch.setattr(broker_of_any_kind, "_answers", lambda _: True)
+    monkeypatch.setattr(broker_of_any_kind, "ask", lambda *_, **__: "4.4")
+    assert broker_of_any_kind._wait_until_ready(node) == "4.4.0"
+
+
 def test_stopping_a_given_broker_leaves_it_running(broker: Broker) -> None:
     with start_broker(broker.bootstrap):
         pass
@@ -106,8 +127,12 @@ def test_a_given_broker_that_does_not_answer_is_a_config_error() -> None:
 
 @needs_java
 async def test_a_kept_folder_brings_back_the_same_records_on_the_same_port_after_a_kill(
-    tmp_path: Path, app: str
+    tmp_path: Path, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No connection is given them while no broker listens there.
+    monkeypatch.setattr(
+        broker_java, "free_ports", lambda count: [unused_port() for _ in range(count)]
+    )
     # A killed broker may register again only when its old session is over: 9 s by default.
     quick = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
     with start_broker(ways=("java",), folder=tmp_path, properties=quick) as first:
@@ -154,8 +179,10 @@ def test_a_free_port_lost_to_somebody_else_is_replaced_by_another(
     real = free_ports
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        answers = iter([[port, *real(1)], real(2)])
-        monkeypatch.setattr(broker_java, "free_ports", lambda _: next(answers))
+        answers = iter([[port, *real(1)]])
+        monkeypatch.setattr(
+            broker_java, "free_ports", lambda count: next(answers, None) or real(count)
+        )
         with start_broker(ways=("java",)) as broker:
             assert not broker.bootstrap.endswith(f":{port}")
 

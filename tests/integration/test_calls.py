@@ -13,7 +13,15 @@ import pytest
 from surefoot import Agent, CallFailed, Context, Done, Next, Partial, Retry
 from surefoot.schemas.codec import decode
 from tests.harness import Cluster, Running, cluster, names
+from tests.patience import PATIENT
 from tests.waiting import until
+
+#: who takes over waits for the lease of its predecessor before it looks into a doubtful action
+SHORT_LEASE = PATIENT | {
+    "producer_request_timeout_ms": 10_000,
+    "transaction_timeout_ms": 20_000,
+    "session_timeout_ms": 30_000,
+}
 
 
 class Gate:
@@ -75,7 +83,7 @@ async def test_a_call_that_was_recorded_is_not_made_again_by_whoever_takes_over(
         await gate.hold()
         return Done([first, second, third, await ctx.call("ask", gate.ask, "four")])
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka, killed_once(kafka, agent, gate):
         await kafka.until_status(agent, "r", "completed")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
@@ -99,7 +107,7 @@ async def test_a_call_costs_one_record_and_no_tombstone(
         await ctx.call("ask", gate.ask, f"{ctx.run_id} {payload}")
         return Next(think, payload + 1) if payload < 4 else Done()
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         runs = [f"r{number}" for number in range(20)]
         for run_id in runs:
@@ -130,7 +138,7 @@ async def test_a_permanent_error_of_a_call_is_recorded_too(
             return Done(f"{error.kind}: {error}")
         raise AssertionError
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka, killed_once(kafka, agent, gate):
         await kafka.until_status(agent, "r", "completed")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
@@ -150,7 +158,7 @@ async def test_a_call_whose_arguments_have_changed_since_parks_the_run(
         await gate.hold()
         return Done(answer)
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka, killed_once(kafka, agent, gate):
         await kafka.until_status(agent, "r", "attention")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
@@ -182,7 +190,7 @@ async def test_a_probe_decides_what_became_of_an_action_that_was_cut_off(
         return Done(await ctx.once("charge", charge, ctx.run_id, probe=probe))
 
     async with (
-        cluster(bootstrap, app, agent) as kafka,
+        cluster(bootstrap, app, agent, **SHORT_LEASE) as kafka,
         killed_once(kafka, agent, gate, *expected),
     ):
         await kafka.until_status(agent, expected, "completed")
@@ -210,7 +218,7 @@ async def test_without_a_probe_a_person_decides(
         return Done(await ctx.once("charge", charge, ctx.run_id))
 
     async with (
-        cluster(bootstrap, app, agent) as kafka,
+        cluster(bootstrap, app, agent, **SHORT_LEASE) as kafka,
         killed_once(kafka, agent, gate, *expected),
     ):
         await kafka.until_status(agent, expected, "attention")
@@ -263,7 +271,7 @@ async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
         return read if read and read[-1]["kind"] == "end" else []
 
     async with (
-        cluster(bootstrap, app, agent) as kafka,
+        cluster(bootstrap, app, agent, **PATIENT) as kafka,
         killed_once(kafka, agent, gate, ripe=begun),
     ):
         await kafka.until_status(agent, "r", "completed")
@@ -294,7 +302,7 @@ async def test_a_thread_costs_what_is_new_and_not_what_is_there(
         ctx.thread.append({"role": "user", "content": message, "n": payload})
         return Next(turn, payload + 1) if payload + 1 < turns else Done(len(ctx.thread))
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "completed")
@@ -332,7 +340,7 @@ async def test_the_plan_and_the_thread_survive_and_are_put_into_the_next_steps_h
         ctx.plan.tick(item.id)
         return Done([ctx.thread.messages, [[i.text, i.state] for i in ctx.plan.items]])
 
-    async with cluster(bootstrap, app, agent) as kafka, killed_once(kafka, agent, gate):
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka, killed_once(kafka, agent, gate):
         await kafka.until_status(agent, "r", "completed")
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
@@ -356,7 +364,7 @@ async def test_a_failed_run_that_is_tried_again_does_not_pay_twice(
             raise ValueError("not yet")
         return Done(answer)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "failed")

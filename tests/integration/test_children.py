@@ -19,6 +19,7 @@ from surefoot import (
     TerminalError,
 )
 from tests.harness import Cluster, cluster, names
+from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
 
@@ -57,7 +58,7 @@ async def test_a_join_runs_once_with_all_results_in_the_order_of_the_branches(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = forking(agent_name, 50)
-    async with cluster(bootstrap, app, agent, partitions=4) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=4, **PATIENT) as kafka:
         for slot in range(4):
             await kafka.work(agent, slot=slot, ready=False)
         runs = [f"r{number}" for number in range(4)]
@@ -77,7 +78,7 @@ async def test_a_thousand_branches_on_four_workers_are_joined_once_with_each_res
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = forking(agent_name, 1_000)
-    async with cluster(bootstrap, app, agent, partitions=4) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=4, **PATIENT) as kafka:
         for slot in range(4):
             await kafka.work(agent, slot=slot, ready=False)
         await kafka.start(agent, "r")
@@ -106,6 +107,7 @@ async def test_a_limit_keeps_the_rest_back_until_a_branch_is_over(
         nonlocal most
         now.add(ctx.run_id)
         most = max(most, len(now))
+        await until(lambda: most > 1, what="another branch to be under way")
         return Next(end, number)
 
     @agent.step
@@ -117,7 +119,7 @@ async def test_a_limit_keeps_the_rest_back_until_a_branch_is_over(
     async def join(ctx: Context, results: list[int]) -> Done:
         return Done(results)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "completed")
@@ -151,7 +153,7 @@ async def test_the_first_branch_that_fails_fails_the_run_and_cancels_the_others(
     async def join(ctx: Context, results: list[int]) -> Done:
         return Done(results)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "failed")
@@ -186,7 +188,7 @@ async def test_collected_branches_tell_what_became_of_each(
     async def join(ctx: Context, results: list[BranchResult]) -> Done:
         return Done([[r.ok, r.result, r.failure and r.failure["message"]] for r in results])
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "completed")
@@ -197,7 +199,7 @@ async def test_a_fork_survives_the_workers_of_its_branches(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = forking(agent_name, 120)
-    async with cluster(bootstrap, app, agent, partitions=4) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=4, **PATIENT) as kafka:
         worker = await kafka.work(agent)
         await kafka.start(agent, "r")
         for finished in (10, 60):
@@ -232,7 +234,7 @@ async def test_cancelling_a_run_cancels_its_children(
     async def join(ctx: Context, results: list[int]) -> Done:
         return Done()
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         children = [f"r~1~{number}" for number in range(5)]
@@ -262,7 +264,7 @@ async def test_another_agent_is_called_and_hands_over_to_a_third(
     async def answer(ctx: Context, payload: int) -> Done:
         return Done(payload * 100)
 
-    async with cluster(bootstrap, app, caller, middle, last) as kafka:
+    async with cluster(bootstrap, app, caller, middle, last, **PATIENT) as kafka:
         for agent in (caller, middle, last):
             await kafka.work(agent)
         await kafka.start(caller, "r", b"1")
@@ -288,7 +290,7 @@ async def test_a_call_to_an_agent_that_there_is_not_parks_one_run_and_not_the_pa
     async def end(ctx: Context, answer: int) -> Done:
         return Done()
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r", b"1")
         await kafka.start(agent, "r2", b"0")
@@ -330,7 +332,7 @@ async def test_a_pooled_step_is_run_by_its_pool_and_comes_back_exactly_once(
     bootstrap: str, app: str, agent_name: str, pooled: Agent
 ) -> None:
     pool = pooled.pool("gpu")
-    async with cluster(bootstrap, app, pooled, pool) as kafka:
+    async with cluster(bootstrap, app, pooled, pool, **PATIENT) as kafka:
         await kafka.work(pooled)
         runs = [f"r{number}" for number in range(20)]
         for run_id in runs:
@@ -351,13 +353,15 @@ async def test_a_pool_that_dies_and_a_run_that_is_cancelled_in_it(
     bootstrap: str, app: str, agent_name: str, pooled: Agent
 ) -> None:
     pool = pooled.pool("gpu")
-    async with cluster(bootstrap, app, pooled, pool) as kafka:
+    async with cluster(bootstrap, app, pooled, pool, **PATIENT) as kafka:
         await kafka.work(pooled)
         for run_id in ("r1", "r2"):
             await kafka.start(pooled, run_id, b"1")
         await kafka.until_status(pooled, ["r1", "r2"], "waiting")
         await kafka.tell(pooled, "r2", "cancel")
         await kafka.until_status(pooled, "r2", "cancelled")
+        told = await kafka.read(kafka.topics(pool).commands)
+        assert len(told) == 3  # two starts, and that one of them is not to be
         worker = await kafka.work(pool)
         await kafka.until_status(pooled, "r1", "completed")
         await worker.vanish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 from surefoot.cli import app as surefoot
 from surefoot.infra.demo.deliveries import signature
 from surefoot.infra.demo.tracker import Tracker, read_book
+from tests.patience import PATIENT
 from tests.ports import unused_port
 from tests.waiting import until, until_sync
 
@@ -125,6 +127,7 @@ def cli(bootstrap: str, app: str, tmp_path: Path) -> Iterator[Cli]:
         "SUREFOOT_GATEWAY_PORT": str(unused_port()),
         "SUREFOOT_WEBHOOK_GITHUB_SECRET": SECRET,
         "TRIAGE_THINK_S": "0.05",
+        **{f"SUREFOOT_{name.upper()}": str(value) for name, value in PATIENT.items()},
     }
     cli = Cli(env, tmp_path)
     yield cli
@@ -144,9 +147,22 @@ def until_taken(post: Callable[[], httpx.Response]) -> httpx.Response:
     return answer
 
 
-def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:
-    lines = cli.ok("runs", "list", "triage", "--json", "--limit", "500", *options).splitlines()
-    return [json.loads(line) for line in lines]
+def until_ok(cli: Cli, *args: str) -> str:
+    """What a command says that is typed again, as it advises, while the log is too slow for it."""
+
+    def done() -> subprocess.CompletedProcess[str] | None:
+        ended = cli.run(*args)
+        return ended if ended.returncode == 0 else None
+
+    ended = until_sync(done, what=f"surefoot {' '.join(args)}")
+    assert ended is not None
+    return ended.stdout
+
+
+def listed(cli: Cli) -> list[dict[str, Any]]:
+    done = cli.here("runs", "list", "triage", "--json", "--limit", "500")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def shown(cli: Cli, agent: str, run_id: str) -> dict[str, Any]:
@@ -195,9 +211,8 @@ def test_a_killed_worker_comes_back_and_no_run_is_lost(cli: Cli) -> None:
     done = listed(cli)
     assert {run["run_id"] for run in done} == {f"r{number}" for number in range(RUNS)}
     assert {run["seq"] for run in done} == {5}
-    shown = json.loads(cli.ok("runs", "show", "triage", "r0", "--json"))
-    assert shown["result"] == {"labels": ["bug"], "duplicate_of": None}
-    assert "completed" in cli.ok("runs", "show", "triage", "r0")
+    assert shown(cli, "triage", "r0")["result"] == {"labels": ["bug"], "duplicate_of": None}
+    assert "completed" in until_ok(cli, "runs", "show", "triage", "r0")
     assert cli.run("runs", "show", "triage", "nobody").returncode == 1
     assert worker.events("process_exited")[0]["code"] == -signal.SIGKILL
     assert worker.stop() == 0
@@ -240,7 +255,8 @@ async def test_a_signed_delivery_becomes_one_run_whose_effects_reach_the_world(
         ("PATCH", "/repos/acme/widgets/issues/7", "triage:github-d1:4:0"),
     ]
     assert [service.stop() for service in services] == [0, 0, 0]
-    assert [run["run_id"] for run in listed(cli)] == ["github-d1"]
+    runs = await asyncio.to_thread(listed, cli)
+    assert [run["run_id"] for run in runs] == ["github-d1"]
 
 
 def delivery(tracker_url: str) -> bytes:
@@ -259,8 +275,8 @@ def delivery(tracker_url: str) -> bytes:
 def test_a_run_can_be_started_without_a_gateway(cli: Cli) -> None:
     cli.ok("topics", "apply", TRIAGE)
     payload = '{"repository": "acme/widgets", "number": 1, "title": "How do I?"}'
-    cli.ok("runs", "start", TRIAGE, "--payload", payload, "--run-id", "mine")
-    cli.ok("runs", "start", "triage", "--payload", payload, "--run-id", "mine")
+    until_ok(cli, "runs", "start", TRIAGE, "--payload", payload, "--run-id", "mine")
+    until_ok(cli, "runs", "start", "triage", "--payload", payload, "--run-id", "mine")
     worker = cli.start("worker", TRIAGE)
     until_sync(
         lambda: shown(cli, "triage", "mine").get("status") == "completed",
@@ -282,7 +298,7 @@ def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: P
 
         def typed(command: str = command) -> bool:
             done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=240
+                ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=240
             )
             return '"run_id":' in done.stdout
 
@@ -347,13 +363,15 @@ def test_a_pool_is_a_group_of_workers_of_its_own(cli: Cli, tmp_path: Path, app: 
     assert "there are: gpu" in unknown.stderr
     worker = cli.start("worker", str(file))
     worker.wait_for("worker_ready")
-    run_id = cli.ok("runs", "start", str(file), "--payload", '"a cat"').strip()
+    until_ok(cli, "runs", "start", str(file), "--payload", '"a cat"', "--run-id", "cat")
 
     def told() -> dict[str, Any]:
-        return shown(cli, "studio", run_id)
+        return shown(cli, "studio", "cat")
 
-    until_sync(lambda: told().get("status") == "waiting", what="the run to wait for its pool")
-    assert told()["wait"]["kind"] == "pool"
+    until_sync(
+        lambda: (told().get("wait") or {}).get("kind") == "pool",
+        what="the run to wait for its pool",
+    )
     pool = cli.start("worker", str(file), "--pool", "gpu")
     until_sync(lambda: told().get("result") == "a picture of a cat", what="the picture")
     assert pool.stop() == worker.stop() == 0

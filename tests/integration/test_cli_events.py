@@ -56,9 +56,8 @@ def on(topic: str) -> Agent:
 
 
 async def shown(cli: Cli, run_id: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(
-        await asyncio.to_thread(cli.ok, "runs", "show", "shop", run_id, "--json")
-    )
+    done = await asyncio.to_thread(cli.here, "runs", "show", "shop", run_id, "--json")
+    told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 

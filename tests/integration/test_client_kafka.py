@@ -53,8 +53,8 @@ async def test_a_gateway_that_is_started_again_is_noticed_by_nobody(
                 counting.let_go("r", seq)
             await until(lambda: _over(kafka, agent_name), what="the run to end unwatched")
             async with served(agent, kafka.settings):
-                assert await asyncio.wait_for(waiting, 90) == 6
-                await asyncio.wait_for(watching, 90)
+                assert await asyncio.wait_for(waiting, 240) == 6
+                await asyncio.wait_for(watching, 240)
         wanted = [
             (event["type"], event["seq"])
             for event in await kafka.events(agent, "r")
@@ -88,7 +88,10 @@ async def test_runs_are_steered_and_refusals_are_told(
 
     async with cluster(bootstrap, app, agent, gateway_port=0, **PATIENT) as kafka:
         await kafka.work(agent)
-        async with served(agent, kafka.settings) as url, Client.connect(url) as client:
+        async with (
+            served(agent, kafka.settings) as url,
+            Client.connect(url, patience_s=240) as client,
+        ):
             run = await client.start(agent_name, 7)
             async with contextlib.aclosing(run.events()) as events:
                 async for event in events:
@@ -111,10 +114,12 @@ async def test_runs_are_steered_and_refusals_are_told(
             await other.cancel()
             with pytest.raises(RunFailed, match="was cancelled"):
                 await other.result(timeout_s=120)
-            listed = await client.list(agent_name)
-            assert {each.run_id: each.status for each in listed} == {
-                run.run_id: "completed", other.run_id: "cancelled",
-            }  # fmt: skip
+            wanted = {run.run_id: "completed", other.run_id: "cancelled"}
+
+            async def listed() -> bool:
+                return {r.run_id: r.status for r in await client.list(agent_name)} == wanted
+
+            await until(listed, what="the list, which comes behind the events, to tell both")
 
 
 async def _shown(client: Client, agent: str, run_id: str) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
-from tests.integration.test_cli_end_to_end import ROOT, Cli
-from tests.integration.test_embedded_cli import cli, port, serve
+from surefoot.infra.loader import load_agents
+from surefoot.infra.settings import load_settings
+from tests.desk import served_desk
+from tests.integration.test_cli_end_to_end import ROOT
 
-__all__ = ["cli", "port"]
 
-
-def test_the_page_does_what_it_says(cli: Cli, port: int, tmp_path: Path) -> None:
+async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "client.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     agent, program = tmp_path / "shop.py", tmp_path / "program.py"
@@ -25,9 +24,10 @@ def test_the_page_does_what_it_says(cli: Cli, port: int, tmp_path: Path) -> None
     assert spec.loader is not None
     page_code: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page_code)
-    service = serve(cli, "shop.py")
-    url = f"http://127.0.0.1:{port}"
-    wanted = page_code.Receipt(item="tea", bought=True)
-    assert asyncio.run(page_code.order_tea(url)) == wanted
-    assert asyncio.run(page_code.too_late(url)) == "too_late"
-    assert service.stop() == 0
+    settings = load_settings(log=f"sqlite:///{tmp_path}/runs.db", partitions=2, gateway_port=0)
+    (shop,) = load_agents([agent])
+    async with served_desk(settings, shop) as client:
+        url = str(client.base_url)
+        wanted = page_code.Receipt(item="tea", bought=True)
+        assert await page_code.order_tea(url) == wanted
+        assert await page_code.too_late(url) == "too_late"

@@ -22,9 +22,10 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from surefoot.infra.broker import start_broker
-from surefoot.infra.broker_config import KAFKA_FOLDER, free_ports, pinned_version
+from surefoot.infra.broker_config import KAFKA_FOLDER, pinned_version
 from surefoot.infra.broker_docker import CONTAINER_PORT, container_environment, default_image
 from surefoot.state.errors import ConfigError
+from tests.ports import unused_port
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_SCRIPT = KAFKA_FOLDER / "image.sh"
@@ -134,7 +135,7 @@ async def test_a_transaction_commits_on_a_broker_run_by_testcontainers(
     monkeypatch.setattr(
         testcontainers_config, "connection_mode_override", ConnectionMode.docker_host
     )
-    (port,) = free_ports(1)
+    port = unused_port()
     container = DockerContainer(image).with_bind_ports(CONTAINER_PORT, port)
     for name, value in container_environment(port, {}).items():
         container.with_env(name, value)

@@ -85,7 +85,7 @@ async def test_a_page_has_no_barrier_and_fits_a_phone(
     async with opened(browser, desk, viewport=PHONE, bypass_csp=True) as page:
         await page.goto(ADDRESSES.get(name, name))
         await expect(page.locator("main table, main .card").first).to_be_visible()
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
         assert await barriers(page) == []
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 1280, "height": 800})

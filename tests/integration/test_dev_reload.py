@@ -7,13 +7,14 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.test_cli_end_to_end import Cli, Service
+from tests.integration.test_cli_end_to_end import Cli, Service, until_taken
 from tests.ports import unused_port
 from tests.waiting import until_sync
 
@@ -70,15 +71,15 @@ class Dev:
         made.replace(path)
 
     def result(self, payload: str) -> Any:
-        started = httpx.post(self.url, json={"payload": payload}, timeout=60).json()
+        post = partial(httpx.post, self.url, json={"payload": payload}, timeout=60)
+        started = until_taken(post).json()
 
         def run() -> dict[str, Any] | None:
             found = httpx.get(f"{self.url}/{started['run_id']}", timeout=60)
             told: dict[str, Any] = json.loads(found.text)
             return told if told.get("status") == "completed" else None
 
-        until_sync(run, what="the run to complete")
-        completed = run()
+        completed = until_sync(run, what="the run to complete")
         assert completed is not None
         return completed["result"]
 

@@ -210,9 +210,12 @@ def test_the_same_agent_and_commands_whatever_the_one_setting_says(
     until_shown(port, "r", status="waiting")
     assert told(cli.run("runs", "signal", "ops", "r", "go", '"yes"', *PATIENT))["accepted"]
     assert until_shown(port, "r", status="completed")["result"] == "yes"
-    seen = httpx.get(f"http://127.0.0.1:{port}/runs/ops/r/events", timeout=60).text
-    assert "run.started" in seen
-    assert "run.completed" in seen
+
+    def told_from_beginning_to_end() -> bool:
+        seen = httpx.get(f"http://127.0.0.1:{port}/runs/ops/r/events", timeout=60).text
+        return "run.started" in seen and "run.completed" in seen
+
+    until_sync(told_from_beginning_to_end, what="the events of the run")
     assert service.stop() == 0
 
 

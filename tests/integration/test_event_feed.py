@@ -280,7 +280,8 @@ async def sse(
 
 async def websocket(url: str, path: str, after: str | None) -> AsyncGenerator[Message, None]:
     query = "" if after is None else f"?last_event_id={after}"
-    async with connect(f"{url.replace('http', 'ws')}/ws{path}{query}", open_timeout=90) as socket:
+    address = f"{url.replace('http', 'ws')}/ws{path}{query}"
+    async with connect(address, open_timeout=90, ping_interval=None) as socket:
         try:
             async for text in socket:
                 told = json.loads(text)

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from confluent_kafka import TopicPartition
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, FencedError
@@ -19,6 +19,8 @@ from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.trigger_main import event_worker
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
+from surefoot.state.triggers import Standing
+from tests.checker.kafka import stable_offsets
 from tests.foreign import (
     ORDER,
     Order,
@@ -56,18 +58,15 @@ def counting(name: str, topic: str, **declared: Any) -> Agent:
 
 
 async def committed(heard: Listening, partition: int = 0) -> int | None:
-    """What the trigger's group has committed."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=heard.kafka.settings.bootstrap_servers,
-        group_id=heard.kafka.topics(heard.agent).trigger_group(heard.topic),
-        enable_auto_commit=False,
+    """What the trigger's group has committed, also in a transaction that is being completed."""
+    group, bootstrap = (
+        heard.kafka.topics(heard.agent).trigger_group(heard.topic),
+        heard.kafka.settings.bootstrap_servers,
     )
-    await consumer.start()
-    try:
-        offset: int | None = await consumer.committed(TopicPartition(heard.topic, partition))
-        return offset
-    finally:
-        await consumer.stop()
+    assert bootstrap is not None
+    place = TopicPartition(heard.topic, partition)
+    (found,) = await asyncio.to_thread(stable_offsets, bootstrap, group, [place])
+    return int(found.offset) if found.offset >= 0 else None
 
 
 def source_of(heard: Listening, slot: int = 0) -> KafkaSourceLog:
@@ -337,6 +336,7 @@ async def test_a_committed_offset_beyond_the_end_is_told_once_the_broker_says_so
         ownership = await source_of(heard).own(0)
         await ownership.commit([], 9)
         await ownership.close()
+        assert await committed(heard) == 9  # for everybody: no trigger begins anew
         heard.begin()
 
         async def told() -> list[str]:
@@ -366,6 +366,36 @@ async def test_a_topic_that_is_not_there_is_waited_for_and_its_first_events_coun
             )
         await heard.create()
         await heard.send_numbers([20, 21])
+        await heard.until_started(2)
+
+
+async def test_that_a_topic_was_waited_for_is_remembered_when_the_log_then_does_not_answer(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = counting(agent_name, f"{app}-numbers", start="latest")
+    async with (
+        cluster(bootstrap, app, agent, **PATIENT) as kafka,
+        listening(kafka, agent, create=False) as heard,
+    ):
+        real = KafkaSourceLog._standing
+        away = True
+
+        async def standing(log: KafkaSourceLog, *asked: Any) -> Standing:
+            nonlocal away
+            if away:
+                await heard.send_numbers([20, 21])
+                away = False
+                raise TimeoutError
+            return await real(log, *asked)
+
+        monkeypatch.setattr(KafkaSourceLog, "_standing", standing)
+        with capture_logs() as logs:
+            heard.begin()
+            await until(
+                lambda: "topic_missing" in [line["event"] for line in logs],
+                what="the missing topic to be told",
+            )
+        await heard.create()
         await heard.until_started(2)
 
 
