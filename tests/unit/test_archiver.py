@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from surefoot.infra import archive_reader
 from surefoot.infra.archive_reader import ArchiveReader
 from surefoot.infra.archive_store import ArchiveStore, FolderArchive
 from surefoot.infra.archiver import Archiver
@@ -31,7 +32,7 @@ from tests.archived import (
 from tests.waiting import until
 
 TOPIC = "app.shop.events"
-#: longer than a busy machine needs: no file is given up by chance
+#: longer than a busy machine needs: nothing is given up by chance
 DRAIN_S = 300.0
 
 
@@ -128,7 +129,8 @@ def some(count: int = 20) -> list[In]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FolderArchive:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderArchive:
+    monkeypatch.setattr(archive_reader, "_DEADLINE_S", DRAIN_S)
     return FolderArchive(tmp_path / "app")
 
 

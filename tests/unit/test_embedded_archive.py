@@ -23,7 +23,7 @@ from tests.waiting import until
 
 TOPICS = AgentTopics("app", "shop")
 PARTITIONS = 2
-#: longer than a busy machine needs: no file is given up by chance
+#: longer than a busy machine needs: nothing is given up by chance
 DRAIN_S = 300.0
 
 
