@@ -1,8 +1,10 @@
-"""Ports for servers that have to be told theirs beforehand."""
+"""Ports for servers that have to be told theirs beforehand, and for those that never come."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import SystemRandom
 
 #: below those that Linux gives to whoever asks for any port, and to connections
@@ -19,3 +21,11 @@ def unused_port() -> int:
         except OSError:
             continue
         return port
+
+
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that refuses connections, and that nobody else is given meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

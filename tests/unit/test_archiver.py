@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from surefoot.infra import archive_reader
 from surefoot.infra.archive_reader import ArchiveReader
 from surefoot.infra.archive_store import ArchiveStore, FolderArchive
 from surefoot.infra.archiver import Archiver
@@ -31,6 +32,8 @@ from tests.archived import (
 from tests.waiting import until
 
 TOPIC = "app.shop.events"
+#: longer than a busy machine needs: nothing is given up by chance
+DRAIN_S = 300.0
 
 
 class OnePartition:
@@ -111,7 +114,7 @@ def archiver(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver
 
 async def once(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver:
     made = archiver(log, store, **options)
-    assert await made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=5.0)
+    assert await made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
     return made
 
 
@@ -126,7 +129,8 @@ def some(count: int = 20) -> list[In]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FolderArchive:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderArchive:
+    monkeypatch.setattr(archive_reader, "_DEADLINE_S", DRAIN_S)
     return FolderArchive(tmp_path / "app")
 
 
@@ -168,7 +172,9 @@ class DiesAfter(FolderArchive):
 async def killed(log: OnePartition, store: DiesAfter, file_bytes: int) -> bool:
     """False: it came to its end before."""
     made = archiver(log, store, file_bytes=file_bytes)
-    run = asyncio.create_task(made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=5.0))
+    run = asyncio.create_task(
+        made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
+    )
     await until(lambda: run.done() or store.calls <= 0, what="it to die or to end")
     died = not run.done()
     run.cancel()
@@ -219,7 +225,9 @@ async def test_a_process_that_wakes_up_late_adds_nothing(
             return await super().put_new(key, content)
 
     frozen = archiver(log, Frozen(tmp_path / "app"))
-    run = asyncio.create_task(frozen.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=5.0))
+    run = asyncio.create_task(
+        frozen.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
+    )
     await there.wait()
     await once(log.again(), store, file_bytes=500)
     log.fenced = True
@@ -249,7 +257,9 @@ async def test_while_the_store_is_away_nothing_is_committed_and_then_all_is_ther
 ) -> None:
     log, store = OnePartition(some()), Away(tmp_path / "app")
     made = archiver(log, store, file_bytes=500)
-    run = asyncio.create_task(made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=20.0))
+    run = asyncio.create_task(
+        made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
+    )
     await until(lambda: store.asked >= 2, what="it to try again")
     before, store.away = log.committed, False
     assert await run
@@ -262,7 +272,7 @@ async def test_asked_to_stop_it_writes_what_it_has_read(
 ) -> None:
     log, stop = OnePartition(some()), asyncio.Event()
     made = archiver(log, store)
-    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=5.0))
+    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S))
     await until(lambda: log.reached(0) == log.end, what="all to be read")
     assert not files(tmp_path)
     stop.set()
@@ -274,7 +284,7 @@ async def test_asked_to_stop_it_writes_what_it_has_read(
 async def test_in_a_hurry_it_gives_up_what_cannot_be_written(tmp_path: Path) -> None:
     log, store = OnePartition(some()), Away(tmp_path / "app")
     stop, hurry = asyncio.Event(), asyncio.Event()
-    run = asyncio.create_task(archiver(log, store).run(stop, hurry, once=False, drain_s=60.0))
+    run = asyncio.create_task(archiver(log, store).run(stop, hurry, once=False, drain_s=DRAIN_S))
     await until(lambda: log.reached(0) == log.end, what="all to be read")
     stop.set()
     await until(lambda: store.asked, what="it to try")
@@ -288,7 +298,7 @@ async def test_a_file_is_written_when_its_first_event_has_waited_long_enough(
 ) -> None:
     log, stop = OnePartition(some(2)), asyncio.Event()
     made = archiver(log, store, age_s=0.05)
-    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=5.0))
+    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S))
     await until(lambda: log.committed == log.end, what="the file")
     stop.set()
     assert await run
@@ -300,7 +310,7 @@ async def test_the_file_of_a_day_that_is_over_waits_for_nothing_more(
     days = some(4) + records(life("next"), first=8, at_ms=NOON_MS + DAY_MS)
     log, stop = OnePartition(days), asyncio.Event()
     run = asyncio.create_task(
-        archiver(log, store).run(stop, asyncio.Event(), once=False, drain_s=5.0)
+        archiver(log, store).run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S)
     )
     await until(lambda: log.committed, what="the file of the first day")
     assert offsets_by_any_reader(files(tmp_path)) == [0, 2, 4, 6]
@@ -328,7 +338,7 @@ async def test_retention_that_overtakes_it_while_it_reads_is_told_too(
 ) -> None:
     log, stop = OnePartition(some()), asyncio.Event()
     made = archiver(log, store)
-    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=5.0))
+    run = asyncio.create_task(made.run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S))
     end = log.end
     await until(lambda: log.reached(0) == end, what="all to be read")
     log.records, log.first = records(life("late"), first=100), 100

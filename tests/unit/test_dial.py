@@ -28,6 +28,8 @@ from surefoot.infra.dial import GuardedBackend, GuardedTransport
 from surefoot.infra.http import HttpDeliver
 from surefoot.state.ports import HttpRequest
 from surefoot.state.targets import Allowed, Forbidden, Target, forbidden, parse_allowed, target_of
+from tests.patience import LONG_S
+from tests.ports import deaf_port
 from tests.sink import Reply, sink
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +100,11 @@ async def client(wire: Wire, names: Names, allow: str = "") -> AsyncIterator[htt
 
 def a_request(url: str) -> HttpRequest:
     return HttpRequest(method="POST", url=url, headers={"webhook-id": "m"}, body=b"")
+
+
+def patient_deliver() -> HttpDeliver:
+    """To targets on this machine, which may have much else to do."""
+    return HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=LONG_S)
 
 
 def why(error: pytest.ExceptionInfo[Forbidden]) -> str:
@@ -255,7 +262,7 @@ async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
     async with sink() as target:
         for where in ("http://169.254.169.254/latest", "file:///etc/passwd", "gopher://h/"):
             target.script = {"/hook": [Reply(302, {"Location": where})]}
-            deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+            deliver = patient_deliver()
             assert (await deliver(a_request(f"{target.url}/hook"))).status == 302
             await deliver.close()
         assert [request.path for request in target.book] == ["/hook"] * 3
@@ -280,12 +287,8 @@ async def test_nothing_is_sent_to_this_machine_unless_it_is_allowed() -> None:
 
 
 async def test_a_target_that_is_not_there_may_be_later() -> None:
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
-    with pytest.raises(RetryableError):
+    deliver = patient_deliver()
+    with deaf_port() as port, pytest.raises(RetryableError, match="ConnectError"):
         await deliver(a_request(f"http://127.0.0.1:{port}/"))
     await deliver.close()
 
@@ -310,7 +313,7 @@ async def answering(answer: bytes, tls: ssl.SSLContext | None = None) -> AsyncIt
 async def test_an_answer_is_not_unpacked_and_only_its_beginning_is_kept() -> None:
     packed = gzip.compress(b"\0" * 10_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
-    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    deliver = patient_deliver()
     async with answering(head.encode() + packed) as port:
         response = await deliver(a_request(f"http://127.0.0.1:{port}/"))
         await deliver.close()
@@ -342,7 +345,7 @@ async def test_tls_that_proves_nothing_is_a_failure_that_is_tried_again(
             tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1
     if wrong != "nobody vouches":
         monkeypatch.setattr(httpx, "create_ssl_context", partial(vouching, path))
-    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    deliver = patient_deliver()
     async with answering(b"HTTP/1.1 204 \r\n\r\n", tls) as port:
         try:
             if told is None:

@@ -23,6 +23,8 @@ from tests.waiting import until
 
 TOPICS = AgentTopics("app", "shop")
 PARTITIONS = 2
+#: longer than a busy machine needs: nothing is given up by chance
+DRAIN_S = 300.0
 
 
 class MovingClock(SystemClock):
@@ -64,7 +66,7 @@ def archiver(broker: SqliteBroker, folder: Path, age_s: float = 300.0) -> Archiv
 
 async def once(broker: SqliteBroker, folder: Path) -> int:
     made = archiver(broker, folder)
-    assert await made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=5.0)
+    assert await made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
     return made.events
 
 
@@ -102,7 +104,7 @@ async def test_of_two_that_archive_one_file_the_first_ends(
 ) -> None:
     stop = asyncio.Event()
     first = archiver(broker, tmp_path, age_s=0.01)
-    run = asyncio.create_task(first.run(stop, asyncio.Event(), once=False, drain_s=5.0))
+    run = asyncio.create_task(first.run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S))
     await write(broker, "a")
     await until(lambda: first.events == 2, what="the first file")
     assert await once(broker, tmp_path) == 0
@@ -123,6 +125,6 @@ async def test_a_file_that_was_made_anew_needs_another_archive(
     try:
         stop = asyncio.Event()
         with pytest.raises(ConfigError, match="SF1060"):
-            await archiver(anew, tmp_path).run(stop, asyncio.Event(), once=False, drain_s=5.0)
+            await archiver(anew, tmp_path).run(stop, asyncio.Event(), once=False, drain_s=DRAIN_S)
     finally:
         await anew.close()

@@ -32,7 +32,7 @@ async def apply(chosen: Settings) -> list[str]:
 async def append(chosen: Settings, size: int) -> None:
     out = Out(AgentTopics(chosen.app, "a").commands, 0, b"k", b"x" * size, ())
     async with open_backend(chosen, SystemClock()) as backend:
-        await backend.appender().append(out, "a record", deadline_s=10.0)
+        await backend.appender().append(out, "a record", deadline_s=180.0)
 
 
 async def test_a_limit_that_was_raised_holds_once_it_is_applied_and_is_never_lowered(

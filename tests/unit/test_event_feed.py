@@ -24,6 +24,7 @@ from surefoot.state.ports import In, Out, Piece
 from surefoot.state.positions import parse
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
+from tests.patience import LONG_S, log_is_read_within
 
 AGENTS = ["a", "b"]
 
@@ -42,7 +43,10 @@ async def backend(settings: Settings) -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-async def feed(settings: Settings, backend: Backend) -> AsyncIterator[LogEventFeed]:
+async def feed(
+    settings: Settings, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LogEventFeed]:
+    log_is_read_within(monkeypatch, LONG_S)
     reader = LogRunReader(settings, backend, AGENTS)
     await reader.start()
     yield LogEventFeed(reader)
@@ -54,7 +58,7 @@ def wire(settings: Settings, agent: str) -> Wire:
 
 
 async def append(backend: Backend, out: Out) -> None:
-    await backend.appender().append(out, "a record", deadline_s=10)
+    await backend.appender().append(out, "a record", deadline_s=LONG_S)
 
 
 async def write(settings: Settings, backend: Backend, agent: str, run_id: str, seq: int) -> None:

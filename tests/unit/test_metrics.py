@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from surefoot.state.ports import HttpRequest, InputKind, Out
 from surefoot.state.targets import parse_allowed
 from surefoot.testing import HttpResponse, Simulation
 from tests.metrics_page import PAGE, page
+from tests.patience import LONG_S
+from tests.ports import deaf_port
 from tests.programs import program
 from tests.unit.test_committer import owned
 
@@ -165,13 +168,13 @@ async def test_requests_are_counted_by_their_answer(registry: CollectorRegistry)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    deliver = HttpDeliver(parse_allowed("127.0.0.1"))
+    deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=LONG_S)
     request = HttpRequest(method="GET", url=f"http://127.0.0.1:{port}/", headers={}, body=b"")
     await deliver(request)
     server.close()
     await server.wait_closed()
-    with pytest.raises(RetryableError):
-        await deliver(request)
+    with deaf_port() as deaf, pytest.raises(RetryableError):
+        await deliver(replace(request, url=f"http://127.0.0.1:{deaf}/"))
     assert deliver._client is not None
     await deliver._client.aclose()
     assert value(registry, "surefoot_outbox_deliveries_total", answer="2xx") == 1

@@ -185,7 +185,8 @@ def test_the_next_ticks_of_a_file_are_told_where_nothing_runs(tmp_path: Path) ->
     lines = done.stdout.splitlines()
     assert done.exit_code == 0
     assert len(lines) == 400
-    assert len([line for line in lines if " 03:00:00 CEST " in line]) == 1
+    # 400 days have one change to summer time or, in late winter, two
+    assert len([line for line in lines if " 03:00:00 CEST " in line]) in (1, 2)
     assert all(", starts 0" in line for line in lines)
     as_json = ["schedules", "next", str(file), "nightly", "-n", "1", "--json"]
     told = json.loads(CliRunner().invoke(app, as_json).stdout)

@@ -50,6 +50,7 @@ from surefoot.infra.loader import load_agents
 from surefoot.state.lint import check
 from surefoot.testing import Refused, SimulatedRun, Simulation, check_crashes
 from tests.model_server import Answer, Broken, Cut, Failing, model_server
+from tests.ports import deaf_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -962,12 +963,11 @@ async def test_what_an_error_of_a_provider_means(
 
 @PROVIDERS
 async def test_no_connection_may_work_later(make: Any) -> None:
-    async with model_server(lambda _asked: Reply()) as server:
-        url = server.url
-    model, client = make(url)
-    async with client:
-        with pytest.raises(RetryableError):
-            _ = [piece async for piece in model(ASK)]
+    with deaf_port() as port:
+        model, client = make(f"http://127.0.0.1:{port}")
+        async with client:
+            with pytest.raises(RetryableError):
+                _ = [piece async for piece in model(ASK)]
 
 
 async def test_arguments_that_are_no_json_are_kept_or_asked_for_again() -> None:

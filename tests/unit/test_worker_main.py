@@ -16,8 +16,27 @@ from surefoot.infra.clock import SystemClock
 
 worker_main.STUCK_S = 0.2
 clock = SystemClock()
-worker_main.Watchdog([SimpleNamespace(polled_s={polled})], clock).start()
-threading.Event().wait({wait_s})
+worker_main.Watchdog([SimpleNamespace(polled_s=clock.monotonic_s() - 10)], clock).start()
+threading.Event().wait()
+"""
+
+POLLING = """
+import threading
+from surefoot.infra import worker_main
+from surefoot.infra.clock import SystemClock
+
+class Worker:
+    looks = threading.Semaphore(0)
+
+    @property
+    def polled_s(self):
+        self.looks.release()
+        return float("inf")
+
+worker_main.STUCK_S = 0.2
+worker_main.Watchdog([Worker()], SystemClock()).start()
+for _ in range(20):
+    Worker.looks.acquire()
 """
 
 ORPHAN = """
@@ -52,14 +71,14 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_that_stops_polling_ends_itself_and_shows_where_it_stood() -> None:
-    ended = python(STUCK.format(polled="clock.monotonic_s() - 10", wait_s=30))
+    ended = python(STUCK)
     assert ended.returncode == 70
     assert "Thread" in ended.stderr
     assert "wait" in ended.stderr
 
 
 def test_a_process_that_polls_is_left_alone() -> None:
-    ended = python(STUCK.format(polled="float('inf')", wait_s=0.5))
+    ended = python(POLLING)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
