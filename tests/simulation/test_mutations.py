@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("consumers", "infra", "producers", "schemas", "state", "surefoot", "tests")
 WITHIN = 1_000
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2_700)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ PAST = [
     if line and not line.startswith("#")
 ]
 
-pytestmark = pytest.mark.timeout(1_800)
+pytestmark = pytest.mark.timeout(3_600)
 
 
 def simulate(*args: str) -> tuple[str, dict[str, int]]:
