@@ -12,10 +12,18 @@ _FIRST, _LAST = 10_000, 32_000
 def unused_port() -> int:
     """A port of 127.0.0.1 that nobody listens on, and that nobody is given by chance before the
     server of the test has taken it."""
-    while True:
+    (port,) = unused_ports(1)
+    return port
+
+
+def unused_ports(count: int) -> list[int]:
+    """So many of them, each another one."""
+    found: set[int] = set()
+    while len(found) < count:
         port = SystemRandom().randint(_FIRST, _LAST)
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
-        return port
+        found.add(port)
+    return list(found)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.infra.broker import Broker, start_broker
-from surefoot.infra.broker_config import ONE_NODE, free_ports
+from surefoot.infra.broker_config import ONE_NODE
 from surefoot.infra.settings import Settings
 from tests.chaos.proxy import Proxy, proxy
+from tests.ports import unused_ports
 
 _QUICK = {
     "group.min.session.timeout.ms": "1000",
@@ -53,7 +54,7 @@ class Networked:
 @contextmanager
 def start_networked() -> Iterator[Networked]:
     """Start a broker on Java. Raises ConfigError when it cannot be had."""
-    client, controller, door, proxy_port = (f"127.0.0.1:{port}" for port in free_ports(4))
+    client, controller, door, proxy_port = (f"127.0.0.1:{port}" for port in unused_ports(4))
     protocols = ONE_NODE["listener.security.protocol.map"]
     properties = _QUICK | {
         "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller},DOOR://{door}",
