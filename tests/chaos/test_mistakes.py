@@ -111,6 +111,12 @@ async def test_offsets_that_have_expired_run_nothing_again(
 
         group = kafka.topics(chain).group
         admin = AdminClient({"bootstrap.servers": bootstrap})
+
+        async def nobody_left() -> bool:
+            described = admin.describe_consumer_groups([group])[group]
+            return not (await asyncio.to_thread(described.result)).members
+
+        await until(nobody_left, what="the group to be empty")
         deleted = admin.delete_consumer_groups([group])
         await asyncio.to_thread(deleted[group].result)
         assert not await kafka.committed(chain)
