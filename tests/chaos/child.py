@@ -27,12 +27,14 @@ from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
 from surefoot.infra import kafka_txn, worker_main
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_txn import TransactionalProducer
 from surefoot.infra.logging import configure
 from surefoot.infra.relay_main import relay_agent
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.worker_main import run_worker
 from surefoot.schemas.codec import decode
+from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from surefoot.state.store import RunStore
 from surefoot.state.topics import AgentTopics, dead_topic
@@ -244,6 +246,22 @@ def _sleeps(record: Out) -> bool:
     return name == "Checkpoint" and checkpoint["status"] == "waiting"
 
 
+def _start_again() -> None:
+    """A worker that cannot reach Kafka within its deadline ends its process, for a supervisor to
+    start it anew. Here there is none, and the machine may stand still for longer."""
+    original = KafkaLog.start
+
+    async def start(log: KafkaLog, *args: Any) -> None:
+        while True:
+            try:
+                return await original(log, *args)
+            except Unavailable:
+                assert log._consumer is not None
+                await close_client(log._consumer)
+
+    setattr(KafkaLog, "start", start)  # noqa: B010  (mypy: a method)
+
+
 def _a_minute(settings: Settings) -> float:
     del settings
     return 60.0
@@ -261,6 +279,7 @@ def main() -> int:
     given = parser.parse_args()
     settings = load_settings()
     configure(json=True)
+    _start_again()
     if given.at:
         number = signal.Signals[f"SIG{given.signal}"]
         Trap(settings, given.agents[0], number, given.skip).set(given.at)
