@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Protocol
 
 #: pom.xml (the pinned jars), log4j2.properties, image.sh
@@ -30,6 +32,9 @@ ONE_NODE = {
     # A quarter of the heap by default; compaction here needs far less.
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
+
+#: below those that Linux and macOS give to whoever asks for any port, and to connections
+_PORTS = (10_000, 32_000)
 
 _VERSION_LINE = re.compile(r"Kafka version: (\S+)")
 
@@ -73,15 +78,15 @@ def version_in_log(text: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Distinct ports of 127.0.0.1 that nobody listens on at this moment, and that no connection is
+    given by chance before their servers have taken them."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = SystemRandom().randint(*_PORTS)
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            found.add(port)
+    return list(found)
 
 
 def tail(text: str, lines: int = 15) -> str:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import SystemRandom
 
-#: below those that Linux gives to whoever asks for any port, and to connections
-_FIRST, _LAST = 10_000, 32_000
+from surefoot.infra.broker_config import free_ports
 
 
 def unused_port() -> int:
     """A port of 127.0.0.1 that nobody listens on, and that nobody is given by chance before the
     server of the test has taken it."""
-    while True:
-        port = SystemRandom().randint(_FIRST, _LAST)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 @contextmanager

@@ -82,14 +82,16 @@ async def burst(ctx: Context, number: int) -> Done:
 
 
 @stubborn.step
-async def block(ctx: Context, seconds: int) -> Done:
-    """The first time, nothing else in this process goes on: not even its other threads."""
+async def block(ctx: Context, blocks: int) -> Done:
+    """The first time, nothing else in this process goes on, not even its other threads, until the
+    test opens the gate, which is a pipe."""
     began(ctx)
-    if seconds and not noted(f"blocked {ctx.run_id}"):
+    if blocks and not noted(f"blocked {ctx.run_id}"):
         note(f"blocked {ctx.run_id}")
-        ctypes.PyDLL(None).sleep(seconds)  # keeps the interpreter's lock
+        gate = os.environ[GATE].encode()
+        ctypes.PyDLL(None).open(gate, os.O_RDONLY)  # keeps the interpreter's lock
         note(f"unblocked {ctx.run_id}")
-    return Done(seconds)
+    return Done(blocks)
 
 
 @gated.step

@@ -23,14 +23,18 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
 from surefoot.consumers.executor import Executor
+from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
-from surefoot.infra import kafka_txn
+from surefoot.infra import kafka_txn, worker_main
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_txn import TransactionalProducer
 from surefoot.infra.logging import configure
 from surefoot.infra.relay_main import relay_agent
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.worker_main import run_worker
+from surefoot.schemas.codec import decode
+from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from surefoot.state.store import RunStore
 from surefoot.state.topics import AgentTopics, dead_topic
@@ -116,6 +120,20 @@ class Trap:
         """The broker has answered EndTxn; nobody here has read it."""
         self._answered(EndTxnRequest, lambda name: name in self._working, bite)
 
+    def at_asleep(self, bite: Callable[[], None]) -> None:
+        """A run has gone to sleep, and nobody here knows it yet."""
+        asleep: set[str] = set()
+
+        def arrive(txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+            if any(_sleeps(record) for record in records):
+                asleep.add(txn.transactional_id)
+
+        def over(producer: AIOKafkaProducer) -> bool:
+            return producer._txn_manager.transactional_id in asleep
+
+        _before(TransactionalProducer, "_transact", arrive)
+        self._after_producer("commit_transaction", bite, over)
+
     def at_end_replied(self, bite: Callable[[], None]) -> None:
         self._after_producer("commit_transaction", bite)
 
@@ -164,8 +182,10 @@ class Trap:
         original = KafkaLog._leave
 
         async def leave(log: KafkaLog, consumer: Any) -> None:
-            await original(log, consumer)
-            bite()
+            try:
+                await original(log, consumer)
+            finally:  # it may have been given up
+                bite()
 
         setattr(KafkaLog, "_leave", leave)  # noqa: B010  (mypy: a method)
 
@@ -178,12 +198,17 @@ class Trap:
 
         _before(AIOKafkaProducer, name, arrive)
 
-    def _after_producer(self, name: str, bite: Callable[[], None]) -> None:
-        original = getattr(AIOKafkaProducer, name)
+    def _after_producer(
+        self,
+        name: str,
+        bite: Callable[[], None],
+        mine: Callable[[AIOKafkaProducer], bool] | None = None,
+    ) -> None:
+        original, mine = getattr(AIOKafkaProducer, name), mine or self._at_work
 
         async def called(producer: AIOKafkaProducer, *args: Any) -> Any:
             result = await original(producer, *args)
-            if self._at_work(producer):
+            if mine(producer):
                 bite()
             return result
 
@@ -214,6 +239,29 @@ def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
     setattr(owner, name, called)
 
 
+def _sleeps(record: Out) -> bool:
+    if not record.topic.endswith(".state") or not record.value or b"|" in (record.key or b""):
+        return False
+    name, checkpoint = decode(record.value)
+    return name == "Checkpoint" and checkpoint["status"] == "waiting"
+
+
+def _start_again() -> None:
+    """A worker that cannot reach Kafka within its deadline ends its process, for a supervisor to
+    start it anew. Here there is none, and the machine may stand still for longer."""
+    original = KafkaLog.start
+
+    async def start(log: KafkaLog, *args: Any) -> None:
+        while True:
+            try:
+                return await original(log, *args)
+            except Unavailable:
+                assert log._consumer is not None
+                await close_client(log._consumer)
+
+    setattr(KafkaLog, "start", start)  # noqa: B010  (mypy: a method)
+
+
 def _a_minute(settings: Settings) -> float:
     del settings
     return 60.0
@@ -226,17 +274,21 @@ def main() -> int:
     parser.add_argument("--at")
     parser.add_argument("--signal", default="KILL")
     parser.add_argument("--skip", type=int, default=0)
-    parser.add_argument("--no-commit-deadline", action="store_true")
+    parser.add_argument("--patient", action="store_true")
     parser.add_argument("--without", choices=("R1", "R2", "R3"))
     given = parser.parse_args()
     settings = load_settings()
     configure(json=True)
+    _start_again()
     if given.at:
         number = signal.Signals[f"SIG{given.signal}"]
         Trap(settings, given.agents[0], number, given.skip).set(given.at)
-    if given.no_commit_deadline:
-        # So that only the fence is left to stop a commit that comes too late.
+    if given.patient:
+        # So that only the fence is left to stop a commit that comes too late, and at a rebalance
+        # steps and commits are waited for.
         kafka_txn.commit_deadline_s = _a_minute
+        patient = functools.partial(Limits, handover_s=60.0)
+        setattr(worker_main, "Limits", patient)  # noqa: B010  (mypy: a class)
     if given.without:
         without(given.without)
     chosen = [

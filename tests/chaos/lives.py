@@ -87,16 +87,16 @@ class Lives:
         at: str | None = None,
         skip: int = 0,
         signal: str = "KILL",
-        commit_deadline: bool = True,
+        patient: bool = False,
         without: str | None = None,
     ) -> Life:
         """Start a process; `at` names the point at which it gets the signal, `without` the safety
-        rule that it lacks."""
+        rule that it lacks. A `patient` one cuts nothing off that takes long."""
         log_path = self.folder / f"life-{len(self._all)}.log"
         command = [sys.executable, "-m", "tests.chaos.child", "--agents", *agents]
         command += ["--slot", str(slot), "--signal", signal]
         command += ["--at", at, "--skip", str(skip)] if at else []
-        command += [] if commit_deadline else ["--no-commit-deadline"]
+        command += ["--patient"] if patient else []
         command += ["--without", without] if without else []
         set_here = self.settings.model_dump(exclude_unset=True, exclude_none=True)
         with log_path.open("wb") as log:
@@ -119,7 +119,10 @@ class Lives:
     def journal(self) -> list[list[str]]:
         """What all of them have noted, as words."""
         path = self.folder / "journal"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        if not path.exists():
+            return []
+        whole, _, _ = path.read_text().rpartition("\n")  # of the last line a part may be there
+        return [line.split() for line in whole.splitlines()]
 
     def began(self, agent: str) -> list[tuple[str, int, int]]:
         """Attempts begun so far: (run_id, seq, attempt)."""

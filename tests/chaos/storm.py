@@ -51,7 +51,7 @@ RUNS = 4
 #: a fault that meets nobody for so long is taken back, in seconds
 PATIENCE_S = 30.0
 #: how long all that was asked for may take once the faults have stopped, in seconds
-HEAL_S = 120.0
+HEAL_S = 300.0
 
 _APIS = (
     Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.INIT_PRODUCER_ID, Api.PRODUCE, Api.OFFSET_FETCH,

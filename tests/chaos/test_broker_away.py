@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.broker_config import free_ports
 from surefoot.infra.kafka_txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
@@ -29,10 +30,24 @@ SHORT = {
     "session_timeout_ms": 1_500,
     "rebalance_timeout_ms": 3_000,
 }
+#: a producer may take its time to start, and is told soon that nobody answers
+SLOW_TO_START = SHORT | {
+    "transaction_timeout_ms": 60_000,
+    "session_timeout_ms": 70_000,
+    "rebalance_timeout_ms": 80_000,
+}
+CLIENT_PORT, CONTROLLER_PORT = free_ports(2)
+#: no client of a broker that is away can be given one of its ports
 PROPERTIES = {
+    "listeners": (f"PLAINTEXT://127.0.0.1:{CLIENT_PORT},CONTROLLER://127.0.0.1:{CONTROLLER_PORT}"),
+    "controller.quorum.bootstrap.servers": f"127.0.0.1:{CONTROLLER_PORT}",
     "group.min.session.timeout.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
+
+
+def start(folder: Path) -> Broker:
+    return start_broker(ways=("java",), folder=folder, port=CLIENT_PORT, properties=PROPERTIES)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def own(folder: Path) -> Iterator[list[Broker]]:
     """The broker, in a list: a test that stops it puts the next one there."""
-    held = [start_broker(ways=("java",), folder=folder, properties=PROPERTIES)]
+    held = [start(folder)]
     yield held
     held[0].stop()
 
@@ -83,7 +98,7 @@ async def test_a_commit_cut_off_by_a_frozen_broker_is_settled_when_it_thaws(
 ) -> None:
     (broker,) = own
     async with (
-        cluster(broker.bootstrap, app, gated, partitions=1, **SHORT) as kafka,
+        cluster(broker.bootstrap, app, gated, partitions=1, drain_timeout_s=60.0, **SHORT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
@@ -107,7 +122,7 @@ async def test_a_topic_that_nobody_can_be_asked_about_is_not_taken_for_missing(
     own: list[Broker], app: str
 ) -> None:
     (broker,) = own
-    async with cluster(broker.bootstrap, app, adder, partitions=1, **SHORT) as kafka:
+    async with cluster(broker.bootstrap, app, adder, partitions=1, **SLOW_TO_START) as kafka:
         topics = kafka.topics(adder)
         producer = TransactionalProducer(topics.transactional_id(0), kafka.settings, kafka.clock)
         await producer.start()
@@ -134,11 +149,8 @@ async def test_no_run_is_lost_while_the_broker_is_away(
         life = await children.begin("chain", "outbox")
         await children.until_began("chain", 30)
         await asyncio.to_thread(own[0].stop)
-        own[0] = await asyncio.to_thread(
-            start_broker, ways=("java",), folder=folder, properties=PROPERTIES
-        )
-        # The broker has just started, and its clients all come back at once.
-        await kafka.until_status(chain, before, "completed", timeout_s=120)
+        own[0] = await asyncio.to_thread(start, folder)
+        await kafka.until_status(chain, before, "completed")
         for run_id in after:
             await kafka.start(chain, run_id)
         await kafka.until_status(chain, after, "completed")

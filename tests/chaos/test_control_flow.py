@@ -93,7 +93,7 @@ async def test_killed_inside_of_a_step_that_calls_and_acts(
         assert times(children, "paid", "r") == 1
         asked = [times(children, "asked", str(number)) for number in range(3)]
         if point == "call":
-            assert asked[0] == 2  # in the air when the worker died
+            assert asked[0] >= 2  # in the air when the worker died
         else:
             assert asked == [1, 1, 1]
         await kafka.check_history(survivor)
@@ -132,13 +132,13 @@ async def test_a_sleeper_whose_worker_is_frozen_wakes_up_once(
         lives(kafka.settings, tmp_path, "http://127.0.0.1:9") as children,
     ):
         await kafka.start(survivor, "r", b"0")
-        frozen = await children.begin("survivor", at="end-replied", skip=6, signal="STOP")
+        frozen = await children.begin("survivor", at="asleep", signal="STOP")
         await frozen.frozen()
         await children.begin("survivor", slot=1)
         await kafka.tell(survivor, "r", "signal", name="go", payload=b"7")
-        await kafka.until_status(survivor, "r", "completed", timeout_s=120)
+        await kafka.until_status(survivor, "r", "completed")
         frozen.process.send_signal(signal.SIGCONT)
-        await frozen.says("assignment")
+        await frozen.says("assignment", 2)  # it is a member again
         await kafka.start(survivor, "r2", b"0")
         await kafka.tell(survivor, "r2", "signal", name="go", payload=b"7")
         await kafka.until_status(survivor, "r2", "completed")

@@ -8,10 +8,11 @@ import httpx
 import pytest
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.infra.broker_config import free_ports
 from surefoot.state.partitioner import partition_of
 from tests.harness import cluster
 from tests.integration.test_gateway_kafka import SECRET, delivery
+from tests.patience import PATIENT
+from tests.ports import unused_port
 from tests.served import served
 from tests.waiting import until
 
@@ -32,7 +33,7 @@ async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_o
     def on_issue(event: Webhook) -> int:
         return int(event.json["issue"]["number"])
 
-    (port,) = free_ports(1)
+    port = unused_port()
     body, headers = delivery()
     acknowledged: list[str] = []
     refused = 0
@@ -56,7 +57,7 @@ async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_o
 
         await until(taken, what="the delivery to be acknowledged")
 
-    async with cluster(bootstrap, app, agent, gateway_port=port) as kafka:
+    async with cluster(bootstrap, app, agent, gateway_port=port, **PATIENT) as kafka:
         await kafka.work(agent)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
             async with served(agent, kafka.settings):

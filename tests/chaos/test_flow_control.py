@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.chaos.agents import queued
 from tests.chaos.lives import lives
 from tests.harness import cluster
+from tests.patience import PATIENT
 
 KEYS, EACH = 20, 10
 
@@ -17,7 +18,7 @@ async def test_queued_runs_of_many_keys_all_run_none_twice_and_no_two_of_a_key_a
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, queued, partitions=4) as kafka,
+        cluster(bootstrap, app, queued, partitions=4, drain_timeout_s=60.0, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path, "http://127.0.0.1:9") as children,
     ):
         runs = []
@@ -31,10 +32,12 @@ async def test_queued_runs_of_many_keys_all_run_none_twice_and_no_two_of_a_key_a
         await kafka.until_status(queued, runs[:KEYS], "completed")
         first.process.kill()
         await first.ended()
-        await kafka.until_status(queued, runs, "completed", timeout_s=120)
+        again = await children.begin("queued")
+        await kafka.until_status(queued, runs, "completed")
         await kafka.check_history(queued)
-        second.process.terminate()
-        assert await second.ended() == 0
+        for life in (again, second):
+            life.process.terminate()
+            assert await life.ended() == 0
 
     # Each run has two steps; a run of a key begins when the one before it has ended.
     begun: Counter[str] = Counter()
@@ -48,5 +51,6 @@ async def test_queued_runs_of_many_keys_all_run_none_twice_and_no_two_of_a_key_a
             seen.append(name)
         assert seen[-1] == name, f"{run_id} went on when {seen[-1]} had begun"
     assert order == {f"{key}": [f"r{n}" for n in range(EACH)] for key in range(KEYS)}
-    again = [step for step, times in begun.items() if times > 1]
-    assert len(again) <= KEYS  # what was under way in the process that was killed
+    twice = [step for step, times in begun.items() if times > 1]
+    # What was under way when the second worker got its share, and in the process that was killed.
+    assert len(twice) <= 2 * KEYS

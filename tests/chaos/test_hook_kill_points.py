@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from standardwebhooks import Webhook
 
 from surefoot import Retry
@@ -27,16 +26,15 @@ from tests.chaos.agents import JOURNAL
 from tests.chaos.hook_child import telling
 from tests.chaos.lives import ROOT, Life
 from tests.harness import Cluster, cluster
+from tests.patience import PATIENT
 from tests.sink import Reply, sink
 
 POINTS = ("all-sent", "offsets-sent", "end-written")
 RUNS = 8
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def relay(secret: str) -> Agent:
-    clock, deliver = SystemClock(), HttpDeliver(parse_allowed("127.0.0.1"))
+    clock, deliver = SystemClock(), HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=90.0)
     agent = outbox_agent(deliver, clock)
     quick = Retry(attempts=5, initial_s=0.05, max_s=0.1)
     add_hook_step(agent, deliver, clock, signers_of({"crm": [secret]}), retry=quick)
@@ -73,7 +71,7 @@ async def test_killed_at_any_point_each_event_is_told_of_once_and_is_what_was_si
         url = f"{target.url}/hook"
         target.script = {"/hook": [Reply(500), Reply(302, {"Location": "http://169.254.169.254"})]}
         agent = telling(url)
-        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
             await kafka.work(agent)
             await kafka.work(relay(secret))
             runs: list[str] = []

@@ -11,7 +11,8 @@ from surefoot.state.ports import Out
 from tests.chaos.agents import adder, chain, gated
 from tests.chaos.lives import Life, Lives, lives
 from tests.harness import Cluster, cluster, headers_of
-from tests.sink import sink
+from tests.patience import PATIENT
+from tests.sink import Request, sink
 
 RUNS = ("r1", "r2", "r3")
 EFFECTS = {f"chain:{run_id}:{seq}:0" for run_id in RUNS for seq in range(3)}
@@ -78,9 +79,13 @@ async def test_killed_while_the_target_has_the_request_and_before_the_done_mark(
         for run_id in RUNS:
             await kafka.start(chain, run_id)
         life = await children.begin("chain", "outbox")
-        target.on_request = lambda _request: life.process.kill()
+
+        def kill(_request: Request) -> None:
+            target.on_request = None
+            life.process.kill()
+
+        target.on_request = kill
         assert await life.ended() == -signal.SIGKILL
-        target.on_request = None
         asked = set(target.keys())
         assert asked
         marking = await children.begin("outbox", at="before-begin")
@@ -95,7 +100,7 @@ async def test_killed_while_draining_and_after_it_has_left_the_group(
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, gated, drain_timeout_s=90.0) as kafka,
+        cluster(bootstrap, app, gated, drain_timeout_s=90.0, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
@@ -120,7 +125,7 @@ async def test_a_dead_letter_is_there_once_however_often_its_commit_was_cut_off(
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, adder, partitions=1) as kafka,
+        cluster(bootstrap, app, adder, partitions=1, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(adder, "r1")

@@ -16,15 +16,11 @@ from surefoot.infra import kafka_log
 from surefoot.infra.worker_main import _watch_steps
 from surefoot.state.ports import Out
 from tests.harness import Running, cluster
+from tests.patience import PATIENT
 from tests.waiting import until
 
-SHORT = {
-    "heartbeat_interval_ms": 200,
-    "producer_request_timeout_ms": 500,
-    "transaction_timeout_ms": 1_000,
-    "session_timeout_ms": 3_000,
-    "rebalance_timeout_ms": 5_000,
-}
+#: how long a member may stop polling, and how many heartbeats are a life, however slow the machine
+POLL_INTERVAL_MS, HEARTBEATS = 1_000, 10
 
 
 @pytest.fixture
@@ -35,16 +31,35 @@ def let_go() -> Iterator[threading.Event]:
     event.set()
 
 
-async def outlives_its_session(running: Running) -> None:
-    """Wait until the coordinator has confirmed the member later than a session lasts from now."""
-    until_s = asyncio.get_running_loop().time() + 1.3 * SHORT["session_timeout_ms"] / 1000
-    await until(lambda: running.log._proved_s > until_s, what="heartbeats through the long step")
+async def stays_a_member(running: Running) -> None:
+    """Wait until the coordinator has confirmed the member again and again, and at last later than
+    it may stop polling from now."""
+    until_s = asyncio.get_running_loop().time() + 1.3 * POLL_INTERVAL_MS / 1000
+    confirmed = {running.log._proved_s}
+
+    def enough() -> bool:
+        confirmed.add(running.log._proved_s)
+        return len(confirmed) > HEARTBEATS and max(confirmed) > until_s
+
+    await until(enough, what="heartbeats through the long step")
+
+
+async def blocked_steps(running: Running) -> list[str]:
+    """What the worker says of the steps that block the loop of all steps."""
+    with capture_logs() as logs:
+        watching = asyncio.create_task(_watch_steps(running.executor, every_s=0.2))
+        warned = await until(
+            lambda: [line for line in logs if line["event"] == "step_blocks_loop"],
+            what="the blocked loop to be told of",
+        )
+        watching.cancel()
+    return list(warned[0]["steps"])
 
 
 async def test_a_step_longer_than_the_poll_interval_runs_once_and_others_flow(
     bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_log, "MAX_POLL_INTERVAL_MS", 1_000)
+    monkeypatch.setattr(kafka_log, "MAX_POLL_INTERVAL_MS", POLL_INTERVAL_MS)
     agent = Agent(agent_name)
     executions: list[str] = []
     end = asyncio.Event()
@@ -59,13 +74,13 @@ async def test_a_step_longer_than_the_poll_interval_runs_once_and_others_flow(
             await asyncio.wrap_future(waiting)
         return Done()
 
-    async with cluster(bootstrap, app, agent, **SHORT) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         running = await kafka.work(agent)
         generation = running.log._generation
         long = kafka.run_on(0, "long")
         await kafka.start(agent, long)
         await until(lambda: long in executions, what="the long step to begin")
-        await outlives_its_session(running)
+        await stays_a_member(running)
         others = [kafka.run_on(p, f"short{p}-{n}") for n in range(3) for p in range(2)]
         for run_id in others:
             await kafka.start(agent, run_id)
@@ -78,7 +93,7 @@ async def test_a_step_longer_than_the_poll_interval_runs_once_and_others_flow(
 
 
 def sleeping(event: threading.Event) -> None:
-    event.wait(60.0)
+    event.wait(600.0)
 
 
 def computing(event: threading.Event) -> None:
@@ -115,11 +130,11 @@ async def test_a_step_that_blocks_its_thread_costs_no_membership(
 
         agent.step(blocking)
 
-    async with cluster(bootstrap, app, agent, **SHORT) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         first = await kafka.work(agent)
         second = await kafka.work(agent, slot=1)
         await until(
-            lambda: first.worker.ready and second.worker.ready and first.worker.partitions,
+            lambda: len(first.worker.partitions) == len(second.worker.partitions) == 1,
             what="both workers to have a partition each",
         )
         (mine,), (other,) = first.worker.partitions, second.worker.partitions
@@ -127,15 +142,13 @@ async def test_a_step_that_blocks_its_thread_costs_no_membership(
         long, short = kafka.run_on(mine, "long"), kafka.run_on(other, "short")
         await kafka.start(agent, long)
         await until(lambda: long in executions, what="the long step to begin")
-        with capture_logs() as logs:
-            watching = asyncio.create_task(_watch_steps(first.executor, every_s=0.2))
-            await outlives_its_session(first)
-            watching.cancel()
-        warned = [line for line in logs if line["event"] == "step_blocks_loop"]
-        # A step in a thread of its own blocks nobody.
-        assert bool(warned) == (kind == "async def")
-        assert all(f"of run {long}" in line["steps"][0] for line in warned)
-        assert all(f"{agent_name}." in line["steps"][0] for line in warned)
+        if kind == "async def":
+            (told,) = await blocked_steps(first)
+            assert f"of run {long}" in told
+            assert f"{agent_name}." in told
+        else:  # a step in a thread of its own blocks nobody
+            assert await first.executor.probe(90.0)
+        await stays_a_member(first)
         await kafka.start(agent, short)
         await kafka.until_status(agent, short, "completed")
         let_go.set()
@@ -157,10 +170,10 @@ async def test_a_task_carried_forward_lets_offsets_move_and_is_not_run_again(
     @agent.step
     def work(ctx: Context, payload: int) -> Next | Done:
         executions.append((ctx.run_id, ctx.seq))
-        ends[ctx.seq].wait(60.0)
+        ends[ctx.seq].wait(600.0)
         return Next(work, payload + 1) if payload < 2 else Done()
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent, forward_after_s=0.05, idle_commit_s=0.05)
         await kafka.start(agent, "r1")
         for seq, end in enumerate(ends):
@@ -190,11 +203,11 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
     def work(ctx: Context, payload: int) -> Next | Done:
         executions.append(f"{ctx.run_id} {ctx.seq}")
         if ctx.run_id == "long" and ctx.seq == 1:
-            end.wait(60.0)
+            end.wait(600.0)
         return Next(work, payload + 1) if payload < 2 else Done()
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
-        running = await kafka.work(agent)
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        running = await kafka.work(agent, forward_after_s=600.0)
         await kafka.start(agent, "long")
         await until(lambda: "long 1" in executions, what="the long step to begin")
         (owner,) = running.worker._owners.values()

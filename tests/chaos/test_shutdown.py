@@ -12,6 +12,7 @@ import pytest
 from tests.chaos.agents import gated, slow
 from tests.chaos.lives import lives
 from tests.harness import cluster
+from tests.patience import PATIENT
 from tests.waiting import until
 
 
@@ -19,7 +20,7 @@ async def test_when_the_grace_is_over_the_step_is_given_up_and_nothing_of_it_cou
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=0.5) as kafka,
+        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=0.5, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
@@ -45,21 +46,16 @@ async def test_a_second_sigterm_does_not_wait_for_the_grace(
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=600.0) as kafka,
+        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=600.0, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
-        life = await children.begin("gated")
+        # It sends itself the second one, when it has begun to drain.
+        life = await children.begin("gated", at="draining", signal="TERM")
         await children.until_began("gated")
-
-        def hurried() -> bool:
-            given_up = life.log("drained")
-            if not given_up:
-                life.process.terminate()
-            return bool(given_up)
-
-        await until(hurried, what="the worker to give up its step")
+        life.process.terminate()
         assert await life.ended() == 3
+        assert ["bitten", "draining"] in children.journal()
         children.open_gate()
         await children.begin("gated")
         await kafka.until_status(gated, "r1", "completed")
@@ -69,7 +65,7 @@ async def test_a_running_step_is_finished_and_committed_before_the_worker_leaves
     bootstrap: str, app: str, tmp_path: Path
 ) -> None:
     async with (
-        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=60.0) as kafka,
+        cluster(bootstrap, app, gated, partitions=1, drain_timeout_s=60.0, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(gated, "r1")
@@ -92,7 +88,7 @@ async def test_a_rolling_restart_repeats_no_step(
     request: pytest.FixtureRequest,
 ) -> None:
     async with (
-        cluster(bootstrap, app, slow, partitions=4, drain_timeout_s=30.0) as kafka,
+        cluster(bootstrap, app, slow, partitions=4, drain_timeout_s=60.0, **PATIENT) as kafka,
         lives(kafka.settings, tmp_path) as children,
     ):
         started: list[str] = []
@@ -112,7 +108,7 @@ async def test_a_rolling_restart_repeats_no_step(
                 started.append(run_id)
                 await until(lambda: in_work() < 8, what="a step to end")
 
-        workers = [await children.begin("slow", slot=slot) for slot in range(2)]
+        workers = [await children.begin("slow", slot=slot, patient=True) for slot in range(2)]
         for worker in workers:
             await worker.ready()
         feeding = asyncio.create_task(feed())
@@ -121,11 +117,11 @@ async def test_a_rolling_restart_repeats_no_step(
                 await children.until_began("slow", len(children.began("slow")) + 8)
                 workers[slot].process.terminate()
                 assert await workers[slot].ended() == 0
-                workers[slot] = await children.begin("slow", slot=slot)
+                workers[slot] = await children.begin("slow", slot=slot, patient=True)
                 await workers[slot].ready()
         restarting = False
         await feeding
-        await kafka.until_status(slow, started, "completed", timeout_s=120)
+        await kafka.until_status(slow, started, "completed")
         idle_s = longest_idle_s(await kafka.events(slow))
         request.node.user_properties.append(("longest_idle_s", idle_s))
         began = children.began("slow")

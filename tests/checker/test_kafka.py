@@ -139,7 +139,7 @@ async def test_workers_of_which_one_vanished_have_kept_every_promise(
     async with sink() as target:
         agent = walking(target.url, agent_name)
         async with cluster(bootstrap, app, agent) as kafka:
-            deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=2.0)
+            deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=TIMEOUT_S)
             relay = outbox_agent(deliver, SystemClock())
             await kafka.work(relay)
             gone = await kafka.work(agent)
