@@ -15,6 +15,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.state.targets import parse_allowed
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
+from tests.patience import PATIENT
 from tests.sink import Reply, Sink, sink
 
 QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
@@ -54,7 +55,7 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
         }
         runs = ["fine", "error", "timeout", "close", "drip", "part", "busy"]
         keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
-        async with cluster(bootstrap, app, agent) as kafka:
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
             await relay(kafka, timeout_s=5.0)
             await kafka.work(agent)
             for run_id in runs:
@@ -85,7 +86,7 @@ async def test_effects_of_one_run_go_out_in_order_and_do_not_hold_up_those_of_ot
             "/slow/0": [Reply(429, {"Retry-After": "1800"})],
             "/slow/1": [Reply(500), "close"],
         }
-        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
             first = await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "slow")
@@ -115,7 +116,7 @@ async def test_out_of_attempts_and_refused_effects_are_dead_lettered_and_the_nex
     async with sink() as target:
         agent = sender(agent_name, target, effects=3)
         target.script = {"/r/0": [Reply(500)] * 9, "/r/1": [Reply(400)]}
-        async with cluster(bootstrap, app, agent) as kafka:
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
             await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "r")
@@ -149,7 +150,7 @@ async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(
         async def end(ctx: Context, payload: int) -> Done:
             return Done()
 
-        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
             await relay(kafka)
             await kafka.work(agent)
             aborted = break_one_transaction_with_effects(kafka, agent, monkeypatch)

@@ -17,6 +17,7 @@ from surefoot.state.ports import Out
 from tests.harness import Cluster, cluster, names
 from tests.integration.test_cli_end_to_end import Cli
 from tests.operated import ops
+from tests.patience import PATIENT
 
 AGENT = str(Path(__file__).parents[1] / "operated.py")
 COUNT = b'{"do": "count", "to": 2}'
@@ -24,7 +25,7 @@ COUNT = b'{"do": "count", "to": 2}'
 
 @pytest.fixture
 async def kafka(bootstrap: str, app: str) -> AsyncIterator[Cluster]:
-    async with cluster(bootstrap, app, ops) as made:
+    async with cluster(bootstrap, app, ops, **PATIENT) as made:
         yield made
 
 
