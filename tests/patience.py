@@ -12,14 +12,18 @@ from functools import partial
 
 import pytest
 
+from surefoot.commands import operate, runs, webhooks
+from surefoot.commands import schedules as schedule_commands
 from surefoot.infra import (
     gateway_main,
     http_server,
     kafka_client,
     kafka_shared,
     run_reader,
+    stretch,
     views_http,
 )
+from surefoot.producers import schedules
 from surefoot.producers.gateway import Limits
 
 LONG_S = 60.0
@@ -31,6 +35,8 @@ PATIENT = {
     "session_timeout_ms": 120_000,
     "rebalance_timeout_ms": 180_000,
 }
+#: the same where a topic is named that there is not: it is looked for as long as a request may take
+PATIENT_WITHOUT_A_TOPIC = PATIENT | {"producer_request_timeout_ms": 4_000}
 
 
 def log_is_read_within(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -58,4 +64,9 @@ def patience() -> Iterator[None]:
         patch.setattr(kafka_client, "_READY_REQUEST_MS", int(LONG_S * 1_000))
         patch.setattr(kafka_client, "_READY_TRANSACTION_MS", int(LONG_S * 1_000))
         patch.setattr(views_http, "_ANSWER_S", LONG_S)
+        patch.setattr(stretch, "_DEADLINE_S", LONG_S)
+        patch.setattr(runs, "START_S", LONG_S)
+        patch.setattr(webhooks, "_START_S", LONG_S)
+        for module in (operate, schedule_commands, schedules):
+            patch.setattr(module, "SEND_S", LONG_S)
         yield

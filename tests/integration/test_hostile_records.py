@@ -10,14 +10,12 @@ from surefoot import Agent, Context, Done
 from surefoot.state.ports import Out
 from surefoot.state.wire import command_out
 from tests.harness import Cluster, Watched, cluster, headers_of
-from tests.patience import PATIENT
+from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
 #: bytes of a record and its batch besides the payload, with no headers; those of a transaction do
 #: not fit in
 MARGIN = 150
-#: for so long a topic that is not there is looked for, each time
-SEEKING = PATIENT | {"producer_request_timeout_ms": 4_000}
 PARENT = {"agent": "nowhere", "run_id": "p1", "fork": 0, "branch": 0}
 
 
@@ -49,7 +47,7 @@ async def test_a_start_that_nobody_can_be_told_was_ignored_is_dead_lettered_once
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
     watched.hold("held")
-    async with cluster(bootstrap, app, agent, partitions=1, **SEEKING) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
         await kafka.start(agent, "held")
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))

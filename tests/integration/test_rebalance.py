@@ -173,7 +173,7 @@ async def test_a_run_in_backoff_is_tried_again_in_time_by_whoever_has_its_partit
     tries: list[tuple[str, int, int]] = []
     wait_s = 4.0 if returns == "before it is due" else 1.0
     agent = once_bitten(agent_name, wait_s, tries, "A")
-    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT, drain_timeout_s=90.0) as kafka:
         run_id = kafka.run_on(1)
         first = await kafka.work(agent)
         await kafka.start(agent, run_id)

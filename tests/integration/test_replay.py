@@ -42,9 +42,10 @@ def cli(bootstrap: str, app: str, tmp_path: Path) -> Iterator[Cli]:
 
 
 async def replayed(cli: Cli, *args: str, status: int = 0) -> list[str]:
-    """The lines that `surefoot replay ops ...` prints."""
+    """The lines that `surefoot replay ops ...` prints; an owner has time to answer."""
+    patient = () if "--wait" in args else ("--wait", "90")
     done: subprocess.CompletedProcess[str] = await asyncio.to_thread(
-        cli.run, "replay", "ops", *args
+        cli.run, "replay", "ops", *args, *patient
     )
     assert done.returncode == status, done.stderr
     return done.stdout.splitlines()

@@ -111,13 +111,13 @@ async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody
     async with cluster(bootstrap, app, agent, partitions=1) as kafka:
         first = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
+        former = first.worker._owners[0]
         healed = cut_off(first.log)
         # B waits in the group until A's session is over.
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
         await until(lambda: watched.times(run_id, 1, on="B"), what="B to take over")
         assert first.log.lease_left_s() == 0
         owner = second.worker._owners[0]
-        former = first.worker._owners[0]
         watched.hold(run_id, 1, on="B")
         watched.let_go(run_id, 1)
         await until(
@@ -266,7 +266,12 @@ async def test_a_spare_worker_without_partitions_takes_over_from_one_that_dies(
         workers = [await kafka.work(watched.on("A"))]
         workers.append(await kafka.work(watched.on("B"), slot=1, ready=False))
         await until(lambda: workers[1].log.lease_left_s() > 0, what="B to be in the group")
-        (busy,) = [worker for worker in workers if worker.worker.partitions]
+
+        def serving() -> list[Running]:
+            return [worker for worker in workers if worker.worker.partitions]
+
+        await until(lambda: len(serving()) == 1, what="one of the two to have the partition")
+        (busy,) = serving()
         (spare,) = [worker for worker in workers if worker is not busy]
         run_id = await begin(kafka, watched, 0, seq=1)
         await busy.vanish()
