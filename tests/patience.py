@@ -18,11 +18,13 @@ from surefoot.infra import (
     gateway_main,
     http_server,
     kafka_client,
+    kafka_log,
     kafka_shared,
     run_reader,
     stretch,
     views_http,
 )
+from surefoot.infra.registry import Registry
 from surefoot.producers import schedules
 from surefoot.producers.gateway import Limits
 
@@ -60,11 +62,15 @@ def patience() -> Iterator[None]:
         patch.setattr(gateway_main, "_VERIFY_S", LONG_S)
         patch.setattr(http_server, "_DRAIN_S", int(LONG_S))
         patch.setattr(kafka_shared, "_START_S", LONG_S)
+        patch.setattr(kafka_log, "RESTORE_DEADLINE_S", 2 * LONG_S)
         patch.setattr(kafka_client, "_READY_DEADLINE_S", LONG_S)
         patch.setattr(kafka_client, "_READY_REQUEST_MS", int(LONG_S * 1_000))
         patch.setattr(kafka_client, "_READY_TRANSACTION_MS", int(LONG_S * 1_000))
         patch.setattr(views_http, "_ANSWER_S", LONG_S)
         patch.setattr(stretch, "_DEADLINE_S", LONG_S)
+        defaults = Registry.__init__.__kwdefaults__
+        assert defaults is not None
+        patch.setitem(defaults, "timeout_s", LONG_S)
         patch.setattr(runs, "START_S", LONG_S)
         patch.setattr(webhooks, "_START_S", LONG_S)
         for module in (operate, schedule_commands, schedules):
