@@ -118,6 +118,7 @@ async def _drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while not gone.done():
         writer.write(b".")
         await asyncio.wait({gone}, timeout=0.05)
+    await gone  # a reset of the connection is told to whoever asks
 
 
 def _response(reply: Reply) -> bytes:

@@ -43,7 +43,7 @@ class Cli:
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "surefoot", *args],
+            [sys.executable, "-m", "tests.patient", *args],
             env=self._env, cwd=self._folder, capture_output=True, text=True, check=False,
             timeout=240,
         )  # fmt: skip

@@ -33,7 +33,7 @@ from surefoot.state.ports import Backlog
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire
 from tests.harness import Cluster, cluster
-from tests.patience import PATIENT, gateways_wait, log_is_read_within
+from tests.patience import LONG_S, PATIENT, gateways_wait, log_is_read_within
 from tests.served import served
 from tests.waiting import until
 
@@ -259,7 +259,7 @@ async def test_twenty_deliveries_at_once_are_all_acknowledged_as_one_run_in_one_
 async def test_a_start_is_written_where_its_owner_looks_for_it(
     kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
-    position = await commands.start(agent.name, "r1", b"7", traceparent=TRACE, deadline_s=10)
+    position = await commands.start(agent.name, "r1", b"7", traceparent=TRACE, deadline_s=LONG_S)
     [record] = await kafka.read(kafka.topics(agent).commands)
     assert (record.partition, record.offset) == (position.partition, position.offset)
     _, command = decode(record.value, "Command")
@@ -272,12 +272,12 @@ async def test_a_start_that_is_too_large_is_refused_and_the_next_one_is_not(
 ) -> None:
     limit = kafka.settings.record_max_bytes
     with pytest.raises(RecordTooLarge) as caught:
-        await commands.start(agent.name, "r1", b"0" * limit, deadline_s=10)
+        await commands.start(agent.name, "r1", b"0" * limit, deadline_s=LONG_S)
     assert caught.value.size > caught.value.limit == limit
     largest = b"1" * (limit - 200)
     await asyncio.gather(
-        commands.start(agent.name, "r2", largest, deadline_s=10),
-        commands.start(agent.name, "r3", b"7", deadline_s=10),
+        commands.start(agent.name, "r2", largest, deadline_s=LONG_S),
+        commands.start(agent.name, "r3", b"7", deadline_s=LONG_S),
     )
     assert len(await kafka.read(kafka.topics(agent).commands)) == 2
 
@@ -297,7 +297,7 @@ async def test_any_command_is_written_with_what_it_says(
     kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
     await commands.send(
-        agent.name, "r1", "signal", deadline_s=10, id="s1", name="go", payload=b"[1]", by="ann"
+        agent.name, "r1", "signal", deadline_s=LONG_S, id="s1", name="go", payload=b"[1]", by="ann"
     )
     [record] = await kafka.read(kafka.topics(agent).commands)
     _, command = decode(record.value, "Command")
@@ -306,7 +306,7 @@ async def test_any_command_is_written_with_what_it_says(
     assert told == ["signal", "s1", "go", b"[1]", "ann"]
     with pytest.raises(RecordTooLarge, match="the signal command of r1"):
         await commands.send(
-            agent.name, "r1", "signal", deadline_s=10, id="s2", name="go",
+            agent.name, "r1", "signal", deadline_s=LONG_S, id="s2", name="go",
             payload=b"1" * kafka.settings.record_max_bytes,
         )  # fmt: skip
 
@@ -317,7 +317,7 @@ async def test_a_topic_with_another_partition_count_gets_no_command(
     settings = kafka.settings.model_copy(update={"partitions": 3})
     commands = commands_of(settings)
     with pytest.raises(Unavailable, match="SUREFOOT_PARTITIONS"):
-        await commands.start(agent.name, "r1", b"7", deadline_s=10)
+        await commands.start(agent.name, "r1", b"7", deadline_s=LONG_S)
     await commands.stop()
 
 
@@ -403,7 +403,7 @@ async def _is(awaited: Awaitable[int], wanted: int) -> bool:
 async def test_ready_means_that_a_transaction_has_committed_and_callers_share_it(
     kafka: Cluster, agent: Agent, readiness: KafkaReadiness, monkeypatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "_READY_EVERY_S", 60)
+    monkeypatch.setattr(kafka_client, "_READY_EVERY_S", float("inf"))
     await asyncio.gather(*(readiness.check(agent.name) for _ in range(10)))
     await readiness.check(agent.name)
     records = await kafka.read(kafka.topics(agent).state)

@@ -10,6 +10,7 @@ from surefoot import Agent, Context, Done
 from surefoot.state.ports import Out
 from surefoot.state.wire import command_out
 from tests.harness import Cluster, Watched, cluster, headers_of
+from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
 #: bytes of a record and its batch besides the payload, with no headers; those of a transaction do
@@ -46,7 +47,7 @@ async def test_a_start_that_nobody_can_be_told_was_ignored_is_dead_lettered_once
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
     watched.hold("held")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
         await kafka.start(agent, "held")
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))
@@ -79,7 +80,7 @@ async def test_a_record_that_is_too_large_to_be_sent_on_to_its_partition_is_dead
 ) -> None:
     """As large as a record may be, it has no room for what tells where it came from."""
     agent = one_step(agent_name)
-    async with cluster(bootstrap, app, agent, partitions=2) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=2, **PATIENT) as kafka:
         worker = await kafka.work(agent)
         run_id = kafka.run_on(1)
         limit = kafka.settings.record_max_bytes

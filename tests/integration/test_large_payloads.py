@@ -30,6 +30,7 @@ from tests.aws import REGION, aws_server, client
 from tests.harness import Cluster, Running, cluster
 from tests.integration.test_cli_end_to_end import Cli
 from tests.listening import listening
+from tests.patience import PATIENT
 from tests.waiting import until, until_sync
 
 LARGE = "ü" * 1_500_000
@@ -80,7 +81,9 @@ async def keys(blobs: Blobs) -> list[str]:
 async def storing(
     bootstrap: str, app: str, agent: Agent, where: str, **settings: Any
 ) -> AsyncIterator[Cluster]:
-    async with cluster(bootstrap, app, agent, blobs=where, **settings) as kafka:
+    """Since noon, so that no day ends in between: blobs are named by it."""
+    async with cluster(bootstrap, app, agent, blobs=where, **PATIENT, **settings) as kafka:
+        kafka.clock.ahead_ms = -((kafka.clock.now_ms() - DAY_MS // 2) % DAY_MS)
         yield kafka
 
 
@@ -107,7 +110,7 @@ async def test_without_a_store_a_large_start_is_refused(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = doubling(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         with pytest.raises(RecordTooLarge):
             await start(kafka, agent, "r", LARGE)
 

@@ -31,12 +31,13 @@ from surefoot.state.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.ports import Assignment, In, InputKind, Log, Out, Ownership
 from surefoot.state.topics import AgentTopics, agent_specs
-from tests.harness import Cluster, cluster
+from tests.harness import ClosedLog, Cluster, cluster
+from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
 PARTITIONS = 2
 RECORD_MAX_BYTES = 20_000
-SESSION_S = 60.0
+SESSION_S = PATIENT["session_timeout_ms"] / 1000
 
 
 class SkippingClock(SystemClock):
@@ -97,7 +98,7 @@ class KafkaAdapter:
         self._kafka = kafka
 
     def log(self, slot: int, clock: SystemClock) -> KafkaLog:
-        return KafkaLog(
+        return ClosedLog(
             topics=self.topics, partitions=PARTITIONS, settings=self._kafka.settings, clock=clock,
             slot=slot,
         )  # fmt: skip
@@ -202,15 +203,16 @@ class KafkaAdapter:
 
 
 @asynccontextmanager
-async def kafka_adapter(bootstrap: str, app: str, agent_name: str) -> AsyncIterator[Adapter]:
+async def kafka_adapter(
+    bootstrap: str, app: str, agent_name: str, timeouts: Mapping[str, int]
+) -> AsyncIterator[Adapter]:
     async with cluster(
         bootstrap,
         app,
         Agent(agent_name),
         partitions=PARTITIONS,
         record_max_bytes=RECORD_MAX_BYTES,
-        session_timeout_ms=int(SESSION_S * 1000),
-        rebalance_timeout_ms=int(SESSION_S * 1000) + 10_000,
+        **timeouts,
     ) as kafka:
         yield KafkaAdapter(kafka, agent_name)
 
@@ -419,6 +421,8 @@ NOT_IN_A_FILE = dict.fromkeys(
     ),
     "no transaction is in the file before it is committed: there is nothing to step over",
 )
+#: what names a topic that there is not
+WITHOUT_A_TOPIC = {"test_a_record_for_a_topic_that_is_not_there_leaves_nothing_behind"}
 GAPS = {"kafka": {}, "memory": NOT_EMBEDDED, "sqlite": NOT_EMBEDDED | NOT_IN_A_FILE}
 
 
@@ -438,7 +442,9 @@ async def adapter_of(
                 await broker.close()
         case _:
             bootstrap = request.getfixturevalue("bootstrap")
-            async with kafka_adapter(bootstrap, app, agent) as made:
+            missing = request.function.__name__ in WITHOUT_A_TOPIC
+            timeouts = PATIENT_WITHOUT_A_TOPIC if missing else PATIENT
+            async with kafka_adapter(bootstrap, app, agent, timeouts) as made:
                 yield made
 
 

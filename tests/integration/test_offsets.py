@@ -11,6 +11,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.schemas.codec import decode, encode
 from surefoot.state.ports import Out
 from tests.harness import Watched, cluster, headers_of
+from tests.patience import PATIENT
 from tests.waiting import until
 
 
@@ -19,7 +20,7 @@ async def test_the_committed_offset_does_not_pass_a_step_in_work_and_a_restart_l
 ) -> None:
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         runs = [f"r{n}" for n in range(10)]
         watched.hold("r0")
         for run_id in runs:
@@ -42,7 +43,7 @@ async def test_a_long_step_is_carried_forward_so_that_offsets_move_on_and_is_not
 ) -> None:
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         watched.hold("r0")
         await kafka.start(agent, "r0")
         first = await kafka.work(watched.on("A"), forward_after_s=0.1)
@@ -66,7 +67,7 @@ async def test_one_record_at_offset_zero_is_processed_once_over_many_restarts(
 ) -> None:
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         assert await kafka.start(agent, "r1") == 0
         worker = await kafka.work(watched.on("A"))
         await kafka.until_status(agent, "r1", "completed")
@@ -84,7 +85,7 @@ async def test_offsets_set_back_to_the_beginning_run_nothing_again(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         runs = [f"r{n}" for n in range(5)]
         first = await kafka.work(watched.on("A"))
         for run_id in runs:
@@ -110,7 +111,7 @@ async def test_offsets_set_forward_by_an_admin_lose_neither_a_start_nor_a_task(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         watched.hold("r1", 1)
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))
@@ -130,7 +131,7 @@ async def test_a_run_whose_task_is_gone_is_adopted(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         watched.hold("r1", 1)
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))
@@ -150,7 +151,7 @@ async def test_a_committed_offset_below_the_start_of_the_log_is_told_and_the_res
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         first = await kafka.work(watched.on("A"))
         await kafka.start(agent, "r0")
         await kafka.until_status(agent, "r0", "completed")
@@ -172,7 +173,7 @@ async def test_inputs_that_race_for_one_step_ask_for_the_next_one_once(
 ) -> None:
     watched = Watched(agent_name, steps=4)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         topics = kafka.topics(agent)
 
         def task(seq: int) -> Out:
@@ -219,7 +220,7 @@ async def test_a_copy_of_its_task_does_not_cut_a_backoff_short(
     async def first(ctx: Context, payload: int) -> Next | Done:
         return Next(later, 0) if ctx.run_id == "r1" else Done(None)
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r1")
         due_ms = await kafka.due_ms(agent, "r1")

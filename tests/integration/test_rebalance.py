@@ -25,6 +25,7 @@ from aiokafka.structs import ConsumerRecord
 from surefoot import Agent, Context, Done, Retry, RetryableError
 from surefoot.infra.clock import SystemClock
 from tests.harness import Running, Watched, cluster
+from tests.patience import PATIENT
 from tests.waiting import until
 
 
@@ -54,7 +55,7 @@ async def test_a_step_in_work_is_not_begun_again_however_often_the_group_rebalan
 ) -> None:
     watched = Watched(agent_name, sync=sync)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         stays, moves = kafka.run_on(0), kafka.run_on(1)
         watched.hold(stays)
         watched.hold(moves)
@@ -88,7 +89,7 @@ async def test_a_step_that_ends_in_time_is_not_run_again_where_its_partition_goe
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         runs = [kafka.run_on(0), kafka.run_on(1)]
         for run_id in runs:
             watched.hold(run_id)
@@ -110,7 +111,7 @@ async def test_a_partition_that_stays_reads_on_after_a_rebalance(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         before, after = kafka.run_on(0, "before"), kafka.run_on(0, "after")
         first = await kafka.work(watched.on("A"))
         owner = first.worker._owners[0]
@@ -129,7 +130,7 @@ async def test_a_partition_paused_for_its_backlog_stays_paused_over_a_rebalance_
 ) -> None:
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         runs = [kafka.run_on(0, f"run{n}") for n in range(8)]
         watched.hold(runs[0])
         first = await kafka.work(watched.on("A"), in_flight=1, backlog=2)
@@ -172,7 +173,7 @@ async def test_a_run_in_backoff_is_tried_again_in_time_by_whoever_has_its_partit
     tries: list[tuple[str, int, int]] = []
     wait_s = 4.0 if returns == "before it is due" else 1.0
     agent = once_bitten(agent_name, wait_s, tries, "A")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT, drain_timeout_s=90.0) as kafka:
         run_id = kafka.run_on(1)
         first = await kafka.work(agent)
         await kafka.start(agent, run_id)
@@ -239,7 +240,7 @@ async def test_a_partition_is_written_under_one_transactional_id_whoever_has_it(
 ) -> None:
     watched = Watched(agent_name, steps=1)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=4) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=4, **PATIENT) as kafka:
         topics = kafka.topics(agent)
         workers = [await kafka.work(agent, slot=slot) for slot in range(2)]
         had: dict[int, set[int]] = defaultdict(set)

@@ -15,14 +15,15 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.state.targets import parse_allowed
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
+from tests.patience import PATIENT
 from tests.sink import Reply, Sink, sink
 
 QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
 
 
-async def relay(kafka: Cluster, *, timeout_s: float = 60.0) -> Running:
+async def relay(kafka: Cluster, *, timeout_s: float = 60.0, retry: Retry = QUICK_RETRY) -> Running:
     deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=timeout_s)
-    return await kafka.work(outbox_agent(deliver, SystemClock(), retry=QUICK_RETRY))
+    return await kafka.work(outbox_agent(deliver, SystemClock(), retry=retry))
 
 
 def sender(name: str, target: Sink, *, effects: int = 1) -> Agent:
@@ -46,25 +47,21 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
         agent = sender(agent_name, target)
         target.script = {
             "/error/0": [Reply(500), Reply(503)],
-            "/timeout/0": ["hang"],
             "/close/0": ["close", "close"],
-            "/drip/0": ["drip"],
             "/part/0": ["part"],
             "/busy/0": [Reply(429, {"Retry-After": "1"})],
         }
-        runs = ["fine", "error", "timeout", "close", "drip", "part", "busy"]
+        runs = ["fine", "error", "close", "part", "busy"]
         keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
-        async with cluster(bootstrap, app, agent) as kafka:
-            await relay(kafka, timeout_s=5.0)
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+            await relay(kafka)
             await kafka.work(agent)
             for run_id in runs:
                 await kafka.start(agent, run_id)
             await kafka.until_status("outbox", keys["fine"], "completed")
             await kafka.until_status("outbox", keys.values(), "completed")
             tries = {run_id: target.keys().count(key) for run_id, key in keys.items()}
-            assert tries == {
-                "fine": 1, "error": 3, "timeout": 2, "close": 3, "drip": 2, "part": 2, "busy": 2,
-            }  # fmt: skip
+            assert tries == {"fine": 1, "error": 3, "close": 3, "part": 2, "busy": 2}
             target.check(await kafka.effects())
             assert target.acted[keys["fine"]].body.decode() == ('{"run":"fine","index":0,"ä":"ü"}')
             asked, again = (
@@ -73,6 +70,26 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
                 if e["type"] in ("step.retrying", "run.completed")
             )
             assert again - asked >= 1_000
+            await kafka.check_history("outbox")
+
+
+async def test_an_answer_that_does_not_end_is_not_waited_for(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    async with sink() as target:
+        agent = sender(agent_name, target)
+        target.script = {"/timeout/0": ["hang"], "/drip/0": ["drip"]}
+        keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in ("timeout", "drip")}
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+            # However often a machine that stalls lets good answers come too late as well.
+            retry = Retry(attempts=1_000, initial_s=0.05, max_s=0.1)
+            await relay(kafka, timeout_s=1.0, retry=retry)
+            await kafka.work(agent)
+            for run_id in keys:
+                await kafka.start(agent, run_id)
+            await kafka.until_status("outbox", keys.values(), "completed")
+            assert all(target.keys().count(key) >= 2 for key in keys.values())
+            target.check(await kafka.effects())
             await kafka.check_history("outbox")
 
 
@@ -85,7 +102,7 @@ async def test_effects_of_one_run_go_out_in_order_and_do_not_hold_up_those_of_ot
             "/slow/0": [Reply(429, {"Retry-After": "1800"})],
             "/slow/1": [Reply(500), "close"],
         }
-        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
             first = await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "slow")
@@ -115,7 +132,7 @@ async def test_out_of_attempts_and_refused_effects_are_dead_lettered_and_the_nex
     async with sink() as target:
         agent = sender(agent_name, target, effects=3)
         target.script = {"/r/0": [Reply(500)] * 9, "/r/1": [Reply(400)]}
-        async with cluster(bootstrap, app, agent) as kafka:
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
             await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "r")
@@ -149,7 +166,7 @@ async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(
         async def end(ctx: Context, payload: int) -> Done:
             return Done()
 
-        async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
             await relay(kafka)
             await kafka.work(agent)
             aborted = break_one_transaction_with_effects(kafka, agent, monkeypatch)

@@ -17,6 +17,7 @@ from surefoot.state.ports import Out
 from tests.harness import Cluster, cluster, names
 from tests.integration.test_cli_end_to_end import Cli
 from tests.operated import ops
+from tests.patience import PATIENT
 
 AGENT = str(Path(__file__).parents[1] / "operated.py")
 COUNT = b'{"do": "count", "to": 2}'
@@ -24,7 +25,7 @@ COUNT = b'{"do": "count", "to": 2}'
 
 @pytest.fixture
 async def kafka(bootstrap: str, app: str) -> AsyncIterator[Cluster]:
-    async with cluster(bootstrap, app, ops) as made:
+    async with cluster(bootstrap, app, ops, **PATIENT) as made:
         yield made
 
 
@@ -41,9 +42,10 @@ def cli(bootstrap: str, app: str, tmp_path: Path) -> Iterator[Cli]:
 
 
 async def replayed(cli: Cli, *args: str, status: int = 0) -> list[str]:
-    """The lines that `surefoot replay ops ...` prints."""
+    """The lines that `surefoot replay ops ...` prints; an owner has time to answer."""
+    patient = () if "--wait" in args else ("--wait", "90")
     done: subprocess.CompletedProcess[str] = await asyncio.to_thread(
-        cli.run, "replay", "ops", *args
+        cli.run, "replay", "ops", *args, *patient
     )
     assert done.returncode == status, done.stderr
     return done.stdout.splitlines()

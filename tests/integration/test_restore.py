@@ -14,6 +14,7 @@ from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from tests.harness import Cluster, Watched, cluster, headers_of, names
+from tests.patience import PATIENT
 from tests.waiting import until
 
 Apply = Callable[[list[In]], None]
@@ -60,7 +61,7 @@ async def test_a_partition_whose_restore_fails_waits_and_the_others_go_on(
             raise error
         return await restore(self, start, apply)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         old = await finished_runs(kafka, watched)
         monkeypatch.setattr(KafkaOwnership, "restore", failing)
         worker = await kafka.work(agent, ready=False)
@@ -94,7 +95,7 @@ async def test_state_that_stands_behind_an_open_transaction_of_somebody_else_is_
 
         return await restore(self, start, applying)
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         stranger = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{app}-stranger")
         await stranger.start()
         try:
@@ -173,7 +174,7 @@ async def test_a_checkpoint_that_cannot_be_decoded_costs_that_run_and_nothing_is
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         topics = kafka.topics(agent)
         for run_id in ("bad", "good"):
             watched.hold(run_id, 1)
@@ -206,7 +207,7 @@ async def test_a_run_of_a_newer_version_is_left_for_a_worker_that_knows_it(
 ) -> None:
     newer, older = Watched(agent_name, version=2), Watched(agent_name, version=1)
     agent = newer.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         newer.hold("r2", 1)
         await kafka.start(agent, "r2")
         first = await kafka.work(newer.on("A"))

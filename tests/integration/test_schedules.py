@@ -32,15 +32,16 @@ Surefoot = Callable[..., subprocess.Popen[str]]
 def surefoot(bootstrap: str, app: str) -> Iterator[Surefoot]:
     """Starts `surefoot ...` in a process of its own."""
     started: list[subprocess.Popen[str]] = []
-    quick = {f"SUREFOOT_{name.upper()}": str(value) for name, value in QUICK.items()}
+    settings = {**QUICK, "drain_timeout_s": 120}
+    quick = {f"SUREFOOT_{name.upper()}": str(value) for name, value in settings.items()}
     env = {
         **os.environ, **quick, "PYTHONPATH": str(ROOT), "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
         "SUREFOOT_APP": app, "SUREFOOT_PARTITIONS": "2", "SUREFOOT_INSTANCE": app,
     }  # fmt: skip
 
-    def start(*args: str) -> subprocess.Popen[str]:
+    def start(*args: str, module: str = "surefoot") -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "surefoot", *args],
+            [sys.executable, "-m", module, *args],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         started.append(process)
@@ -53,9 +54,9 @@ def surefoot(bootstrap: str, app: str) -> Iterator[Surefoot]:
 
 
 def said(surefoot: Surefoot, *args: str) -> list[dict[str, Any]]:
-    patient = () if "list" in args else ("--wait", "60")
-    process = surefoot(*args, *patient, "--json")
-    out, _ = process.communicate(timeout=120)
+    patient = () if "list" in args else ("--wait", "90")
+    process = surefoot(*args, *patient, "--json", module="tests.patient")
+    out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
     return [json.loads(line) for line in out.splitlines()]
 

@@ -24,6 +24,7 @@ from surefoot.infra.sqs_source import SqsSource
 from surefoot.state.ports import Position
 from tests.aws import KEYS, REGION, aws_server, client
 from tests.integration.test_cli_end_to_end import Cli
+from tests.patience import LONG_S
 from tests.waiting import until, until_sync
 
 
@@ -35,8 +36,15 @@ def aws() -> Iterator[str]:
 
 @pytest.fixture
 def one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server may give one message to two who ask at the same moment."""
+    """The server may give one message to two who ask at the same moment, and one that is given back
+    to a poll that is still under way."""
     monkeypatch.setattr(sqs_source, "READERS", 1)
+
+
+@pytest.fixture(autouse=True)
+def leaves_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is deleted or given back on the way down has as long as it takes."""
+    monkeypatch.setattr(sqs_source, "_LEAVE_S", LONG_S)
 
 
 @pytest.fixture
@@ -335,7 +343,7 @@ def lambda_that_raises(message: QueueMessage) -> int:
 
 
 async def test_going_down_gives_back_what_has_not_been_started_and_deletes_what_has(
-    settings: Settings, sqs: Any, queue: str
+    settings: Settings, sqs: Any, queue: str, one_reader: None
 ) -> None:
     commands = Slow()
     commands.held.add("2")
@@ -351,7 +359,7 @@ async def test_going_down_gives_back_what_has_not_been_started_and_deletes_what_
 async def test_a_queue_that_is_not_there_is_told_at_once(settings: Settings) -> None:
     with pytest.raises(ConfigError, match=r"no SQS queue 'nowhere'.*SUREFOOT_AWS_REGION"):
         async with listening(settings, "nowhere", Slow()) as task:
-            await asyncio.wait({task}, timeout=20)
+            await asyncio.wait({task}, timeout=90)
 
 
 UPLOADS = """

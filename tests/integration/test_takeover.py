@@ -13,6 +13,7 @@ from aiokafka.protocol.transaction import EndTxnRequest
 from surefoot.infra import kafka_log
 from surefoot.infra.kafka_log import KafkaLog
 from tests.harness import Cluster, Running, Watched, cluster, names
+from tests.patience import PATIENT
 from tests.waiting import until
 
 
@@ -68,7 +69,7 @@ async def test_a_step_in_work_when_its_partition_moves_counts_once(
 ) -> None:
     watched = Watched(agent_name, sync=sync)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         runs = [kafka.run_on(n % 2, f"run{n}") for n in range(20)]
         for run_id in runs:
             watched.hold(run_id, 1)
@@ -110,13 +111,13 @@ async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody
     async with cluster(bootstrap, app, agent, partitions=1) as kafka:
         first = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
+        former = first.worker._owners[0]
         healed = cut_off(first.log)
         # B waits in the group until A's session is over.
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
         await until(lambda: watched.times(run_id, 1, on="B"), what="B to take over")
         assert first.log.lease_left_s() == 0
         owner = second.worker._owners[0]
-        former = first.worker._owners[0]
         watched.hold(run_id, 1, on="B")
         watched.let_go(run_id, 1)
         await until(
@@ -172,7 +173,7 @@ async def test_a_commit_whose_answer_is_lost_is_found_and_not_done_again(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
         lost = asyncio.Event()
@@ -195,7 +196,7 @@ async def test_a_commit_that_never_happened_is_made_again_without_running_the_st
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
         dropped = asyncio.Event()
@@ -221,7 +222,7 @@ async def test_an_answer_that_says_committed_does_not_count_when_it_was_asked_fo
     """The first EndTxn may still be on its way, and would decide the next transaction."""
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
         ownership = running.worker._owners[0]._committer._ownership
@@ -242,7 +243,7 @@ async def test_a_fenced_owner_is_followed_by_one_that_begins_from_the_log(
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
         stranger = await running.log.own(0)
@@ -265,7 +266,12 @@ async def test_a_spare_worker_without_partitions_takes_over_from_one_that_dies(
         workers = [await kafka.work(watched.on("A"))]
         workers.append(await kafka.work(watched.on("B"), slot=1, ready=False))
         await until(lambda: workers[1].log.lease_left_s() > 0, what="B to be in the group")
-        (busy,) = [worker for worker in workers if worker.worker.partitions]
+
+        def serving() -> list[Running]:
+            return [worker for worker in workers if worker.worker.partitions]
+
+        await until(lambda: len(serving()) == 1, what="one of the two to have the partition")
+        (busy,) = serving()
         (spare,) = [worker for worker in workers if worker is not busy]
         run_id = await begin(kafka, watched, 0, seq=1)
         await busy.vanish()

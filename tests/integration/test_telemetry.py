@@ -98,9 +98,11 @@ def test_canaries_come_out_nowhere(cli: Cli) -> None:
             lambda: client.get(f"/runs/shop/{run_id}").json().get("status") == "waiting",
             what="the run to wait",
         )
-        said = {"name": "go", "payload": CANARY}
-        sent = client.post(f"/runs/shop/{run_id}/signal", json=said)
-        assert sent.is_success, sent.text
+        said = {"id": "s1", "name": "go", "payload": CANARY}
+        until_sync(
+            lambda: client.post(f"/runs/shop/{run_id}/signal", json=said).is_success,
+            what="the signal to be taken",
+        )
         until_sync(lambda: '"surefoot.run"' in service.said(), what="the run's span")
 
     def scraped() -> dict[str, float]:

@@ -22,6 +22,7 @@ from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from tests.harness import Cluster, cluster, names
 from tests.model_server import Asked, ModelServer, model_server
+from tests.patience import PATIENT
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ async def at_work(
     site = Site()
     async with model_server(dig_then_answer) as server:
         agent = digging(name, server, site)
-        async with cluster(bootstrap, app, agent) as kafka:
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
             await kafka.work(agent)
             await kafka.start(agent, "r1", strict_json("dig"))
             yield kafka, agent, server, site
@@ -228,7 +229,7 @@ async def test_killed_between_thinking_and_acting_no_answer_is_paid_for_twice(
 
     async with (
         model_server(dig_then_answer) as server,
-        cluster(bootstrap, app, agent) as kafka,
+        cluster(bootstrap, app, agent, **PATIENT) as kafka,
     ):
         source = AGENT_FILE.format(folder=str(tmp_path), name=agent_name, url=f"{server.url}/v1")
         (tmp_path / "agent.py").write_text(source)

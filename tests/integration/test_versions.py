@@ -6,6 +6,7 @@ from typing import Any
 
 from surefoot import Agent, Context, Done, Next, Resuming, Wait
 from tests.harness import LATER_MS, MovingClock, cluster, names
+from tests.patience import PATIENT
 
 
 def version_1(name: str) -> Agent:
@@ -38,7 +39,7 @@ async def test_runs_that_wait_go_on_under_a_new_version(
     async def end(ctx: Context, payload: int) -> Done:
         return Done(["v2", payload])
 
-    async with cluster(bootstrap, app, old) as kafka:
+    async with cluster(bootstrap, app, old, **PATIENT) as kafka:
         worker = await kafka.work(old)
         await kafka.start(old, "waits", b"{}")
         await kafka.start(old, "sleeps", b'{"after":"30m"}')
@@ -72,7 +73,7 @@ async def test_upcasters_bring_old_state_to_the_steps_that_there_are(
     def to_3(step: str, payload: Any) -> tuple[str, Any]:
         return step, {**payload, "unit": 1}
 
-    async with cluster(bootstrap, app, old) as kafka:
+    async with cluster(bootstrap, app, old, **PATIENT) as kafka:
         worker = await kafka.work(old)
         await kafka.start(old, "r", b"{}")
         await kafka.until_status(old, "r", "waiting")
@@ -95,7 +96,7 @@ async def test_a_run_whose_step_is_gone_says_what_to_do_and_the_others_go_on(
     async def only(ctx: Context, payload: dict[str, Any]) -> Done:
         return Done("new")
 
-    async with cluster(bootstrap, app, old, partitions=1) as kafka:
+    async with cluster(bootstrap, app, old, partitions=1, **PATIENT) as kafka:
         worker = await kafka.work(old)
         await kafka.start(old, "r", b"{}")
         await kafka.until_status(old, "r", "waiting")
@@ -128,7 +129,7 @@ async def test_the_authors_checks_come_before_a_run_goes_on(
         if len(seen) == 1:
             raise LookupError("the branch is gone")
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r", b"{}")
         await kafka.until_status(agent, "r", "waiting")
@@ -151,7 +152,7 @@ async def test_a_run_that_newer_code_has_touched_is_left_alone_by_older_code(
     old = version_1(agent_name)
     new = version_1(agent_name)
     new.version = 2
-    async with cluster(bootstrap, app, old) as kafka:
+    async with cluster(bootstrap, app, old, **PATIENT) as kafka:
         worker = await kafka.work(new)
         await kafka.start(new, "r", b"{}")
         await kafka.until_status(new, "r", "waiting")
@@ -181,7 +182,7 @@ async def test_state_that_new_code_cannot_decode_parks_that_run_and_no_other(
     async def end(ctx: Context, payload: dict[str, int]) -> Done:
         return Done(payload)
 
-    async with cluster(bootstrap, app, old, partitions=1) as kafka:
+    async with cluster(bootstrap, app, old, partitions=1, **PATIENT) as kafka:
         worker = await kafka.work(old)
         await kafka.start(old, "old", b'{"after":"30m"}')  # stands at `end` with a number
         await kafka.until_status(old, "old", "waiting")
@@ -208,7 +209,7 @@ async def test_older_code_does_not_wake_a_run_of_newer_code(
     old = version_1(agent_name)
     new = version_1(agent_name)
     new.version = 2
-    async with cluster(bootstrap, app, old, partitions=1) as kafka:
+    async with cluster(bootstrap, app, old, partitions=1, **PATIENT) as kafka:
         worker = await kafka.work(new)
         await kafka.start(new, "r", b'{"after":"30m"}')
         await kafka.until_status(new, "r", "waiting")

@@ -31,6 +31,7 @@ from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.ports import In, InputKind, Out
 from surefoot.state.wire import command_out
 from tests.harness import Cluster, cluster, names
+from tests.patience import PATIENT
 from tests.waiting import until
 
 HOUR_MS = 3_600_000
@@ -70,7 +71,7 @@ async def test_a_signal_that_comes_before_its_wait_is_kept(
     bootstrap: str, app: str, agent_name: str, when: str
 ) -> None:
     agent = waiting_agent(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         if when == "before the start":
             await kafka.work(agent)
             identity = await kafka.tell(agent, "r", "signal", name="go", payload=b'{"speed":3}')
@@ -97,7 +98,7 @@ async def test_a_wait_survives_its_worker_and_a_repeated_signal_counts_once(
     async def end(ctx: Context, votes: list[Signal]) -> Done:
         return Done([vote.payload for vote in votes])
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         first = await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "waiting")
@@ -120,7 +121,7 @@ async def test_signals_that_nobody_took_are_told_when_the_run_ends(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = waiting_agent(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.start(agent, "r")
         sent = [
             await kafka.tell(agent, "r", "signal", name="go", payload=b'{"speed":%d}' % number)
@@ -137,7 +138,7 @@ async def test_a_signal_that_does_not_fit_is_refused_and_the_run_waits_on(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     agent = waiting_agent(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "waiting")
@@ -164,7 +165,7 @@ async def test_an_answer_lands_on_its_own_question_and_the_first_one_holds(
         ctx.thread.append([number, approval.approved, approval.by])
         return Next(ask, number + 1) if number < 1 else Done(ctx.thread.messages)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
 
@@ -213,7 +214,7 @@ async def test_what_was_done_before_an_approval_is_not_done_again_after_it(
         ctx.outbox.http("POST", "http://127.0.0.1:9/act")
         return Done()
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         first = await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.until_status(agent, "r", "waiting")
@@ -243,7 +244,7 @@ async def test_a_sleeping_run_goes_on_where_it_is_taken_over(
     async def end(ctx: Context, payload: int) -> Done:
         return Done(payload)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         first = await kafka.work(agent)
         await kafka.start(agent, "r", b"4")
         await kafka.until_status(agent, "r", "waiting")
@@ -275,7 +276,7 @@ async def test_a_wait_that_is_over_goes_on_or_fails_as_the_agent_says(
     async def end(ctx: Context, go: Go, carried: str) -> Done:
         return Done(go.speed)
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r1", b'"ready"')
         await kafka.start(agent, "r2", b'"not"')
@@ -303,7 +304,7 @@ async def test_all_of_waits_for_one_of_each(bootstrap: str, app: str, agent_name
     async def end(ctx: Context, said: list[Signal]) -> Done:
         return Done({signal.name: signal.payload for signal in said})
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         for name, payload in (("legal", b"1"), ("legal", b"2"), ("finance", b"3")):
@@ -356,7 +357,7 @@ async def test_pausing_lets_the_running_step_in_and_goes_no_further_until_resume
 ) -> None:
     body = Body()
     agent = body.agent(agent_name, "async")
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         first = await kafka.work(agent)
         await kafka.start(agent, "r")
         await until(body.began.is_set, what="the step to begin")
@@ -394,7 +395,7 @@ async def test_a_command_that_is_read_again_is_not_taken_again(
     other = waiting_agent(agent_name)
     agent.step(other.steps["count"].fn)
     agent.step(other.steps["end"].fn)
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         first = await kafka.work(agent)
         await kafka.start(agent, "holds")
         await until(body.began.is_set, what="the step to begin")
@@ -461,7 +462,7 @@ async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
 
     monkeypatch.setattr(KafkaOwnership, "commit", late)
     monkeypatch.setattr(Owner, "ingest", told)
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(agent)
         await kafka.start(agent, "r", b"1")
         await until(held.is_set, what="the second step to be held")
@@ -479,7 +480,7 @@ async def test_a_cancel_reaches_the_running_step_and_its_result_does_not_count(
 ) -> None:
     body = Body()
     agent = body.agent(agent_name, kind)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await until(body.began.is_set, what="the step to begin")
@@ -509,7 +510,7 @@ async def test_a_cancelled_run_compensates_first(bootstrap: str, app: str, agent
         seen.append(ended)
         return Done()
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r", b"7")
         await until(body.began.is_set, what="the step to begin")
@@ -533,7 +534,7 @@ async def test_cancels_that_race_the_end_of_a_run_have_one_winner(
         await asyncio.sleep(payload / 1000)  # ends before the cancel, with it or after it
         return Done()
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         asked: dict[str, str] = {}
         for number in range(60):
@@ -565,7 +566,7 @@ async def test_cancels_that_race_the_end_of_a_run_have_one_winner(
 
 async def test_only_the_exact_run_is_cancelled(bootstrap: str, app: str, agent_name: str) -> None:
     agent = waiting_agent(agent_name)
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         runs = [f"run-{number}" for number in range(1, 13)]
         for run_id in runs:
@@ -599,7 +600,7 @@ async def test_a_spent_budget_asks_instead_of_failing(
         await ctx.call("model", model, f"prompt {payload}", reserve=reserve, cost=cost)
         return Next(think, payload + 1) if payload < 1 else Done(len(asked))
 
-    async with cluster(bootstrap, app, agent) as kafka:
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r")
         await kafka.start(agent, "r-denied")

@@ -15,6 +15,7 @@ from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.wire import start_out
 from tests.harness import cluster, headers_of, names
+from tests.patience import PATIENT
 from tests.waiting import until
 
 
@@ -43,7 +44,7 @@ async def test_nothing_of_an_attempt_that_fails_at_its_end_is_ever_seen(
     async def joined(ctx: Context, results: list[int]) -> Done:
         return Done([results, ctx.thread.messages])
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r1")
 
@@ -85,7 +86,7 @@ async def test_a_worker_that_breaks_in_a_commit_moves_no_offset(
         tried.set()
         raise RuntimeError("a bug")
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.start(agent, "r1")
         with monkeypatch.context() as patch:
             patch.setattr(KafkaOwnership, "commit", broken)
@@ -109,7 +110,7 @@ async def test_commands_without_a_key_are_told_apart_by_what_they_say(
     async def one(ctx: Context, payload: int) -> Done:
         return Done(payload)
 
-    async with cluster(bootstrap, app, agent, partitions=2) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=2, **PATIENT) as kafka:
         await kafka.work(agent)
         run_ids = ["keyless", "empty"]
         for run_id, key in zip(run_ids, (None, b""), strict=True):
@@ -130,7 +131,7 @@ async def test_the_letters_of_every_partition_go_to_the_one_of_the_dead(
     async def one(ctx: Context, payload: int) -> Done:
         return Done(payload)
 
-    async with cluster(bootstrap, app, agent, partitions=6) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=6, **PATIENT) as kafka:
         commands = kafka.topics(agent).commands
         for partition in range(6):
             await kafka.send(Out(commands, partition, b"k", b"junk"))
@@ -165,7 +166,7 @@ async def test_an_error_of_any_length_is_told_in_a_letter_of_bounded_size(
             error.__cause__ = cause
         raise error
 
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent)
         await kafka.start(agent, "r1")
         for time in range(3):
@@ -204,7 +205,7 @@ async def test_a_run_that_waits_for_a_person_holds_up_nobody_behind_it(
         return Done(payload)
 
     others = [f"r{number}" for number in range(300)]
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         worker = await kafka.work(agent, in_flight=1)
         await kafka.start(agent, "first")
         await kafka.until_status(agent, "first", "waiting")

@@ -16,4 +16,6 @@ def second(tick: Tick) -> str:
 
 for overlap in ("queue", "allow"):
     for number in range(2):
-        ticking.schedule("* * * * * *", name=f"{overlap}-{number}", overlap=overlap)(second)
+        ticking.schedule("* * * * * *", name=f"{overlap}-{number}", overlap=overlap, misfire="all")(
+            second
+        )
