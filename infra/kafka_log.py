@@ -86,7 +86,7 @@ class KafkaLog:
         settings = self._settings
         self._on_change = on_change
         self._on_rebalance = on_rebalance
-        self._consumer = AIOKafkaConsumer(
+        consumer = AIOKafkaConsumer(
             **(settings.kafka() | {"client_id": self._instance}),
             group_id=self._topics.group,
             group_instance_id=self._instance,
@@ -104,9 +104,13 @@ class KafkaLog:
             partition_assignment_strategy=(self._assignor,),
         )
         try:
-            await self._consumer.start()
-        except KafkaError as error:
-            raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
+            await consumer.start()
+        except BaseException as error:
+            await close_client(consumer)
+            if isinstance(error, KafkaError):
+                raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
+            raise
+        self._consumer = consumer
         self._watch_membership()
         self._consumer.subscribe(
             [self._topics.commands, self._topics.tasks], listener=_Listener(self)
@@ -199,13 +203,9 @@ class KafkaLog:
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
-        try:
-            async with asyncio.timeout(5.0):
-                if leave:
-                    await self._leave(consumer)
-                await consumer.stop()
-        except (TimeoutError, KafkaError) as error:
-            log.warning("consumer_stop_failed", group=self._topics.group, error=repr(error))
+        if leave:
+            await self._leave(consumer)
+        await close_client(consumer)
 
     def _inputs(self, partition: int) -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for topic in self._kinds]

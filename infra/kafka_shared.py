@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 _START_S = 10.0
 #: how long a client that is given up may take to flush and close
 _STOP_S = 5.0
+#: and how long its group to let it go
+_LEAVE_S = 5.0
 
 
 class Client(Protocol):
@@ -60,15 +62,15 @@ async def close_client(client: Client, *, within_s: float = _STOP_S) -> None:
 
 
 async def leave_group(consumer: AIOKafkaConsumer) -> None:
-    """Leave the group at once. aiokafka does not do that for a static member (KIP-345), whose
-    partitions would then wait for the session timeout."""
+    """Leave the group at once, or not, within a deadline. aiokafka does not do that for a static
+    member (KIP-345), whose partitions would then wait for the session timeout."""
     coordinator = consumer._coordinator
     if coordinator.generation > 0:
+        request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
         try:
-            await coordinator._send_req(
-                LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
-            )
-        except KafkaError as error:
+            async with asyncio.timeout(_LEAVE_S):
+                await coordinator._send_req(request)
+        except (TimeoutError, KafkaError) as error:
             log.warning("leave_failed", group=coordinator.group_id, error=repr(error))
 
 

@@ -94,8 +94,8 @@ class KafkaSourceLog:
         """The topic's partitions, once it is there. Only then is it asked for by its name: that
         could create it."""
         admin = AIOKafkaAdminClient(**self._settings.kafka())
-        await admin.start()
         try:
+            await admin.start()
             while self._topic not in await admin.list_topics():
                 if self._missing_since_ms is None:
                     self._missing_since_ms = self._clock.now_ms()
@@ -115,15 +115,20 @@ class KafkaSourceLog:
         on_assigned: Callable[[frozenset[int]], None],
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        self._asker = self._new_consumer()
-        self._consumer = self._new_consumer(group_instance_id=self._instance)
+        asker = self._new_consumer()
+        consumer = self._new_consumer(group_instance_id=self._instance)
         try:
-            await self._asker.start()
-            await self._consumer.start()
-        except KafkaError as error:
-            raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
-        listener = _Listener(self._consumer, on_assigned, on_revoked)
-        self._consumer.subscribe([self._topic], listener=listener)
+            await asker.start()
+            await consumer.start()
+        except BaseException as error:
+            await close_client(asker)
+            await close_client(consumer)
+            if isinstance(error, KafkaError):
+                raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
+            raise
+        self._asker, self._consumer = asker, consumer
+        listener = _Listener(consumer, on_assigned, on_revoked)
+        consumer.subscribe([self._topic], listener=listener)
 
     def _new_consumer(self, group_instance_id: str | None = None) -> AIOKafkaConsumer:
         settings = self._settings
@@ -200,11 +205,7 @@ class KafkaSourceLog:
         consumer, self._consumer = self._consumer, None
         asker, self._asker = self._asker, None
         if consumer is not None:
-            try:
-                async with asyncio.timeout(5.0):
-                    await leave_group(consumer)
-            except TimeoutError:
-                log.warning("leave_failed", group=self._group, error="no answer")
+            await leave_group(consumer)
             await close_client(consumer)
         if asker is not None:
             await close_client(asker)

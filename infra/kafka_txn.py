@@ -103,8 +103,18 @@ class TransactionalProducer:
             self._offsets_sent += 1
             return await add(offsets, group_id)
 
+        manager = producer._txn_manager
+        promise = manager.add_offsets_to_txn
+
+        def promising(*args: Any) -> asyncio.Future[None]:
+            # Whoever waits for it may be cancelled before it fails.
+            added: asyncio.Future[None] = promise(*args)
+            added.add_done_callback(_looked_at)
+            return added
+
         sender._do_txn_commit = ending
         sender._do_txn_offset_commit = adding
+        manager.add_offsets_to_txn = promising
         return producer
 
     async def start(self) -> None:

@@ -74,27 +74,6 @@ class MovingClock(SystemClock):
         return super().now_ms() + self.ahead_ms
 
 
-class ClosedLog(KafkaLog):
-    """The log of a worker in a process that goes on after it: its client is closed to the end, also
-    when that takes longer than the worker waits."""
-
-    async def stop(self, *, leave: bool) -> None:
-        consumer = self._consumer
-        if consumer is None:
-            return await super().stop(leave=leave)
-        real = consumer.stop
-        closing: list[asyncio.Task[None]] = []
-
-        async def close() -> None:
-            if not closing:
-                closing.append(asyncio.create_task(real()))
-            await asyncio.shield(closing[0])
-
-        consumer.stop = close
-        await super().stop(leave=leave)
-        return await close()
-
-
 @dataclass(slots=True)
 class Running:
     """One worker, as a task of the test's loop."""
@@ -152,7 +131,7 @@ class Cluster:
     ) -> Running:
         """Start a worker; returns when all its partitions are served (unless `ready` is False)."""
         topics = self.topics(agent)
-        log = ClosedLog(
+        log = KafkaLog(
             topics=topics, partitions=self.settings.partitions, settings=self.settings,
             clock=self.clock, slot=slot,
         )  # fmt: skip

@@ -6,14 +6,11 @@ is no finding: it says how much else the machine had to do. A test of a deadline
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
-from aiokafka.producer.transaction_manager import TransactionManager
 
 from surefoot.commands import operate, runs, webhooks
 from surefoot.commands import schedules as schedule_commands
@@ -56,24 +53,10 @@ def gateways_wait(patch: pytest.MonkeyPatch, *, start_s: float, answer_s: float)
     patch.setattr(gateway_main, "Limits", partial(Limits, start_s=start_s, answer_s=answer_s))
 
 
-def cancelled_commits_are_quiet(patch: pytest.MonkeyPatch) -> None:
-    """A commit that is cancelled while its offsets are added leaves a future of aiokafka's behind;
-    a fence that comes after that is told to it, and nobody is there to look."""
-    add = TransactionManager.add_offsets_to_txn
-
-    def adding(manager: Any, *args: Any) -> asyncio.Future[None]:
-        added: asyncio.Future[None] = add(manager, *args)
-        added.add_done_callback(lambda each: each.cancelled() or each.exception())
-        return added
-
-    patch.setattr(TransactionManager, "add_offsets_to_txn", adding)
-
-
 @contextmanager
 def patience() -> Iterator[None]:
     """In this process, and while it lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        cancelled_commits_are_quiet(patch)
         log_is_read_within(patch, LONG_S)
         gateways_wait(patch, start_s=LONG_S, answer_s=LONG_S)
         patch.setattr(gateway_main, "_VERIFY_S", LONG_S)

@@ -31,7 +31,7 @@ from surefoot.state.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.ports import Assignment, In, InputKind, Log, Out, Ownership
 from surefoot.state.topics import AgentTopics, agent_specs
-from tests.harness import ClosedLog, Cluster, cluster
+from tests.harness import Cluster, cluster
 from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until
 
@@ -98,7 +98,7 @@ class KafkaAdapter:
         self._kafka = kafka
 
     def log(self, slot: int, clock: SystemClock) -> KafkaLog:
-        return ClosedLog(
+        return KafkaLog(
             topics=self.topics, partitions=PARTITIONS, settings=self._kafka.settings, clock=clock,
             slot=slot,
         )  # fmt: skip

@@ -1,11 +1,13 @@
-"""A transactional producer that cannot start."""
+"""A transactional producer that cannot start, or is fenced when nobody waits any more."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError, ProducerFenced
 
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_txn import TransactionalProducer
@@ -33,4 +35,22 @@ async def test_one_that_cannot_start_is_closed_and_can_be_asked_for_again(
         await producer.start()
     assert closed == [1]
     monkeypatch.undo()
+    await producer.retire()
+
+
+async def test_a_commit_that_was_cancelled_and_then_fenced_is_nobodys_error() -> None:
+    """The future of its offsets is aiokafka's; `no_swallowed_errors` in conftest.py looks."""
+    producer = TransactionalProducer(
+        "x", load_settings(bootstrap_servers="127.0.0.1:1"), SystemClock()
+    )
+    client, manager = producer._producer, producer._producer._txn_manager
+    manager.set_pid_and_epoch(1, 0)
+    manager.begin_transaction()
+    adding = asyncio.create_task(
+        client.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "g")
+    )
+    await asyncio.sleep(0)
+    adding.cancel()
+    await asyncio.wait([adding])
+    manager.fatal_error(ProducerFenced())
     await producer.retire()
