@@ -13,6 +13,7 @@ import contextvars
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -235,7 +236,8 @@ class SimProducer:
         self._sending: set[asyncio.Task[None]] = set()
         self.client = _Client()
         self._sender = _Sender(self)
-        self._txn_manager = None
+        #: offsets do not go through it here
+        self._txn_manager = SimpleNamespace(add_offsets_to_txn=None)
 
     async def start(self) -> None:
         broker, name, timeout_s = NET.broker, self._name, self._transaction_s
