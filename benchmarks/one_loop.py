@@ -13,6 +13,7 @@ from typing import TypeVar
 from unittest.mock import patch
 
 from benchmarks.agents import agent
+from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.executor import Executor, Mailbox
 from surefoot.infra import logging, worker_main
 from surefoot.infra.settings import load_settings
@@ -31,8 +32,8 @@ class Direct(Mailbox[T]):
 class OneLoopExecutor(Executor):
     """Runs async steps as tasks of the engine's loop."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
+    def __init__(self, clock: Clock, claims: ClaimCheck) -> None:
+        super().__init__(clock, claims)
         self._loop.close()
 
     def start(self) -> None:
