@@ -329,6 +329,7 @@ async def test_a_client_misses_and_repeats_nothing_through_restarts_and_rebalanc
         await watching  # the gateway has ended the stream, and other runs end without it
     async with served(agent, settings) as url:
         watching = asyncio.create_task(watch(url))
+        await until(partial(count, "begin", 4), what="the watcher")  # all may be told already
         await until(partial(count, "run.completed", len(runs)), what="all runs to end")
     await watching
     told = Counter((e["run_id"], e["seq"], kind) for i, kind, e in seen if i and kind != "begin")
