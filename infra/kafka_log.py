@@ -27,6 +27,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from surefoot.infra.assignor import CopartitionedSticky
+from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_publish import Publisher
 from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
@@ -130,7 +131,7 @@ class KafkaLog:
                 "SUREFOOT_INSTANCE",
             )
         try:
-            batches = await self._live.getmany(timeout_ms=int(timeout_s * 1000))
+            batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except KafkaError as error:
             raise Unavailable("SF3001", repr(error)) from error
         return [
@@ -353,7 +354,7 @@ class KafkaOwnership:
         target: int | None = None
         position = -1
         while True:
-            batches = await consumer.getmany(tp, timeout_ms=50)
+            batches = await readable(consumer.getmany(tp, timeout_ms=50))
             apply([record_of(record) for record in batches.get(tp, ())])
             reached = await consumer.position(tp)
             if target is None:

@@ -21,6 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of
 from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import TransactionalProducer, commit_deadline_s
@@ -156,7 +157,7 @@ class KafkaSourceLog:
 
     async def poll(self, timeout_s: float) -> list[In]:
         try:
-            batches = await self._live.getmany(timeout_ms=int(timeout_s * 1000))
+            batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except NoOffsetForPartitionError:
             return []  # it is told once the partition has an owner
         except OffsetOutOfRangeError as error:

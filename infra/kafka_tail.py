@@ -16,8 +16,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
+from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
 from surefoot.infra.settings import Settings
+from surefoot.state.errors import ConfigError, StateError
 from surefoot.state.ports import In
 
 log = structlog.get_logger(__name__)
@@ -53,7 +55,7 @@ class KafkaTail:
 
     All of its partitions, or those given. It goes on by itself after any failure, from where it
     was; nothing is skipped or handed out twice. One task; `apply` and the positions change without
-    an await between them.
+    an await between them. While there is a batch that can never be read, whoever waits is told so.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class KafkaTail:
         self._topic = topic
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        #: what no trying again would mend
+        self._stuck: ConfigError | StateError | None = None
         #: next offset to be handed out, by partition; empty until the first connection
         self.positions: dict[int, int] = {}
 
@@ -91,7 +95,9 @@ class KafkaTail:
 
     async def _until(self, true: Callable[[], bool]) -> None:
         async with self._moved:
-            await self._moved.wait_for(true)
+            await self._moved.wait_for(lambda: true() or self._stuck is not None)
+            if self._stuck is not None and not true():
+                raise self._stuck
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -104,6 +110,9 @@ class KafkaTail:
                 await self._follow()
             except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("tail_interrupted", topic=self._topic, error=repr(error))
+            except (ConfigError, StateError) as error:
+                log.error("tail_stuck", topic=self._topic, error=str(error))  # noqa: TRY400
+                await self._tell(error)
             except Exception:
                 log.exception("tail_failed", topic=self._topic)
             await asyncio.sleep(_RETRY_S)
@@ -113,7 +122,7 @@ class KafkaTail:
         try:
             await self._seek(client)
             while True:
-                batches = await client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)
+                batches = await readable(client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH))
                 for records in batches.values():
                     for record in records:
                         self._apply(received(record))
@@ -137,13 +146,16 @@ class KafkaTail:
         if not await seek(*self._tps):
             raise TimeoutError(f"no offsets of {self._topic}; does it have all its partitions?")
         self.positions = {tp.partition: await client.position(tp) for tp in self._tps}
-        async with self._moved:
-            self._moved.notify_all()
+        await self._tell(None)
 
     async def _step_over_markers(self, client: AIOKafkaConsumer) -> None:
         for tp in self._tps:
             self.positions[tp.partition] = await client.position(tp)
+        await self._tell(None)
+
+    async def _tell(self, stuck: ConfigError | StateError | None) -> None:
         async with self._moved:
+            self._stuck = stuck
             self._moved.notify_all()
 
 
@@ -160,7 +172,7 @@ class KafkaLookups:
     async def one(self, partition: int, offset: int) -> In:
         """The first committed record at or after `offset`; waits for one."""
         async with self._at(partition, offset) as client:
-            return received(await client.getone())
+            return received(await readable(client.getone()))
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
@@ -172,7 +184,7 @@ class KafkaLookups:
         tp = TopicPartition(self.topic, partition)
         async with self._at(partition, start) as client:
             while (position := await client.position(tp)) < until and scanned < _PAGE_SCANNED:
-                batches = await client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)
+                batches = await readable(client.getmany(timeout_ms=_POLL_MS, max_records=_BATCH))
                 for record in batches.get(tp, ()):
                     if record.offset >= until:
                         return found, until

@@ -11,6 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from surefoot.infra.backend import Found
+from surefoot.infra.kafka_batches import INSTALL_CODECS, unpacks
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -79,6 +80,12 @@ def problems(
         + alter.format(topic=spec.name, name=name, value=value)
         for name, value in wrong_configs(spec, found).items()
     )
+    packed = found.config.get("compression.type")
+    if packed is not None and not unpacks(packed):
+        wrong.append(
+            f"topic {spec.name} has compression.type={packed}, which cannot be unpacked here; "
+            f"{INSTALL_CODECS}"
+        )
     return wrong
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from surefoot.state.errors import ConfigError, Numbered, Unavailable
+from surefoot.state.errors import ConfigError, Numbered, StateError, Unavailable
 
 EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 2, 69, 130
 
@@ -35,6 +35,9 @@ class _Front(TyperGroup):
         except ConfigError as error:
             _tell(error)
             raise typer.Exit(EXIT_CONFIG) from None
+        except StateError as error:
+            _tell(error)
+            raise typer.Exit(1) from None
         except Unavailable as error:
             _tell(error)
             raise typer.Exit(EXIT_UNAVAILABLE) from None

@@ -72,6 +72,12 @@ class Listening:
                 stop.set()
                 await task
 
+    async def ended(self) -> None:
+        """Wait until the one trigger process ends by itself. Raises what ended it."""
+        ((_, task),) = self._stops
+        self._stops.clear()
+        await task
+
     async def commands(self) -> list[ConsumerRecord]:
         return await self.kafka.read(self.kafka.topics(self.agent).commands)
 

@@ -242,6 +242,40 @@ KAFKA: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF3067",
+        title="A batch of records is packed with a codec that is not installed",
+        means="Whoever wrote the records, or the topic's compression.type, has packed them with a "
+        "codec that this process does not have. Nothing is skipped: reading goes on where it stood "
+        "once the codec is there.",
+        causes=(
+            "aiokafka was installed without its extras, or cramjam was taken out",
+            "the broker and its producers know a codec that this version does not",
+        ),
+        mend=(
+            "Install the codecs: `pip install 'aiokafka[lz4,snappy,zstd]'`",
+            (
+                "Have new records packed with another one: `kafka-configs --alter --topic TOPIC "
+                "--add-config compression.type=producer`"
+            ),
+        ),
+    ),
+    Page(
+        number="SF3068",
+        title="A batch of records is damaged",
+        means="The bytes that the broker sent are not what was written: a checksum is wrong, or "
+        "they cannot be unpacked. Nothing is skipped; the partition that the message names is not "
+        "read beyond that offset.",
+        causes=(
+            "a disk of the broker is broken; a replica elsewhere may still have the batch",
+            "something between has changed the bytes",
+            "a record has a header whose name is not UTF-8",
+        ),
+        mend=(
+            "Look at the batch on the broker: `kafka-dump-log.sh --deep-iteration --files FILE`",
+            "Have another replica lead the partition: `kafka-leader-election.sh --help`",
+        ),
+    ),
+    Page(
         number="SF3101",
         title="The file cannot be an embedded log",
         means="SUREFOOT_LOG names a file that cannot be opened, is damaged, or is no SQLite file.",

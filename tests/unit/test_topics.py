@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiokafka import codec
 
 from surefoot.infra.backend import Found
 from surefoot.infra.settings import load_settings
@@ -100,6 +101,20 @@ def test_what_is_wrong_is_told_with_its_fix(
 )
 def test_more_than_was_asked_for_is_fine(config: dict[str, Any]) -> None:
     assert problems(TASKS, as_asked(TASKS, **config), -1) == []
+
+
+@pytest.mark.parametrize("packed", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_may_be_compressed_with_whatever_can_be_unpacked(packed: str) -> None:
+    assert problems(STATE, as_asked(STATE, **{"compression.type": packed}), -1) == []
+
+
+def test_a_topic_that_nobody_here_can_unpack_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "cramjam", None)
+    (told,) = problems(STATE, as_asked(STATE, **{"compression.type": "zstd"}), -1)
+    assert told.startswith("topic shop.triage.state has compression.type=zstd")
+    assert "aiokafka[lz4,snappy,zstd]" in told
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:

@@ -1,0 +1,77 @@
+"""Batches that this process can never take apart, told apart from a log that is away.
+
+aiokafka answers a batch whose codec it does not have, or that is damaged, from the same call that
+answers with outages. Asking again brings the same batch; and what the call had taken in of other
+partitions is lost to it. So whoever reads gives this life of its client up, with an error that
+names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from traceback import walk_tb
+from types import FrameType
+from typing import Any, TypeVar
+
+from aiokafka import codec as codecs
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import UnsupportedCodecError
+
+from surefoot.state.errors import ConfigError, StateError
+
+#: by the number in a batch's header
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+#: a topic's compression.type, and whether what it makes of batches can be unpacked here
+_UNPACKS = {
+    "producer": lambda: True,
+    "uncompressed": lambda: True,
+    "gzip": codecs.has_gzip,
+    "snappy": codecs.has_snappy,
+    "lz4": codecs.has_lz4,
+    "zstd": codecs.has_zstd,
+}
+#: what mends a codec that is not there
+INSTALL_CODECS = "install the codecs: pip install 'aiokafka[lz4,snappy,zstd]'"
+
+T = TypeVar("T")
+
+
+def unpacks(compression: str) -> bool:
+    """Whether this process can read a topic of that compression.type."""
+    known = _UNPACKS.get(compression)
+    return known is not None and known()
+
+
+async def readable(fetched: Awaitable[T]) -> T:
+    """What a consumer's getmany or getone gives.
+
+    Raises: ConfigError — a batch is packed with a codec that is not installed; StateError — a batch
+    is damaged; else what aiokafka raises.
+    """
+    try:
+        return await fetched
+    except Exception as error:
+        frames = (frame for frame, _ in walk_tb(error.__traceback__))
+        taking = next(
+            (f for f in frames if f.f_code is PartitionRecords._unpack_records.__code__), None
+        )
+        if taking is None:
+            raise
+        raise _told(taking, error) from error
+
+
+def _told(taking: FrameType, error: Exception) -> ConfigError | StateError:
+    seen: Mapping[str, Any] = taking.f_locals
+    records = seen["self"]
+    place = (
+        f"topic {records._tp.topic}, partition {records._tp.partition}, "
+        f"offset {records.next_fetch_offset}"
+    )
+    if not isinstance(error, UnsupportedCodecError):
+        return StateError("SF3068", f"{place}: a batch of records is damaged: {error!r}")
+    number = seen["next_batch"].compression_type
+    codec = _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+    return ConfigError(
+        "SF3067",
+        f"{place}: a batch is packed with {codec}, which cannot be unpacked here; {INSTALL_CODECS}",
+    )
