@@ -110,7 +110,7 @@ class EventMapping:
         received = Received(
             topic=record.topic, partition=record.partition, offset=record.offset,
             timestamp_ms=record.timestamp_ms, key=record.key, headers=headers,
-            attributes=frame.attributes,
+            attributes=frame.attributes, odd=frame.odd,
         )  # fmt: skip
         return Event(record=record, received=received, framed=frame, reader=reader)
 

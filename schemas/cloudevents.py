@@ -1,9 +1,12 @@
-"""CloudEvents 1.0 in a Kafka record: its attributes, and where its data is. Pure.
+"""CloudEvents in a Kafka record: their attributes, and where their data is. Pure.
 
 Binary mode: attributes are headers `ce_NAME`, the record's value is the data. Structured mode: the
 value is one JSON object that holds both.
 
-Source: CloudEvents 1.0.2; Kafka protocol binding 1.0.2; JSON event format 1.0.2
+What makes it an event has to be right: id, source, type and a version that is known, 1.x or 0.3.
+What else its sender got wrong is set aside, as it came, and costs nobody the event.
+
+Source: CloudEvents 1.0.2 and 0.3; Kafka protocol binding 1.0.2; JSON event format 1.0.2 and 0.3
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from typing import Any, NamedTuple
 
 from surefoot.schemas.payload import BadPayload, parse_json
 
-__all__ = ["BadCloudEvent", "CloudEvent", "binary", "check_attributes", "is_binary", "structured"]
+__all__ = ["BadCloudEvent", "CloudEvent", "binary", "is_binary", "sort_attributes", "structured"]
 
 _STRUCTURED = "application/cloudevents"
 _REQUIRED = ("id", "source", "specversion", "type")
 _TEXT = (*_REQUIRED, "datacontenttype", "dataschema", "subject", "time")
+#: the versions that are read
+_VERSION = re.compile(r"0\.3|1\.\d+(\.\d+)?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]+")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+(\s*;.*)?", re.ASCII | re.DOTALL)
 _OFFSET = r"[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d"
@@ -37,6 +42,8 @@ class CloudEvent(NamedTuple):
     """One event: attributes that are null are left out."""
 
     attributes: dict[str, Any]
+    #: attributes that are not as CloudEvents has them, as they came
+    odd: dict[str, Any]
     #: bytes as they were sent, or (structured mode) a JSON value; None: the event has no data
     data: Any
     #: whether `data` is a JSON value rather than bytes
@@ -66,56 +73,91 @@ def structured(value: bytes | None, content_type: str) -> CloudEvent:
         raise BadCloudEvent(f"the CloudEvent is not strict JSON: {error}") from None
     if not isinstance(event, dict):
         raise BadCloudEvent("the CloudEvent is not a JSON object")
-    attributes = {
-        name: item
-        for name, item in event.items()
-        if name not in ("data", "data_base64") and item is not None
-    }
-    check_attributes(attributes)
-    if "data_base64" not in event:
-        return CloudEvent(attributes, event.get("data"), is_json=True)
-    if "data" in event:
-        raise BadCloudEvent("the CloudEvent has both data and data_base64")
+    attributes, odd = sort_attributes(
+        {
+            name: item
+            for name, item in event.items()
+            if name not in ("data", "data_base64") and item is not None
+        }
+    )
+    packed = _packed(event, attributes)
+    if packed is None:
+        return CloudEvent(attributes, odd, event.get("data"), is_json=True)
     try:
-        return CloudEvent(attributes, base64.b64decode(event["data_base64"], validate=True), False)
+        return CloudEvent(attributes, odd, base64.b64decode(packed, validate=True), is_json=False)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise BadCloudEvent(f"data_base64 is not base64: {error}") from None
+        raise BadCloudEvent(f"its data is not base64: {error}") from None
+
+
+def _packed(event: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """The data that is in base64; None: it is JSON, or there is none."""
+    if "data_base64" in event:
+        if "data" in event:
+            raise BadCloudEvent("the CloudEvent has both data and data_base64")
+        return event["data_base64"]
+    encoding = str(attributes.get("datacontentencoding", "")).lower()
+    is_old = attributes["specversion"] == "0.3"
+    return event.get("data") if is_old and encoding == "base64" else None
 
 
 def binary(value: bytes | None, headers: Mapping[str, bytes], content_type: str) -> CloudEvent:
     """The event of a record in binary mode. Raises BadCloudEvent."""
-    try:
-        attributes: dict[str, Any] = {
-            name[3:]: text.decode() for name, text in headers.items() if name.startswith("ce_")
-        }
-    except UnicodeDecodeError as error:
-        raise BadCloudEvent(f"a CloudEvents header is not UTF-8: {error}") from None
+    told: dict[str, Any] = {
+        name[3:]: _text(text) for name, text in headers.items() if name.startswith("ce_")
+    }
     if content_type:
-        attributes["datacontenttype"] = content_type
-    check_attributes(attributes)
-    return CloudEvent(attributes, value, is_json=False)
+        told["datacontenttype"] = content_type
+    attributes, odd = sort_attributes(told)
+    return CloudEvent(attributes, odd, value, is_json=False)
 
 
-def check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Raises BadCloudEvent that names the attribute which is missing or wrong."""
+def _text(header: bytes) -> str | bytes:
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header
+
+
+def sort_attributes(told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes that are as CloudEvents has them, and the odd ones.
+
+    Raises BadCloudEvent that names a required one which is missing or odd.
+    """
+    attributes: dict[str, Any] = {}
+    odd: dict[str, Any] = {}
     for name in _REQUIRED:
-        if name not in attributes:
+        if name not in told:
             raise BadCloudEvent(f"the CloudEvent has no {name}")
-    for name, value in attributes.items():
-        if not _NAME.fullmatch(name):
-            raise BadCloudEvent(f"a CloudEvents attribute is called {name[:80]!r}")
-        if name in _TEXT and not isinstance(value, str):
-            raise BadCloudEvent(f"{name} is not text")
-        if name in _TEXT and not value:
-            raise BadCloudEvent(f"{name} is empty")
-        if not isinstance(value, str | bool) and not (isinstance(value, int) and value in _INT):
-            raise BadCloudEvent(f"{name} is neither text, a boolean nor a 32-bit integer")
-    if attributes["specversion"] != "1.0":
-        raise BadCloudEvent(f"specversion is {attributes['specversion'][:20]!r}, not '1.0'")
-    if not _MEDIA_TYPE.fullmatch(attributes.get("datacontenttype", "text/plain")):
-        raise BadCloudEvent("datacontenttype is not a media type")
-    if "time" in attributes and not _is_time(attributes["time"]):
-        raise BadCloudEvent("time is not an RFC 3339 timestamp")
+        if (why := _oddity(name, told[name])) is not None:
+            raise BadCloudEvent(f"{name} {why}")
+    for name, value in told.items():
+        (attributes if _oddity(name, value) is None else odd)[name] = value
+    return attributes, odd
+
+
+def _oddity(name: str, value: Any) -> str | None:
+    """What is wrong with it, if anything is."""
+    if isinstance(value, bytes):
+        return "is not UTF-8"
+    if name in _TEXT:
+        if not isinstance(value, str) or not value:
+            return "is no text, or empty"
+        return _oddity_of_text(name, value)
+    if not _NAME.fullmatch(name):
+        return "is no name of an attribute"
+    if not isinstance(value, str | bool) and not (isinstance(value, int) and value in _INT):
+        return "is neither text, a boolean nor a 32-bit integer"
+    return None
+
+
+def _oddity_of_text(name: str, text: str) -> str | None:
+    if name == "specversion" and not _VERSION.fullmatch(text):
+        return f"is {text[:20]!r}, neither 1.x nor 0.3"
+    if name == "datacontenttype" and not _MEDIA_TYPE.fullmatch(text):
+        return "is no media type"
+    if name == "time" and not _is_time(text):
+        return "is no RFC 3339 timestamp"
+    return None
 
 
 def _is_time(text: str) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -71,6 +71,8 @@ class Framed:
     schema: SchemaRef | None = None
     #: of the CloudEvent, if it is one
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    #: those of its attributes that are not as CloudEvents has them
+    odd: Mapping[str, Any] = field(default_factory=dict)
 
 
 def framed(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
@@ -80,13 +82,14 @@ def framed(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
     """
     event = _cloud_event(value, headers) if headers else None
     if event is None:
-        return _frame(value, headers, {})
-    attributes, data, is_json = event
-    if data is None:
-        return Framed("null", attributes=attributes)
-    if is_json:
-        return Framed("json", json.dumps(data).encode(), attributes=attributes)
-    return _data(data, headers, attributes)
+        return _frame(value, headers)
+    if event.data is None:
+        found = Framed("null")
+    elif event.is_json:
+        found = Framed("json", json.dumps(event.data).encode())
+    else:
+        found = _data(event.data, headers, event.attributes)
+    return replace(found, attributes=event.attributes, odd=event.odd)
 
 
 def _cloud_event(value: bytes | None, headers: Mapping[str, bytes]) -> CloudEvent | None:
@@ -104,41 +107,39 @@ def _data(data: bytes, headers: Mapping[str, bytes], attributes: Mapping[str, An
     media_type = attributes.get("datacontenttype", "").partition(";")[0].strip().lower()
     if media_type.startswith("text/") and media_type != "text/json":
         try:
-            return Framed("json", json.dumps(data.decode()).encode(), attributes=attributes)
+            return Framed("json", json.dumps(data.decode()).encode())
         except UnicodeDecodeError as error:
             raise UndecodableError(f"the text is not UTF-8: {error}") from None
-    found = _frame(data, headers, attributes)
+    found = _frame(data, headers)
     is_json = media_type in ("", "application/json", "text/json") or media_type.endswith("+json")
     if found.kind == "json" and not is_json:
-        return Framed("bytes", data, attributes=attributes)
+        return Framed("bytes", data)
     return found
 
 
-def _frame(
-    value: bytes | None, headers: Mapping[str, bytes], attributes: Mapping[str, Any]
-) -> Framed:
+def _frame(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
     if value is None:
-        return Framed("null", attributes=attributes)
+        return Framed("null")
     named = headers.get(_SCHEMA_HEADER)
     if named is not None:
         found = _confluent(named)
         if found is None or found[1] != len(named):
             raise UndecodableError(f"the header {_SCHEMA_HEADER} names no schema")
-        return Framed("schema", value, 0, found[0], attributes)
+        return Framed("schema", value, 0, found[0])
     if value[:1] in (_ID, _GUID):
         found = _confluent(value)
         if found is None:
             raise UndecodableError(f"cut off in the schema id, after {len(value)} bytes")
-        return Framed("schema", value, found[1], found[0], attributes)
+        return Framed("schema", value, found[1], found[0])
     if value[:1] == _GLUE:
         version, body = _glue(value)
-        return Framed("schema", body, 0, version, attributes)
+        return Framed("schema", body, 0, version)
     if value[:2] == _SINGLE_OBJECT:
         if len(value) < _FINGERPRINT_END:
             raise UndecodableError(f"cut off in the fingerprint, after {len(value)} bytes")
         fingerprint = SchemaRef("fingerprint", value[2:_FINGERPRINT_END])
-        return Framed("schema", value, _FINGERPRINT_END, fingerprint, attributes)
-    return Framed("json", value, attributes=attributes)
+        return Framed("schema", value, _FINGERPRINT_END, fingerprint)
+    return Framed("json", value)
 
 
 def _glue(value: bytes) -> tuple[SchemaRef, bytes]:

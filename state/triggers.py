@@ -46,6 +46,8 @@ class Received:
     headers: Mapping[str, bytes] = field(default_factory=dict)
     #: of a CloudEvent: id, source, type and whatever else it has
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    #: and what of it is not as CloudEvents has it, a time without a zone say: as it came
+    odd: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Unusable(Exception):

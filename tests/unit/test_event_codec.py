@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from surefoot.schemas.cloudevents import BadCloudEvent, check_attributes
+from surefoot.schemas.cloudevents import BadCloudEvent, sort_attributes
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.event_avro import AvroReader, BadSchema, load_schemas
 from surefoot.schemas.event_codec import Framed, SchemaRef, framed
@@ -75,7 +75,7 @@ def test_a_body_that_unpacks_to_more_than_any_event_is_refused_before_it_does() 
         (b"[]", [("content-type", b"application/cloudevents+json")], "not a JSON object"),
         (None, [("content-type", b"application/cloudevents+json")], "without a value"),
         (b"\xff", [("content-type", b"application/cloudevents+json")], "not strict JSON"),
-        (b"{}", [("ce_specversion", b"\xff")], "not UTF-8"),
+        (b"{}", (*cloud_binary(0)[1], ("ce_id", b"\xff")), "id is not UTF-8"),
         (b"{}", [("ce_specversion", b"1.0")], "has no id"),
     ],
 )
@@ -121,17 +121,28 @@ GOOD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"id": ""}, {"id": 25}, {"specversion": "0.9"}, {"time": "lunchtime"},
-        {"time": "2018-04-05T18:31Z"}, {"time": "2018-04-05T18:31:00+25:00"},
-        {"time": "2018-04-05T18:31:00+05"}, {"time": "2018-02-30T18:31:00Z"},
-        {"time": "2018-04-05T18:31:00+01:60"},
-        {"datacontenttype": "xyz"}, {"dataschema": ""}, {"subject": ""}, {"MyExtension": "bad"},
-        {"ext": 1.5}, {"ext": 2**31}, {"ext": {}},
+        {"id": ""}, {"id": 25}, {"source": b"\xff"}, {"type": None}, {"specversion": "0.9"},
+        {"specversion": "2.0"}, {"specversion": "1"},
     ],
 )  # fmt: skip
-def test_a_wrong_attribute_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadCloudEvent):
-        check_attributes(GOOD | wrong)
+def test_without_what_makes_it_an_event_it_is_none(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(BadCloudEvent, match=name):
+        sort_attributes(GOOD | wrong)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"time": "lunchtime"}, {"time": "2018-04-05T18:31Z"}, {"time": "2018-04-05T18:31:00"},
+        {"time": "2018-04-05T18:31:00+25:00"}, {"time": "2018-04-05T18:31:00+05"},
+        {"time": "2018-02-30T18:31:00Z"}, {"time": "2018-04-05T18:31:00+01:60"}, {"time": 1522950},
+        {"datacontenttype": "xyz"}, {"dataschema": ""}, {"subject": ""}, {"MyExtension": "bad"},
+        {"correlation-id": "c"}, {"ext": 1.5}, {"ext": 2**31}, {"ext": {}}, {"ext": b"\xff"},
+    ],
+)  # fmt: skip
+def test_what_else_is_odd_is_set_aside_and_costs_nobody_the_event(odd: dict[str, Any]) -> None:
+    assert sort_attributes(GOOD | {"more": "m"} | odd) == (GOOD | {"more": "m"}, odd)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +150,27 @@ def test_a_wrong_attribute_is_refused(wrong: dict[str, Any]) -> None:
     [
         {}, {"time": "2018-04-05T17:31:00Z"}, {"time": "2018-04-05t17:31:60.123456789+01:00"},
         {"ext": 10, "extboolean": True}, {"source": "#fragment"},
-        {"datacontenttype": "text/plain; charset=utf-8"},
+        {"datacontenttype": "text/plain; charset=utf-8"}, {"specversion": "1.0.2"},
+        {"specversion": "0.3", "schemaurl": "/schema"},
     ],
 )  # fmt: skip
 def test_a_right_attribute_is_taken(right: dict[str, Any]) -> None:
-    check_attributes(GOOD | right)
+    assert sort_attributes(GOOD | right) == (GOOD | right, {})
+
+
+@pytest.mark.parametrize("make", [cloud_binary, cloud_structured])
+def test_the_data_of_an_odd_event_is_read_as_of_any(make: Any) -> None:
+    odd = {"subject": "", "time": "2018-04-05T18:31:00", "MyExtension": "m", "a-b": "c"}
+    found = of(*make(VALUE, **odd))
+    assert (json.loads(found.body), found.attributes["id"], found.odd) == (VALUE, "e1", odd)
+    assert not odd.keys() & found.attributes.keys()
+
+
+def test_an_event_of_the_version_before_has_its_data_in_base64_where_it_says_so() -> None:
+    old = cloud_structured("eyJhIjogMX0=", specversion="0.3", datacontentencoding="base64")
+    assert of(*old).body == b'{"a": 1}'
+    assert of(*cloud_structured({"a": 1}, specversion="0.3")).body == b'{"a": 1}'
+    assert json.loads(of(*cloud_structured("eA==", datacontentencoding="base64")).body) == "eA=="
 
 
 def test_avro_is_read_as_it_was_written_or_as_the_author_declares() -> None:
