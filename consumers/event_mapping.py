@@ -50,7 +50,11 @@ class Schemas:
             if len(self._readers) >= SCHEMAS_MAX:
                 self._readers.clear()
             try:
-                found = AvroReader(await self._look_up(ref), self._trigger.reader_schema)
+                found = AvroReader(
+                    await self._look_up(ref),
+                    self._trigger.reader_schema,
+                    branches=self._trigger.by_branch is not None,
+                )
             except BadSchema as error:
                 raise UndecodableError(f"{ref}: {error}") from None
             self._readers[ref] = found

@@ -18,9 +18,10 @@ from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import SchemaParseException
 
 from surefoot.schemas import catalog
+from surefoot.schemas.branches import named
 from surefoot.schemas.codec import UndecodableError, guarded
 
-__all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas"]
+__all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas", "parsed"]
 
 #: what `schema=` takes: an .avsc file, what is in one, or several, the current one first
 SchemaFile = str | Path | Mapping[str, Any] | Sequence["str | Path | Mapping[str, Any]"]
@@ -37,8 +38,12 @@ class BadSchema(ValueError):
 class AvroReader:
     """Reads what was written with one schema, as another one where that is given."""
 
-    def __init__(self, writer: Any, reader: Any | None = None) -> None:
-        """Raises BadSchema."""
+    def __init__(self, writer: Any, reader: Any | None = None, *, branches: bool = False) -> None:
+        """`branches`: records of a union are told by name, as schemas.branches has them.
+
+        Raises: BadSchema.
+        """
+        self._branches = branches
         self._writer = guarded(_parsed(writer))
         self._reader = None if reader is None or reader == writer else _parsed(reader)
 
@@ -50,13 +55,15 @@ class AvroReader:
         stream = io.BytesIO(data)
         stream.seek(start)
         try:
-            one: Any = schemaless_reader(stream, self._writer, self._reader)
+            one: Any = schemaless_reader(
+                stream, self._writer, self._reader, self._branches, self._branches
+            )
         except Exception as error:  # fastavro answers corrupt bytes with any exception
             told = f"{type(error).__name__} {str(error)[:200]}".rstrip()
             raise UndecodableError(f"the Avro does not fit its schema: {told}") from error
         if extra := len(data) - stream.tell():
             raise UndecodableError(f"{extra} bytes too many after the Avro value")
-        return one["value"]
+        return named(one["value"]) if self._branches else one["value"]
 
 
 def load_schemas(schema: SchemaFile | None, folder: Path) -> tuple[dict[bytes, Any], Any | None]:
@@ -74,6 +81,12 @@ def load_schemas(schema: SchemaFile | None, folder: Path) -> tuple[dict[bytes, A
     for each in found:
         AvroReader(each)
     return {catalog.crc64(each): each for each in found}, found[0]
+
+
+def parsed(schema: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The schema as fastavro has it, and what its names stand for. Raises BadSchema."""
+    one = _parsed(schema)
+    return one["fields"][0]["type"], one["__named_schemas"]
 
 
 def _file(path: Path) -> Any:

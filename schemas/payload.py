@@ -28,7 +28,7 @@ from functools import cached_property, lru_cache
 from io import IOBase
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -46,6 +46,13 @@ __all__ = [
     "strict_json",
     "validate",
 ]
+
+
+class Validator(Protocol):
+    """What validates values: a TypeAdapter, say."""
+
+    def validate_python(self, value: Any, /, *, by_alias: bool, by_name: bool) -> Any: ...
+
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -134,7 +141,7 @@ def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
     return _told(lambda: _load(adapter, data))
 
 
-def validate(adapter: TypeAdapter[Any], value: Any) -> Any:
+def validate(adapter: Validator, value: Any) -> Any:
     """Return the value of the adapter's type that another decoder's value stands for. Pure.
 
     Raises:  BadPayload: the wrong type

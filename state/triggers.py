@@ -19,7 +19,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
-from surefoot.schemas.event_avro import BadSchema, SchemaFile, load_schemas
+from surefoot.schemas.branches import ByBranch
+from surefoot.schemas.event_avro import BadSchema, SchemaFile, load_schemas, parsed
 from surefoot.schemas.payload import BadPayload, load, parse_json, validate
 from surefoot.state.errors import ConfigError
 
@@ -92,6 +93,12 @@ class EventTrigger:
         except BadPayload:
             return False
 
+    @cached_property
+    def by_branch(self) -> ByBranch | None:
+        """What an event in Avro is validated with where the type has unions of records."""
+        made = ByBranch(self.adapter)
+        return made if made.unions else None
+
     def of_json(self, text: bytes) -> Any:
         """The event that a JSON text is. Raises Unusable."""
         try:
@@ -103,7 +110,7 @@ class EventTrigger:
     def of_value(self, value: Any) -> Any:
         """The event that a decoder's value is. Raises Unusable."""
         try:
-            return validate(self.adapter, value)
+            return validate(self.by_branch or self.adapter, value)
         except BadPayload as error:
             raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
 
@@ -242,6 +249,11 @@ def declare_event(
             f"{place}: an event cannot be a {_name(event_type)}; use a dataclass, a pydantic "
             f"model, a TypedDict or plain JSON types ({error})",
         ) from error
+    if trigger.by_branch is not None and reader is not None:
+        for line in trigger.by_branch.mistakable(*parsed(reader)):
+            raise ConfigError(
+                "SF1167", f"{place}: {line}: call the types as the schema calls its records"
+            )
     return trigger
 
 

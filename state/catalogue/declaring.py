@@ -273,6 +273,22 @@ DECLARING: tuple[Page, ...] = (
         mend=("Correct what the message names; see docs/how-to/webhooks-out.md.",),
     ),
     Page(
+        number="SF1167",
+        title="Records of an Avro union cannot be told apart",
+        means="schema= has a union of records, and the event's type a union of classes, of which "
+        "each record is the class that is called as it is. A record without such a class, or with "
+        "two, would be taken for another one by chance. Nothing was started.",
+        causes=(
+            "a class is called otherwise than its record",
+            "the union of classes leaves one of the schema's records out",
+            "two records of a union differ in their namespace only",
+        ),
+        mend=(
+            "Call the classes as the schema calls its records, and name all of them in the union.",
+            "Take the event as a `dict[str, Any]` where one class is not to be made of each.",
+        ),
+    ),
+    Page(
         number="SF1201",
         title="A step raised",
         means="The step's own code raised an exception, and its retry policy has no attempt left "
