@@ -16,7 +16,7 @@ from surefoot.schemas.pointer import Pointer
 from surefoot.state.agent import Agent
 from surefoot.state.model import Failure
 from surefoot.state.ports import Headers, In, Out
-from surefoot.state.source_ports import SchemaSource
+from surefoot.state.source_ports import SchemaMissing, SchemaSource
 from surefoot.state.triggers import EventTrigger, Lost, Received, Unusable
 from surefoot.state.wire import Wire, start_out
 
@@ -35,6 +35,14 @@ class Mapped(NamedTuple):
     claimed: tuple[Pointer, bytes] | None = None
 
 
+class NotYet(Exception):
+    """An event whose schema the registry does not have, or not yet."""
+
+    def __init__(self, ref: SchemaRef, why: str) -> None:
+        super().__init__(f"{ref}: {why}")
+        self.ref = ref
+
+
 class Schemas:
     """The readers of one trigger's Avro, by what names their schema."""
 
@@ -42,9 +50,17 @@ class Schemas:
         self._trigger = trigger
         self._source = source
         self._readers: dict[SchemaRef, AvroReader] = {}
+        #: what the registry was asked for and does not have
+        self._missing: dict[SchemaRef, NotYet] = {}
+
+    def ask_again(self) -> None:
+        """For what the registry did not have so far; until then nobody else asks for it."""
+        self._missing.clear()
 
     async def reader(self, ref: SchemaRef) -> AvroReader:
-        """Raises UndecodableError — there is none, or it cannot be used; Unavailable."""
+        """Raises UndecodableError — there is none, or it cannot be used; NotYet; Unavailable."""
+        if ref in self._missing:
+            raise self._missing[ref]
         found = self._readers.get(ref)
         if found is None:
             if len(self._readers) >= SCHEMAS_MAX:
@@ -73,6 +89,9 @@ class Schemas:
             return await self._source.by_guid(str(ref.name))
         except LookupError as error:
             raise UndecodableError(f"{ref}: {error}") from None
+        except SchemaMissing as error:
+            self._missing[ref] = NotYet(ref, str(error))
+            raise self._missing[ref] from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +115,13 @@ class EventMapping:
     #: largest record, in bytes, key and headers included
     record_bytes: int
     claims: ClaimCheck | None = None
+    #: how long events wait for a schema that the registry does not have, in seconds
+    schema_wait_s: float = 0.0
 
     async def prepare(self, record: In) -> Event | Mapped:
         """Look up what its body is read with; only this may wait.
 
-        Raises: Unavailable — the registry does not answer.
+        Raises: Unavailable — the registry does not answer; NotYet — it has no such schema.
         """
         told: Any = record.headers  # Kafka has headers without a value
         headers = {name: text for name, text in told if text is not None}
@@ -155,18 +176,20 @@ class EventMapping:
 
     def dead(self, record: In, failure: Failure, *, bare: bool = False) -> Mapped:
         """A dead letter of the event; `bare`, or where it does not fit: of its place alone."""
-        out = self.wire.dead_input(record, failure, ())
+        whose = (("sf-dead-agent", self.agent.name.encode()),)
+        out = self.wire.dead_input(record, failure, whose)
         if bare or record_size(out) > 2 * self.record_bytes:
             empty = record._replace(key=None, value=None, headers=())
             size = (("sf-dead-bytes", b"%d" % record_size(out)),)
-            out = self.wire.dead_input(empty, failure, size)
+            out = self.wire.dead_input(empty, failure, (*whose, *size))
         return Mapped(out, failure)
 
     def lost(self, partition: int, lost: Lost, now_ms: int) -> Out:
         """A dead letter for events that nobody has seen: their place, and where the gap ends."""
         place = In(self.trigger.topic, partition, lost.start, now_ms, None, None)
         failure = Failure(code="events_lost", message=lost.message)
-        return self.wire.dead_input(place, failure, (("sf-dead-until", b"%d" % lost.end),))
+        told = (("sf-dead-agent", self.agent.name.encode()), ("sf-dead-until", b"%d" % lost.end))
+        return self.wire.dead_input(place, failure, told)
 
     def _typed(self, event: Event) -> Any:
         match event.framed.kind:

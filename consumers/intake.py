@@ -15,7 +15,14 @@ from collections.abc import Sequence
 import structlog
 
 from surefoot.consumers.committer import backoff
-from surefoot.consumers.event_mapping import Event, EventMapping, Mapped
+from surefoot.consumers.event_mapping import (
+    SCHEMAS_MAX,
+    Event,
+    EventMapping,
+    Mapped,
+    NotYet,
+)
+from surefoot.schemas.event_codec import SchemaRef
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, Unavailable
 from surefoot.state.model import Failure
 from surefoot.state.ports import Clock, In, Out
@@ -57,6 +64,8 @@ class Intake:
         self._wake = asyncio.Event()
         #: next offset to read, as it is committed
         self._committed = 0
+        #: schemas that the registry does not have, since when; monotonic seconds
+        self._missing: dict[SchemaRef, float] = {}
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=mapping.agent.name, topic=mapping.trigger.topic, partition=partition
         )
@@ -164,7 +173,7 @@ class Intake:
 
     async def _map(self, batch: Sequence[In]) -> list[Mapped]:
         """The author's functions run in a thread, so that they hold up no heartbeat."""
-        prepared = [await self._prepare(record) for record in batch]
+        prepared = await self._prepare(batch)
         now_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
 
         def map_all() -> list[Mapped]:
@@ -194,16 +203,47 @@ class Intake:
                 return
             await asyncio.sleep(next(waits))
 
-    async def _prepare(self, record: In) -> Event | Mapped:
-        waits = backoff(self._clock)
-        while True:
-            try:
-                return await self._mapping.prepare(record)
-            except Unavailable as error:
-                self._logger.warning("schema_lookup_retry", offset=record.offset, error=str(error))
-            if self._finishing:
-                return Mapped(None)  # nothing of this batch is committed
+    async def _prepare(self, batch: Sequence[In]) -> list[Event | Mapped]:
+        """With what each event is read; waits for the registry. Nothing when finishing: then
+        nothing of this batch is committed."""
+        waits, prepared = backoff(self._clock), dict[int, Event | Mapped]()
+        while not self._finishing:
+            self._mapping.schemas.ask_again()
+            why = await self._prepare_some(batch, prepared)
+            if why is None:
+                return [prepared[record.offset] for record in batch]
+            self._logger.warning("schema_lookup_retry", error=why)
             await asyncio.sleep(next(waits))
+        return []
+
+    async def _prepare_some(
+        self, batch: Sequence[In], prepared: dict[int, Event | Mapped]
+    ) -> str | None:
+        """Those that are not; returns why some are not yet. An event whose schema the registry does
+        not have waits for so long, others like it at the same time, and then is a dead letter."""
+        late: str | None = None
+        for record in batch:
+            if record.offset in prepared:
+                continue
+            try:
+                prepared[record.offset] = await self._mapping.prepare(record)
+            except Unavailable as error:
+                return str(error)
+            except NotYet as missing:
+                waited_s = self._waited_s(missing.ref)
+                if waited_s < (wait_s := self._mapping.schema_wait_s):
+                    late = late or f"{missing}; waited {waited_s:.0f} of {wait_s:g} s for it"
+                    continue
+                told = f"{missing}; waited {waited_s:.0f} s for it"
+                failure = Failure(code="schema_missing", message=told)
+                prepared[record.offset] = self._mapping.dead(record, failure)
+        return late
+
+    def _waited_s(self, ref: SchemaRef) -> float:
+        if len(self._missing) >= SCHEMAS_MAX and ref not in self._missing:
+            self._missing.clear()
+        now_s = self._clock.monotonic_s()
+        return now_s - self._missing.setdefault(ref, now_s)
 
     async def _commit_mapped(self, batch: Sequence[In], mapped: Sequence[Mapped]) -> None:
         """One transaction; a record that the log refuses for its size becomes a dead letter."""

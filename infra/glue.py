@@ -47,7 +47,7 @@ class GlueRegistry:
         self._aws.close()
 
     async def by_id(self, number: int) -> Any:
-        raise NotFound("404", f"Glue has no schema with a number, as {number} is: it names UUIDs")
+        raise Refused("no_numbers", f"Glue has no schema numbers, as {number} is: it names UUIDs")
 
     async def by_guid(self, guid: str) -> Any:
         """The Avro schema of that version."""

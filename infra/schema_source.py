@@ -9,11 +9,13 @@ from typing import Any
 from surefoot.infra.glue import GlueRegistry
 from surefoot.infra.registry import Registry, open_registry
 from surefoot.infra.settings import Settings
-from surefoot.state.errors import NotFound, Refused, Unavailable
-from surefoot.state.source_ports import SchemaSource
+from surefoot.state.errors import Refused, Unavailable
+from surefoot.state.source_ports import SchemaMissing, SchemaSource
 
-#: what no asking again would mend; "404.." are the registry's own codes, "http_404" a wrong address
-_FOR_GOOD = ("404", "not_avro", "references")
+#: what no asking again would mend
+_FOR_GOOD = ("no_numbers", "not_avro", "references")
+#: how the registry's own codes for what it does not have begin; "http_404" is a wrong address
+_MISSING = "404"
 
 
 @asynccontextmanager
@@ -42,7 +44,9 @@ class RegistrySchemas:
 async def _told(asked: Awaitable[Any]) -> Any:
     try:
         return await asked
-    except (NotFound, Refused) as error:
-        if error.code.startswith(_FOR_GOOD):
+    except Refused as error:
+        if error.code.startswith(_MISSING):
+            raise SchemaMissing(str(error)) from None
+        if error.code in _FOR_GOOD:
             raise LookupError(str(error)) from None
         raise Unavailable("SF3012", str(error)) from None  # a password, say: no event is at fault

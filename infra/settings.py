@@ -135,6 +135,9 @@ class Settings(BaseSettings):
     registry_password: SecretStr | None = None
     #: a bearer token, instead of username and password
     registry_token: SecretStr | None = None
+    #: how long events wait for a schema that the registry does not have, before they are dead
+    #: letters
+    schema_wait_s: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -174,6 +174,7 @@ def event_worker(
             schemas=Schemas(event, schemas),
             record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
             claims=open_claims(settings, clock),
+            schema_wait_s=settings.schema_wait_s,
         ),
         log=KafkaSourceLog(topics=topics, topic=topic, settings=settings, clock=clock, slot=slot),
         clock=clock,

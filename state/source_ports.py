@@ -17,12 +17,18 @@ class OffsetGone(Exception):
         self.partition = partition
 
 
+class SchemaMissing(Exception):
+    """A registry that answers, and has no such schema: one that lags behind, or is being restored,
+    may have it later."""
+
+
 class SchemaSource(Protocol):
     """Where Avro schemas are looked up by the names that Confluent's framing gives them."""
 
     async def by_id(self, id: int, /) -> Any:  # noqa: A002
-        """The Avro schema. Raises LookupError — there is none that could be used, whoever asks and
-        whenever; Unavailable — anything else: ask again."""
+        """The Avro schema. Raises LookupError — it is none that could be used, whoever asks and
+        whenever; SchemaMissing — there is none just now; Unavailable — anything else: ask
+        again."""
 
     async def by_guid(self, guid: str, /) -> Any:
         """As by_id; `guid` is in its usual form, with dashes."""

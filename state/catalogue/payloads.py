@@ -71,6 +71,24 @@ PAYLOADS: tuple[Page, ...] = (
         codes=("bad_outcome",),
     ),
     Page(
+        number="SF2067",
+        title="The registry does not have an event's schema",
+        means="The registry answers and says that there is no schema of that id. The events waited "
+        "for SUREFOOT_SCHEMA_WAIT_S and then became dead letters, with their bytes, so that the "
+        "others of their partition go on.",
+        causes=(
+            "the registry was restored from an older state, or a follower of it lags behind",
+            "the events were written with another registry than SUREFOOT_REGISTRY_URL names",
+            "the subject was deleted for good",
+            "what looks like a schema id is none: the record is not Avro",
+        ),
+        mend=(
+            "Have the schema registered again, under its id.",
+            "Or let events wait for longer: SUREFOOT_SCHEMA_WAIT_S.",
+        ),
+        codes=("schema_missing",),
+    ),
+    Page(
         number="SF2006",
         title="A record is too large",
         means="A payload, a result or an effect is over the limit of a topic. It was not written; "
@@ -107,7 +125,7 @@ PAYLOADS: tuple[Page, ...] = (
         "others. Nothing was changed.",
         causes=("the topic is written as Protobuf or JSON Schema",),
         mend=("See docs/how-to/kafka-events.md for what can be read.",),
-        codes=("not_avro", "references"),
+        codes=("no_numbers", "not_avro", "references"),
     ),
     Page(
         number="SF2009",

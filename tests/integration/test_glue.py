@@ -16,6 +16,7 @@ from surefoot.infra.glue import GlueRegistry
 from surefoot.infra.registry import open_registry
 from surefoot.infra.schema_source import open_schemas
 from surefoot.infra.settings import Settings, load_settings
+from surefoot.state.source_ports import SchemaMissing
 from tests.aws import REGION, aws_server, client
 from tests.foreign import ORDER
 
@@ -44,9 +45,9 @@ async def test_what_was_registered_is_found_by_its_uuid(settings: Settings) -> N
     async with open_schemas(settings) as schemas:
         assert schemas is not None
         assert await schemas.by_guid(made) == ORDER
-        with pytest.raises(LookupError, match="no schema with a number"):
+        with pytest.raises(LookupError, match="Glue has no schema numbers"):
             await schemas.by_id(7)
-        with pytest.raises(LookupError):
+        with pytest.raises(SchemaMissing):
             await schemas.by_guid(str(uuid.uuid4()))
 
 

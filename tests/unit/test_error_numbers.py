@@ -36,8 +36,10 @@ INSIDE = {
     "AssertionError", "AttributeError", "AwsRefused", "BadCloudEvent", "BadEvent", "BadSchema",
     "BadSecret", "BudgetSpent", "CallFailed", "CannotStart", "CodecError", "ConnectError", "Exit",
     "FencedError", "Forbidden", "IndexError", "KafkaError", "LookupError", "NotFound",
-    "NotImplementedError", "NotThatShape", "OffsetGone", "OutcomeUnknown", "OwnershipLost",
-    "RetryableError", "RunFailed", "RuntimeError", "StepTimeout", "StopAsyncIteration",
+    "NotImplementedError", "NotThatShape", "NotYet", "OffsetGone", "OutcomeUnknown",
+    "OwnershipLost",
+    "RetryableError", "RunFailed", "RuntimeError", "SchemaMissing", "StepTimeout",
+    "StopAsyncIteration",
     "TerminalError", "TimeoutError", "ToolError", "TransportError", "TypeError",
     "UndecodableError", "_Misfit", "_Refused",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from surefoot.infra.registry import Registry
 from surefoot.infra.schema_source import RegistrySchemas, open_schemas
 from surefoot.infra.settings import load_settings
 from surefoot.state.errors import Unavailable
+from surefoot.state.source_ports import SchemaMissing
 from tests.foreign import GUID, ORDER
 
 
@@ -31,7 +32,6 @@ async def test_a_schema_that_is_there_is_given() -> None:
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        (404, {"error_code": 40403, "message": "Schema not found"}),
         (200, {"schema": "{}", "schemaType": "JSON"}),
         (200, {"schema": "{}", "references": [{"name": "x"}]}),
     ],
@@ -39,6 +39,13 @@ async def test_a_schema_that_is_there_is_given() -> None:
 async def test_what_no_asking_again_would_mend_is_the_events_fault(status: int, told: Any) -> None:
     with pytest.raises(LookupError):
         await source(status, told).by_id(7)
+
+
+@pytest.mark.parametrize("code", [40401, 40402, 40403])
+async def test_a_schema_that_is_not_there_may_be_there_later(code: int) -> None:
+    told = {"error_code": code, "message": "not found"}
+    with pytest.raises(SchemaMissing, match="not found"):
+        await source(404, told).by_id(7)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 500, 503])
