@@ -6,23 +6,20 @@ import asyncio
 from collections.abc import Sequence
 
 from surefoot.infra.backend import Backend
+from surefoot.infra.dead_reader import DeadReader
 from surefoot.infra.delivery_log import DeliveryReader
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of
 from surefoot.state.agent import Agent
-from surefoot.state.dead import DeadLetter, dead_letter
 from surefoot.state.delivery import Delivery, Outcome
 from surefoot.state.model import State
 from surefoot.state.overview import DeadLetters
 from surefoot.state.ports import In
 from surefoot.state.standing import AgentStanding
 from surefoot.state.store import RunStore
-from surefoot.state.topics import OUTBOX, AgentTopics, dead_topic
+from surefoot.state.topics import OUTBOX, AgentTopics
 from surefoot.state.turn import schedules_agent_name
-
-#: offsets of the dead letter topic that are looked at in one go, from the newest backwards
-_WINDOW = 200
 
 
 class LogOverview:
@@ -32,8 +29,7 @@ class LogOverview:
         self._names = (*names_of(agents), OUTBOX)
         self._standings = backend.standings()
         self._deliveries = DeliveryReader(settings, backend)
-        self._offsets = backend.offsets()
-        self._dead = backend.lookups(dead_topic(settings.app))
+        self._dead = DeadReader(settings, backend)
         self._books = {
             agent.name: _Books(settings, backend, agent.name) for agent in agents if agent.schedules
         }
@@ -51,27 +47,9 @@ class LogOverview:
         return await self._deliveries.latest(wanted, limit)
 
     async def dead_letters(self, *, before: int | None, limit: int) -> DeadLetters:
-        topic = self._dead.topic
-        async with bounded():
-            begin = (await self._offsets.begins(topic, [0]))[0]
-            end = (await self._offsets.stables(topic, [0]))[0]
-            until = end if before is None else min(before, end)
-            found: list[DeadLetter] = []
-            while until > begin and len(found) <= limit:
-                start = max(begin, until - _WINDOW)
-                window = [dead_letter(record) for record in await self._window(start, until)]
-                found += reversed(window)
-                until = start
+        found = await self._dead.latest(lambda _: True, limit + 1, before=before)
         page = found[:limit]
-        more = len(found) > limit
-        return DeadLetters(page, page[-1].offset if more else None)
-
-    async def _window(self, start: int, until: int) -> list[In]:
-        records: list[In] = []
-        while start < until:
-            page, start = await self._dead.page(0, start, until, lambda _: True)
-            records += page
-        return records
+        return DeadLetters(page, page[-1].offset if len(found) > limit else None)
 
     async def schedules(self, agent: str) -> dict[str, State]:
         books = self._books.get(agent)
@@ -81,7 +59,6 @@ class LogOverview:
         """Close every client. Safe to call twice."""
         await asyncio.gather(*(books.stop() for books in self._books.values()))
         await self._dead.stop()
-        await self._offsets.stop()
         await self._deliveries.stop()
         await self._standings.stop()
 

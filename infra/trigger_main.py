@@ -165,18 +165,27 @@ def event_worker(
             "SF1126",
             f"agent {agent.name!r} listens to {topic}: what it could not use would come back to it",
         )
-    event, topics = agent.event_triggers[topic], AgentTopics(settings.app, agent.name)
+    topics = AgentTopics(settings.app, agent.name)
     return EventWorker(
-        mapping=EventMapping(
-            agent=agent,
-            trigger=event,
-            wire=Wire(settings.app, topics, settings.partitions),
-            schemas=Schemas(event, schemas),
-            record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
-            claims=open_claims(settings, clock),
-            schema_wait_s=settings.schema_wait_s,
-        ),
+        mapping=event_mapping(agent, topic, settings, clock, schemas),
         log=KafkaSourceLog(topics=topics, topic=topic, settings=settings, clock=clock, slot=slot),
         clock=clock,
         settle_s=commit_deadline_s(settings),
+    )
+
+
+def event_mapping(
+    agent: Agent, topic: str, settings: Settings, clock: Clock, schemas: SchemaSource | None
+) -> EventMapping:
+    """What makes starts of the topic's events. Raises ConfigError — the store of large payloads
+    cannot be one."""
+    event = agent.event_triggers[topic]
+    return EventMapping(
+        agent=agent,
+        trigger=event,
+        wire=Wire(settings.app, AgentTopics(settings.app, agent.name), settings.partitions),
+        schemas=Schemas(event, schemas),
+        record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
+        claims=open_claims(settings, clock),
+        schema_wait_s=settings.schema_wait_s,
     )

@@ -18,6 +18,11 @@ from surefoot.state.wire import decode_command
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:~=+-")
 
 
+_OURS = "sf-dead-"
+#: what stands with a dead letter that has no more than the place of its input
+_PARTLY = frozenset({"sf-dead-bytes", "sf-dead-until"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where the input stood, of which nothing could be made."""
@@ -35,8 +40,9 @@ class DeadLetter:
     code: str
     message: str
     attempts: int
-    #: of a run that is out of attempts
+    #: whose run is out of attempts, or whose trigger could not use the input
     agent: str | None
+    #: of a run that is out of attempts
     run_id: str | None
     step: str | None
     #: of an input that could not be used
@@ -65,12 +71,29 @@ def dead_letter(record: In) -> DeadLetter:
         code=headers.get("sf-dead-code", "unknown"),
         message=headers.get("sf-dead-message", ""),
         attempts=_number(headers.get("sf-dead-attempts")) or 0,
-        agent=_agent(headers) if run_id is not None else None,
+        agent=headers.get("sf-dead-agent") if run_id is None else _agent(headers),
         run_id=run_id,
         step=_step(record) if run_id is not None else None,
         source=source,
         value_bytes=len(record.value or b""),
     )
+
+
+def event_of(record: In) -> In | None:
+    """The event of somebody's topic that the dead letter `record` is of, as it stood there; None:
+    it is of none, or not all of it was kept."""
+    kept = list(record.headers)
+    ours: dict[str, bytes] = {}
+    while kept and kept[-1][0].startswith(_OURS):
+        name, value = kept.pop()
+        ours.setdefault(name, value)
+    source = dead_letter(record).source
+    if source is None or source.partition is None or source.offset is None or _PARTLY & ours.keys():
+        return None
+    return In(
+        source.topic, source.partition, source.offset, source.timestamp_ms or 0,
+        record.key, record.value, tuple(kept),
+    )  # fmt: skip
 
 
 def _agent(headers: Mapping[str, str]) -> str | None:
@@ -104,7 +127,14 @@ def what_to_do(letter: DeadLetter) -> list[str]:
             f"surefoot runs retry {agent} {letter.run_id}",
             *told,
         ]
+    if letter.agent is not None and letter.code != "events_lost" and not _is_own(letter):
+        told.append(f"surefoot dead redrive AGENT.py --offset {letter.offset}")
     return [*told, "the record is here as it was: have its sender mend it and send it again"]
+
+
+def _is_own(letter: DeadLetter) -> bool:
+    """Whether it is of the agent's own events, of which webhooks are made."""
+    return letter.source is not None and letter.source.topic.endswith(f".{letter.agent}.events")
 
 
 def dead_letter_json(letter: DeadLetter) -> dict[str, Any]:

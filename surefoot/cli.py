@@ -66,6 +66,7 @@ topics = _typer("Create and check the topics, and show what is not done yet.")
 runs = _typer("List, show, start and steer runs.")
 blobs = _typer("Large payloads that are kept outside of the log.")
 webhooks = _typer("See what came to the webhook sources, and map it again.")
+dead = _typer("Dead letters: see them, and put events of topics back.")
 hooks = _typer("Webhooks that go out: list the subscriptions, and try one.")
 schedules = _typer("List schedules and their next ticks, pause, resume, trigger, backfill.")
 schemas = _typer("Check and register Avro schemas.")
@@ -76,6 +77,7 @@ app.add_typer(schedules, name="schedules")
 app.add_typer(blobs, name="blobs")
 app.add_typer(webhooks, name="webhooks")
 app.add_typer(hooks, name="hooks")
+app.add_typer(dead, name="dead")
 
 AgentFile = Annotated[
     Path, typer.Argument(metavar="AGENT.py", help="File that defines one agent or several.")
@@ -597,6 +599,52 @@ def webhooks_redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json =
     from surefoot.commands import webhooks as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.redeliver(id_, agent_files, as_json=as_json))
+
+
+@dead.command("list")
+def dead_list(
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    code: Annotated[str | None, typer.Option(help="Only those with this code.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show what could not be used and runs that are out of attempts, the newest first."""
+    from surefoot.commands import dead as commands  # noqa: PLC0415
+
+    commands.list_dead(agent, code, limit, as_json=as_json)
+
+
+@dead.command("show")
+def dead_show(
+    offset: Annotated[int, typer.Argument(min=0, help="As `surefoot dead list` shows it.")],
+    as_json: Json = False,
+) -> None:
+    """Show all that is kept of one dead letter. Exit status 1 when there is none."""
+    from surefoot.commands import dead as commands  # noqa: PLC0415
+
+    raise typer.Exit(0 if commands.show_dead(offset, as_json=as_json) else 1)
+
+
+@dead.command("redrive")
+def dead_redrive(
+    agent_files: AgentFiles,
+    offset: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this one; can be given several times.")
+    ] = None,
+    code: Annotated[str | None, typer.Option(help="Only those with this code.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only events of this topic.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be started, and start nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put events of topics back: make of each what these files make of it now, and start the runs
+    that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
+    when some cannot be used still, or there was none."""
+    from surefoot.commands import dead as commands  # noqa: PLC0415
+
+    chosen = commands.Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)
+    raise typer.Exit(commands.redrive(agent_files, chosen, dry_run=dry_run, as_json=as_json))
 
 
 @hooks.command("list")

@@ -84,6 +84,7 @@ PAYLOADS: tuple[Page, ...] = (
         ),
         mend=(
             "Have the schema registered again, under its id.",
+            "Then put the events back: `surefoot dead redrive agent.py --code schema_missing`",
             "Or let events wait for longer: SUREFOOT_SCHEMA_WAIT_S.",
         ),
         codes=("schema_missing",),

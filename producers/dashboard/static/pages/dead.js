@@ -14,8 +14,8 @@ export async function show(main, params, signal) {
   const [problem, tell] = notice();
   put(main,
     h("h1", null, "Dead letters"),
-    h("p", { class: "soft" }, "Nothing is put back from here: a run is tried again by a command, and an input is sent "
-      + "again by whoever sent it, once it is right."),
+    h("p", { class: "soft" }, "Nothing is put back from here: a run is tried again by a command, as is an event of a topic; "
+      + "another input is sent again by whoever sent it, once it is right."),
     problem, list);
   const load = async () => {
     const page = await get(["dead-letters"], { before, limit: PAGE }, signal);

@@ -1,0 +1,301 @@
+"""Dead letters: what is there, and putting events of topics back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import typer
+
+from surefoot.commands.common import reader_on, table, told
+from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, NotYet
+from surefoot.infra import logging
+from surefoot.infra.backend import Backend
+from surefoot.infra.backends import open_backend
+from surefoot.infra.clock import SystemClock
+from surefoot.infra.dead_reader import DeadReader
+from surefoot.infra.loader import load_agents
+from surefoot.infra.schema_source import open_schemas
+from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.trigger_main import event_mapping
+from surefoot.state.agent import Agent
+from surefoot.state.catalogue import numbered
+from surefoot.state.dead import DeadLetter, dead_letter, dead_letter_json, event_of
+from surefoot.state.errors import ConfigError
+from surefoot.state.explain import clock_time
+from surefoot.state.model import Failure
+from surefoot.state.ports import In, Out
+from surefoot.state.topics import dead_topic
+
+#: how long a start may wait for the log's acknowledgement
+_START_S = 10.0
+
+
+def list_dead(agent: str | None, code: str | None, limit: int, *, as_json: bool) -> None:
+    """The newest first."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+
+    def wanted(each: DeadLetter) -> bool:
+        return agent in (None, each.agent) and code in (None, each.code)
+
+    async def read() -> list[DeadLetter]:
+        async with _opened() as (_, _, reader):
+            return await reader.latest(wanted, limit)
+
+    found = asyncio.run(read())
+    if as_json:
+        for each in found:
+            typer.echo(json.dumps(dead_letter_json(each)))
+        return
+    titles = ("OFFSET", "TIME", "AGENT", "OF", "WHY")
+    rows = [
+        (
+            str(each.offset), clock_time(each.at_ms), each.agent or "", _of(each),
+            f"{numbered(each.code)}: {each.message}",
+        )
+        for each in found
+    ]  # fmt: skip
+    plain_console().print(table(titles, rows, wraps="WHY"))
+
+
+def _of(letter: DeadLetter) -> str:
+    if letter.run_id is not None:
+        return f"run {letter.run_id}"
+    source = letter.source
+    return "" if source is None else f"{source.topic}/{source.partition}/{source.offset}"
+
+
+def show_dead(offset: int, *, as_json: bool) -> bool:
+    """Everything that is kept of one; False when there is none."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+
+    async def read() -> In | None:
+        async with _opened() as (_, _, reader):
+            return await reader.find(offset)
+
+    record = asyncio.run(read())
+    if record is None:
+        typer.echo(f"surefoot: there is no dead letter at offset {offset}", err=True)
+        return False
+    fields = dead_letter_json(dead_letter(record))
+    texts = {
+        "key": _text(record.key),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+        "value": _text(record.value),
+    }
+    if as_json:
+        typer.echo(json.dumps(fields | texts))
+        return True
+    for field, value in fields.items():
+        if value is not None and field != "do":
+            typer.echo(f"{field:<13}{told(field, value)}")
+    for line in fields["do"]:
+        typer.echo(f"{'do':<13}{printable(line)}")
+    for name, header in record.headers:
+        typer.echo(f"{'header':<13}{printable(f'{name}: {_text(header)}')}")
+    for field in ("key", "value"):
+        typer.echo(f"{field:<13}{printable(str(texts[field]))}")
+    return True
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which dead letters are to be put back; None: any."""
+
+    offsets: Collection[int] = ()
+    code: str | None = None
+    topic: str | None = None
+
+    def takes(self, letter: DeadLetter) -> bool:
+        if self.offsets and letter.offset not in self.offsets:
+            return False
+        topic = None if letter.source is None else letter.source.topic
+        return self.code in (None, letter.code) and self.topic in (None, topic)
+
+
+class PutBack(NamedTuple):
+    """What became of one dead letter, for one agent."""
+
+    offset: int
+    agent: str
+    did: Literal["started", "is there", "would start", "not wanted", "still dead", "too old"]
+    run_id: str | None = None
+    why: str | None = None
+
+
+def redrive(agent_files: Sequence[Path], chosen: Chosen, *, dry_run: bool, as_json: bool) -> int:
+    """Make of events what their agents' triggers make of them now, and start the runs that are not
+    there. Returns the exit status: 1 if some cannot be used still, or there was none."""
+    logging.configure(level="CRITICAL")  # what matters is raised
+    agents = load_agents(agent_files)
+
+    async def go() -> bool:
+        clean, some = True, False
+        async with _opened() as (settings, backend, reader), open_schemas(settings) as schemas:
+            clock = SystemClock()
+            mappings = {
+                (agent.name, topic): event_mapping(agent, topic, settings, clock, schemas)
+                for agent in agents
+                for topic in agent.event_triggers
+            }
+            one = _Redrive(settings, backend, mappings, chosen, clock, dry_run=dry_run)
+            try:
+                async for page in reader.everything():
+                    for each in await one.put_back(page):
+                        _tell(each, as_json=as_json)
+                        some = True
+                        clean = clean and each.did not in ("still dead", "too old")
+            finally:
+                await one.stop()
+        if not some:
+            typer.echo(
+                "surefoot: there is no such dead letter of a topic that these agents listen to",
+                err=True,
+            )
+        return clean and some
+
+    return 0 if asyncio.run(go()) else 1
+
+
+def _tell(each: PutBack, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(each._asdict()))
+        return
+    of = " ".join(filter(None, (each.agent, each.run_id, each.why)))
+    typer.echo(f"{each.did:<12}{each.offset:>8}  {printable(of)}")
+
+
+class _Redrive:
+    def __init__(
+        self,
+        settings: Settings,
+        backend: Backend,
+        mappings: Mapping[tuple[str, str], EventMapping],
+        chosen: Chosen,
+        clock: SystemClock,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._mappings = mappings
+        self._chosen = chosen
+        self._clock = clock
+        self._dry_run = dry_run
+        self._appender = backend.appender()
+
+    async def put_back(self, page: Sequence[In]) -> list[PutBack]:
+        """What became of a page of dead letters. Raises Unavailable: some may have been started,
+        and starting them again makes no second run."""
+        done: list[PutBack] = []
+        starts: list[tuple[PutBack, Mapped, EventMapping]] = []
+        for record in page:
+            letter, event = dead_letter(record), event_of(record)
+            if event is None or not self._chosen.takes(letter):
+                continue
+            for mapping in self._of(letter, event.topic):
+                told = PutBack(letter.offset, mapping.agent.name, "started")
+                if not self._chosen.offsets and self._is_old(letter, mapping.agent):
+                    why = "runs of its time are forgotten: name it with --offset"
+                    done.append(told._replace(did="too old", why=why))
+                    continue
+                mapped = await self._mapped(mapping, event)
+                if mapped.failure is not None:
+                    why = f"{numbered(mapped.failure.code)}: {mapped.failure.message}"
+                    done.append(told._replace(did="still dead", why=why))
+                elif mapped.out is None:
+                    done.append(told._replace(did="not wanted"))
+                else:
+                    run_id = (mapped.out.key or b"").decode()
+                    starts.append((told._replace(run_id=run_id), mapped, mapping))
+        there = await self._there([told for told, _, _ in starts])
+        for told, mapped, mapping in starts:
+            done.append(await self._start(told, mapped, mapping, there))
+        return sorted(done)
+
+    def _of(self, letter: DeadLetter, topic: str) -> list[EventMapping]:
+        """Whose it is; of one that does not say, everybody's who listens."""
+        return [
+            mapping
+            for (name, listened), mapping in self._mappings.items()
+            if listened == topic and letter.agent in (None, name)
+        ]
+
+    def _is_old(self, letter: DeadLetter, agent: Agent) -> bool:
+        own = agent.flow.dedup_ms if agent.flow is not None else None
+        window_ms = self._settings.dedup_window_s * 1000 if own is None else own
+        return self._clock.now_ms() - letter.at_ms > window_ms
+
+    async def _mapped(self, mapping: EventMapping, event: In) -> Mapped:
+        mapping.schemas.ask_again()
+        try:
+            prepared = await mapping.prepare(event)
+        except NotYet as missing:
+            return Mapped(None, Failure(code="schema_missing", message=str(missing)))
+        if not isinstance(prepared, Event):
+            return prepared
+        return await asyncio.to_thread(mapping.map, prepared, self._clock.now_ms())
+
+    async def _there(self, asked: Sequence[PutBack]) -> set[tuple[str, str | None]]:
+        """The runs that exist, by agent and id."""
+        there: set[tuple[str, str | None]] = set()
+        for agent in dict.fromkeys(each.agent for each in asked):
+            run_ids = [each.run_id or "" for each in asked if each.agent == agent]
+            async with reader_on(self._backend, self._settings, agent, run_ids) as reader:
+                for run_id in run_ids:
+                    if await reader.latest(agent, run_id) is not None:
+                        there.add((agent, run_id))
+        return there
+
+    async def _start(
+        self,
+        told: PutBack,
+        mapped: Mapped,
+        mapping: EventMapping,
+        there: Collection[tuple[str, str | None]],
+    ) -> PutBack:
+        if (told.agent, told.run_id) in there:
+            return told._replace(did="is there")
+        if self._dry_run:
+            return told._replace(did="would start")
+        assert mapped.out is not None
+        await mapping.store(mapped)
+        await self._append(mapped.out, told)
+        return told
+
+    async def _append(self, out: Out, told: PutBack) -> None:
+        what = f"the start command of {told.run_id}"
+        await self._appender.append(out, what, deadline_s=_START_S)
+
+    async def stop(self) -> None:
+        await self._appender.stop()
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[tuple[Settings, Backend, DeadReader]]:
+    settings = load_settings()
+    topic = dead_topic(settings.app)
+    async with open_backend(settings, SystemClock()) as backend:
+        async with backend.topics() as topics:
+            found = await topics.describe([topic])
+        if topic not in found:
+            raise ConfigError(
+                "SF3004",
+                f"there is no topic {topic} ({backend.name}): check SUREFOOT_APP, or run "
+                "`surefoot topics apply`",
+            )
+        reader = DeadReader(settings, backend)
+        try:
+            yield settings, backend, reader
+        finally:
+            await reader.stop()

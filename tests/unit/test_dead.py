@@ -1,0 +1,51 @@
+"""What a dead letter is of, and what can be put back."""
+
+from __future__ import annotations
+
+import pytest
+
+from surefoot.state.dead import dead_letter, event_of, what_to_do
+from surefoot.state.model import Failure
+from surefoot.state.ports import Headers, In
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import Wire, dead_headers
+
+WIRE = Wire("app", AgentTopics("app", "shop"), 2)
+WHOSE = (("sf-dead-agent", b"shop"),)
+EVENT = In("orders", 3, 44, 5, b"k", b"\xff", (("mine", b"m"), ("odd", None)))  # type: ignore[arg-type]
+
+
+def buried(event: In = EVENT, headers: Headers = WHOSE, code: str = "undecodable") -> In:
+    out = WIRE.dead_input(event, Failure(code=code, message="no"), headers)
+    return In(out.topic, 0, 9, 7, out.key, out.value, out.headers)
+
+
+def test_an_event_is_given_back_as_it_stood() -> None:
+    assert event_of(buried()) == EVENT
+    assert event_of(buried(headers=())) == EVENT  # of a version before this one
+    assert dead_letter(buried()).agent == "shop"
+    # somebody may listen to another app's dead letters: these keep theirs
+    twice = EVENT._replace(topic="other.dead", headers=(*buried().headers, ("x", b"y")))
+    assert event_of(buried(twice)) == twice
+
+
+@pytest.mark.parametrize("partly", [("sf-dead-bytes", b"5000000"), ("sf-dead-until", b"50")])
+def test_what_was_not_kept_cannot_be_given_back(partly: tuple[str, bytes]) -> None:
+    assert event_of(buried(headers=(*WHOSE, partly))) is None
+
+
+def test_a_run_that_is_out_of_attempts_is_no_event() -> None:
+    headers = dead_headers("step_failed", "no", 5, "run-1")
+    assert event_of(In("app.dead", 0, 9, 5, b"run-1", b"x", headers)) is None
+
+
+@pytest.mark.parametrize(
+    ("letter", "told"),
+    [
+        (buried(), True), (buried(headers=()), False), (buried(code="events_lost"), False),
+        (buried(EVENT._replace(topic="app.shop.events")), False),
+    ],
+)  # fmt: skip
+def test_only_what_can_be_put_back_is_said_to_be(letter: In, told: bool) -> None:
+    command = "surefoot dead redrive AGENT.py --offset 9"
+    assert (command in what_to_do(dead_letter(letter))) is told
