@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from surefoot.producers.signatures import (
+    PROOF_CHARACTERS_MAX,
     BadSecret,
     Headers,
     Verify,
@@ -170,6 +171,9 @@ class Door:
     def refuses(self, headers: Headers, body: bytes, now_s: int) -> str | None:
         """Why it stays shut, for the operator; None: it opens. Every live secret is tried, so that
         how long it takes does not tell which one fits."""
+        for name in self.sender.signature_headers:
+            if len(headers.get(name, "")) > PROOF_CHARACTERS_MAX:
+                return f"{name} is longer than {PROOF_CHARACTERS_MAX} characters"
         faults = [verify(headers, body, now_s) for verify in self._verifiers]
         return None if None in faults else faults[0]
 

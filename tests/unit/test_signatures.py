@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import standardwebhooks
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ed25519 as ed25519_module
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from surefoot import Bearer, Hmac
-from surefoot.producers.signatures import BadSecret, Verify
-from surefoot.producers.webhooks import sender
+from surefoot import Agent, Bearer, Hmac
+from surefoot.producers.signatures import PROOF_CHARACTERS_MAX, BadSecret, Verify
+from surefoot.producers.webhooks import Door, doors, sender
 from surefoot.state.webhook import Provider
 
 NOW = 1_700_000_000
@@ -267,12 +269,27 @@ def test_standard_webhooks_finds_the_right_one_behind_garbage() -> None:
         assert case.fault({**right, "webhook-signature": header}) is not None, header
 
 
-@pytest.mark.parametrize("message", ["é", "\ud800", "msg_1\u0660"])
-def test_an_id_of_standard_webhooks_is_ascii(message: str) -> None:
+@pytest.mark.parametrize("message", ["msg é", "msg_1\u0660"])
+def test_an_id_of_standard_webhooks_is_signed_as_the_bytes_that_came(message: str) -> None:
+    came = message.encode().decode("latin-1")
+    signed = message.encode() + b"." + str(NOW).encode() + b"." + BODY
+    signatures = {
+        "standard": "v1," + base64.b64encode(mac(b"k" * 32, signed)).decode(),
+        "ed25519": "v1a," + base64.b64encode(PRIVATE.sign(signed)).decode(),
+    }
+    for name, signature in signatures.items():
+        headers = {
+            "webhook-id": came, "webhook-timestamp": str(NOW), "webhook-signature": signature,
+        }  # fmt: skip
+        assert CASES[name].fault(headers) is None
+        assert CASES[name].fault({**headers, "webhook-id": "msg_2"}) is not None
+
+
+def test_a_body_that_is_no_text_is_verified_as_it_is() -> None:
     for name in ("standard", "ed25519"):
         case = CASES[name]
-        right = case.sign(case.secret, BODY, str(NOW))
-        assert case.fault({**right, "webhook-id": message}) == "webhook-id is not ASCII"
+        for body in (b"\x1f\x8b\x08\xff", b""):
+            assert case.fault(case.sign(case.secret, body, str(NOW)), body) is None
 
 
 @pytest.mark.parametrize("name", ["github", "slack", "generic", "bearer"])
@@ -323,6 +340,69 @@ def test_what_is_filled_in_is_not_filled_in_again() -> None:
     verify = sender(declared).verifier(SECRET)
     signature = mac(SECRET, b"{body}.{id}").hex()
     assert verify({"x-sig": signature, "x-id": "{body}"}, b"{id}", NOW) is None
+
+
+# What a stranger's header costs ----------------------------------------------------------------
+
+
+def door_of(case: Case) -> Door:
+    """With two live secrets."""
+    agent = Agent("a")
+    agent.webhook("shop", provider=case.provider)(lambda delivery: delivery.id)
+    return doors(agent.webhooks, {"shop": [case.secret, case.other]})["shop"]
+
+
+@every
+@settings(
+    max_examples=30, derandomize=True, database=None, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(
+    many=st.integers(1, 60),
+    separator=st.sampled_from([",", " ", ", ", ",v1=", " v1,", ",sha256=", " v1a,"]),
+    whole=st.booleans(),
+)
+def test_however_many_signatures_a_header_holds_the_body_is_read_once_a_secret(
+    case: Case, monkeypatch: pytest.MonkeyPatch, many: int, separator: str, whole: bool
+) -> None:
+    reads = []
+
+    class Key:
+        @classmethod
+        def from_public_bytes(cls, _raw: bytes) -> Key:
+            return cls()
+
+        def verify(self, _signature: bytes, signed: bytes) -> None:
+            reads.append(signed)
+            raise InvalidSignature
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def digest(secret: bytes, signed: bytes, algorithm: Any) -> Any:
+            reads.append(signed)
+            return real(secret, signed, algorithm)
+
+        return digest
+
+    wrong = case.sign(case.other, BODY + b"!", str(NOW))
+    one = wrong[case.header] if whole else wrong[case.header][-44:]
+    headers = {**wrong, case.header: wrong[case.header] + separator + separator.join([one] * many)}
+    with monkeypatch.context() as patched:
+        patched.setattr(ed25519_module, "Ed25519PublicKey", Key)
+        patched.setattr(hmac, "digest", counted(hmac.digest))
+        patched.setattr(hmac, "new", counted(hmac.new))
+        door = door_of(case)
+        assert door.refuses(headers, BODY, NOW) is not None
+    a_secret = 4 if case is CASES["ed25519"] else 1
+    assert len(reads) <= 2 * a_secret
+
+
+@every
+def test_a_longer_header_than_any_sender_has_is_not_looked_into(case: Case) -> None:
+    right = case.sign(case.secret, BODY, str(NOW))
+    long = right[case.header] + "," * PROOF_CHARACTERS_MAX
+    fault = door_of(case).refuses({**right, case.header: long}, BODY, NOW)
+    assert fault == f"{case.header} is longer than 4096 characters"
+    assert door_of(case).refuses(right, BODY, NOW) is None
 
 
 # Secrets --------------------------------------------------------------------------------------
