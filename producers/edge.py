@@ -7,13 +7,15 @@ with the trace in the log only. Nothing of a request is copied into a Kafka head
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
@@ -30,6 +32,11 @@ RETRY_AFTER_S = 5
 AWAY = "SF5015"
 #: those of answers that say that it is not the log, but the views
 _VIEWS_AWAY = frozenset({"SF3015", "SF3016"})
+
+#: a longer body is parsed in a thread
+IN_LOOP_BYTES = 65_536
+
+T = TypeVar("T")
 
 #: names in lower case, as ASGI has them
 _HEADERS = (
@@ -84,6 +91,27 @@ async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> by
         message = f"the body did not come in within {timeout_s:g} s"
         raise Refused("SF5003", 408, message, {"Connection": "close"}) from None
     return bytes(body)
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """The headers by name, in lower case. Of several with one name the values are one list, as
+    HTTP has it, each once: a proxy may have added what was there already.
+
+    One pass: anybody may send a hundred thousand headers, and `dict(request.headers)` goes through
+    them all for each. Source: RFC 9110, 5.3
+    """
+    found: dict[str, dict[str, None]] = {}
+    for name, value in request.headers.items():
+        found.setdefault(name, {})[value] = None
+    return {name: ", ".join(values) for name, values in found.items()}
+
+
+async def parsed(size: int, parse: Callable[..., T], *args: Any) -> T:
+    """What `parse` makes of a body of that size. A large one is parsed in a thread, so that other
+    requests do not wait for it."""
+    if size <= IN_LOOP_BYTES:
+        return parse(*args)
+    return await run_in_threadpool(parse, *args)
 
 
 def check_json(request: Request) -> None:

@@ -30,7 +30,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -48,6 +49,7 @@ from surefoot.producers.edge import (
     check_origin,
     direct,
     guard,
+    parsed,
     read_body,
     traceparent,
 )
@@ -71,6 +73,8 @@ from surefoot.state.ports import Clock, Commands, Readiness, RunBrowser, RunRead
 from surefoot.state.views import run_json
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,22 +208,8 @@ class _Gateway:
     async def start_run(self, agent: str, request: Request) -> Response:
         """Start a run from {"run_id"?, "payload"}. The same run_id gives the same answer, and one
         run; without one a new id is made."""
-        declared = self._agent(agent)
-        step = declared.start_step
-        body = await self._json(request)
-        if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
-            raise Refused(
-                "SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name'
-            )
-        try:
-            given = "run_id" in body
-            run_id = check_run_id(body["run_id"] if given else self.clock.unique())
-            payload = dump(step.adapter, load(step.adapter, strict_json(body["payload"])))
-            run_id = declared.name_run(run_id, payload, given=given)
-        except (BadPayload, Unserialisable) as error:
-            raise Refused(error.number, 422, f"payload of {step.name}: {error}") from None
-        except BadArgument as error:
-            raise Refused(error.number, 422, error.message) from None
+        made = partial(_start, self._agent(agent), self.clock.unique())
+        run_id, payload = await self._json(request, made)
         await self.commands.start(
             agent,
             run_id,
@@ -288,15 +278,8 @@ class _Gateway:
         return await self._command("pause", request)
 
     async def _command(self, verb: Verb, request: Request) -> tuple[str, dict[str, Any]]:
-        body = await self._json(request, empty={})
-        if isinstance(body, dict) and (keys := request.headers.getlist("idempotency-key")):
-            if len(keys) > 1 or body.get("id", keys[0]) != keys[0]:
-                raise Refused("SF5010", 422, "give one id: as Idempotency-Key or in the body")
-            body["id"] = keys[0]
-        try:
-            command_id, fields = command(verb, body)
-        except BadArgument as error:
-            raise Refused(error.number, 422, error.message) from None
+        keys = request.headers.getlist("idempotency-key")
+        command_id, fields = await self._json(request, partial(_command, verb, keys), empty=b"{}")
         return command_id or self.clock.unique(), fields
 
     async def _run(self, agent: str, run_id: str) -> RunView | None:
@@ -314,17 +297,17 @@ class _Gateway:
             )
         return self.agents[name]
 
-    async def _json(self, request: Request, *, empty: Any = None) -> Any:
-        """The values of a JSON body; `empty` for a body without a byte, if that may be."""
+    async def _json(
+        self, request: Request, make: Callable[[Any], T], *, empty: bytes | None = None
+    ) -> T:
+        """What `make` makes of the values of a JSON body; `empty` stands for a body without a byte,
+        if that may be."""
         check_json(request)
         check_origin(request)
         raw = await self._body(request)
         if not raw and empty is not None:
-            return empty
-        try:
-            return parse_json(raw)
-        except BadPayload as error:
-            raise Refused("SF5007", 400, f"the body is not strict JSON: {error}") from None
+            raw = empty
+        return await parsed(len(raw), lambda: make(_values(raw)))
 
     async def _body(self, request: Request) -> bytes:
         limits = self.limits
@@ -349,3 +332,39 @@ class _Gateway:
         if reasons:
             return JSONResponse({"ready": False, "reasons": reasons}, 503)
         return JSONResponse({"ready": True})
+
+
+def _values(raw: bytes) -> Any:
+    try:
+        return parse_json(raw)
+    except BadPayload as error:
+        raise Refused("SF5007", 400, f"the body is not strict JSON: {error}") from None
+
+
+def _start(agent: Agent, new_id: str, body: Any) -> tuple[str, bytes]:
+    """(run_id, payload) of the start that these JSON values ask for. Raises Refused."""
+    step = agent.start_step
+    if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
+        raise Refused("SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name')
+    try:
+        given = "run_id" in body
+        run_id = check_run_id(body["run_id"] if given else new_id)
+        payload = dump(step.adapter, load(step.adapter, strict_json(body["payload"])))
+        return agent.name_run(run_id, payload, given=given), payload
+    except (BadPayload, Unserialisable) as error:
+        raise Refused(error.number, 422, f"payload of {step.name}: {error}") from None
+    except BadArgument as error:
+        raise Refused(error.number, 422, error.message) from None
+
+
+def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, dict[str, Any]]:
+    """(id, other fields) of the command that these JSON values ask for; `keys` as the request's
+    Idempotency-Key headers have them. Raises Refused."""
+    if isinstance(body, dict) and keys:
+        if len(keys) > 1 or body.get("id", keys[0]) != keys[0]:
+            raise Refused("SF5010", 422, "give one id: as Idempotency-Key or in the body")
+        body["id"] = keys[0]
+    try:
+        return command(verb, body)
+    except BadArgument as error:
+        raise Refused(error.number, 422, error.message) from None

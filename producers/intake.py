@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
-from surefoot.producers.edge import Refused, read_body, traceparent
+from surefoot.producers.edge import Refused, headers_of, parsed, read_body, traceparent
 from surefoot.producers.mapping import Planned, Started, Triggers, planned
 from surefoot.producers.webhooks import Door, Sender, values_of
 from surefoot.schemas.payload import BadPayload
@@ -112,7 +112,7 @@ class Intake:
     async def _taken(self, door: Door | None, arrival: Arrival, request: Request) -> Response:
         if door is None:
             raise Refused("SF5102", 404, "no agent listens to this webhook source")
-        headers = dict(request.headers)
+        headers = headers_of(request)
         arrival.headers = shown_headers(headers, door.sender)
         arrival.body = await read_body(request, bytes_max=self.body_bytes, timeout_s=self.body_s)
         if fault := door.refuses(headers, arrival.body, self.clock.now_ms() // 1000):
@@ -120,7 +120,10 @@ class Intake:
         arrival.verified = True
         if headers.get("content-encoding", "identity") != "identity":
             raise Refused("SF5109", 415, "send the body without a Content-Encoding")
-        delivery = read_delivery(arrival.source, door.sender, arrival.headers, arrival.body)
+        delivery = await parsed(
+            len(arrival.body),
+            read_delivery, arrival.source, door.sender, arrival.headers, arrival.body,
+        )  # fmt: skip
         if (challenge := door.sender.answer(delivery.json)) is not None:
             return JSONResponse(challenge)
         arrival.delivery = delivery

@@ -226,11 +226,11 @@ def _finite(digits: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise BadPayload("$", f"the key {twice[:80]!r} occurs twice in one object")
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise BadPayload("$", f"the key {key[:80]!r} occurs twice in one object")
+        made[key] = value
     return made
 
 
