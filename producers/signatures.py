@@ -8,26 +8,31 @@ Before it is known who sends, a body is read once for each live secret, however 
 header holds: what is right is computed, and each signature compared with it. A public key is the
 exception, as each check reads the body: so few signatures are tried.
 
-A timestamp that is signed is a whole number of epoch seconds, and not more than five minutes away
-on either side. Inside of these a delivery can be sent again by whoever has seen it; as the id that
-names its runs is signed too, or part of the body, it is the same runs. GitHub is the exception: it
-signs the body only, without a timestamp, and X-GitHub-Delivery is not covered. So a captured
-delivery, sent again with a new delivery id, starts another run; TLS and the secrecy of deliveries
-are what protects from that.
+A signature is compared as bytes, so how a sender writes it matters little: hex in either case,
+base64 of either alphabet with or without its padding, one or several of them in a header. Reading
+more than one gives nothing away: only who has the secret can make the right one.
+
+A timestamp that is signed is in epoch seconds or milliseconds, or ISO 8601 with a zone, and not
+more than five minutes away on either side. Inside of these a delivery can be sent again by whoever
+has seen it; as the id that names its runs is signed too, or part of the body, it is the same runs.
+GitHub is the exception: it signs the body only, without a timestamp, and X-GitHub-Delivery is not
+covered. So a captured delivery, sent again with a new delivery id, starts another run; TLS and the
+secrecy of deliveries are what protects from that.
 
 Sources: docs.github.com, "Validating webhook deliveries"; docs.stripe.com, "Verify webhook
 signatures manually"; docs.slack.dev, "Verifying requests from Slack"; the Standard Webhooks
-specification, 1.0.0
+specification, 1.0.0; docs.svix.com, "Verifying webhooks manually"
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 
 from surefoot.state.errors import ConfigError
@@ -45,9 +50,14 @@ _PLACEHOLDERS = ("changeme", "change-me", "change_me", "your-secret", "your_secr
 
 #: of what is signed: text, or a place
 _PIECES = re.compile(r"([^{]+)|\{([a-z]+)\}")
-_HEX = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
-_HEX_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SECONDS = re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII)
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})+", re.ASCII)
+#: between the signatures of one header
+_BETWEEN = re.compile(r"[\s,;]+")
+_URL_SAFE = str.maketrans("-_", "+/")
+_EPOCH = re.compile(r"0|[1-9][0-9]{0,13}", re.ASCII)
+#: epoch seconds have fewer digits until the year 5138
+_MILLISECONDS_DIGITS = 12
+_TIME_CHARACTERS_MAX = 40
 _PUBLIC_KEY = "whpk_"
 _PRIVATE_KEY = "whsec_"
 _ED25519_KEY_BYTES, _ED25519_BYTES = 32, 64
@@ -77,9 +87,8 @@ def _verify_hmac(
     given = headers.get(name)
     if not given:
         return f"no {name}"
-    size = hashlib.new(declared.algorithm).digest_size
-    found = _decoded(given.removeprefix(declared.prefix), declared.encoding)
-    if not given.startswith(declared.prefix) or found is None or len(found) != size:
+    found = _signatures(given, declared.prefix, declared.encoding)
+    if not found:
         return f"{name} is malformed"
     values = {"body": body}
     if declared.timestamp_header is not None:
@@ -90,7 +99,15 @@ def _verify_hmac(
     if declared.id_header is not None:
         values["id"] = _raw(headers.get(declared.id_header.lower(), ""))
     right = hmac.digest(secret, _filled(declared.signed, values), declared.algorithm)
-    return None if _among([found], right) else f"{name} is not of this body and secret"
+    return None if _among(found, right) else f"{name} is not of this body and secret"
+
+
+def _signatures(given: str, prefix: str, encoding: str) -> list[bytes]:
+    """Those in a header: behind the prefix, and perhaps a blank, each."""
+    spaced, before = _BETWEEN.sub(" ", given), _BETWEEN.sub(" ", prefix).strip()
+    texts = re.findall(rf"(?<![^ ]){re.escape(before)} ?(?=([^ ]+))", spaced)
+    decoded = [_decoded(text, encoding) for text in texts]
+    return [each for each in decoded if each is not None]
 
 
 def _filled(template: str, values: Mapping[str, bytes]) -> bytes:
@@ -132,24 +149,29 @@ def _verify_stripe(secret: bytes, headers: Headers, body: bytes, now_s: int) -> 
     given = headers.get("stripe-signature")
     if not given:
         return "no stripe-signature"
-    pairs = [item.partition("=") for item in given.split(",")]
+    pairs = [item.strip().partition("=") for item in given.split(",")]
     times = [value for key, _, value in pairs if key == "t"]
-    found = [value for key, _, value in pairs if key == "v1" and _HEX_SHA256.fullmatch(value)]
+    decoded = [_decoded(value, "hex") for key, _, value in pairs if key == "v1"]
+    found = [each for each in decoded if each is not None]
     if len(times) != 1 or not found:
         return "stripe-signature is malformed"
     if fault := stale(times[0], now_s):
         return fault
     right = hmac.digest(secret, times[0].encode() + b"." + body, "sha256")
-    if _among((bytes.fromhex(each) for each in found), right):
-        return None
-    return "stripe-signature is not of this body and secret"
+    return None if _among(found, right) else "stripe-signature is not of this body and secret"
 
 
 # Standard Webhooks ----------------------------------------------------------------------------
 
 
+STANDARD_SIGNATURES = ("webhook-signature", "svix-signature")
+STANDARD_IDS = ("webhook-id", "svix-id")
+_STANDARD_TIMES = ("webhook-timestamp", "svix-timestamp")
+
+
 def standard_verifier(secret: str) -> Verify:
-    """`webhook-signature: v1,<base64> v1a,<base64> ...` over `<id>.<seconds>.<body>`.
+    """`webhook-signature: v1,<base64> v1a,<base64> ...` over `<id>.<seconds>.<body>`. Svix, from
+    whom the specification comes, calls the headers svix-...; who sends both says the same in both.
 
     `whsec_...` (or bare base64) is a shared secret, for v1; `whpk_...` is the sender's public
     ed25519 key, for v1a.
@@ -157,7 +179,7 @@ def standard_verifier(secret: str) -> Verify:
     if secret.startswith(_PUBLIC_KEY):
         return partial(_verify_standard, "v1a", _ed25519(secret.removeprefix(_PUBLIC_KEY)))
     bare = secret.removeprefix(_PRIVATE_KEY)
-    key = _decoded(bare + "=" * (-len(bare) % 4), "base64")
+    key = _decoded(bare, "base64")
     if key is None:
         strong(secret)  # what is a placeholder or empty is told as that
         raise BadSecret("is not base64; it looks like whsec_...")
@@ -173,20 +195,27 @@ _Right = Callable[[list[bytes], bytes], bool]
 def _verify_standard(
     version: str, right: _Right, headers: Headers, body: bytes, now_s: int
 ) -> str | None:
-    signature, message = headers.get("webhook-signature"), headers.get("webhook-id")
-    if not signature or not message:
-        return "no webhook-signature" if not signature else "no webhook-id"
-    text = headers.get("webhook-timestamp", "")
+    given = [text for name in STANDARD_SIGNATURES if (text := headers.get(name))]
+    if not given:
+        return "no webhook-signature"
+    message, text = (_agreed(headers, names) for names in (STANDARD_IDS, _STANDARD_TIMES))
+    if not message or text is None:
+        return "no webhook-id, or webhook-... and svix-... say different things"
     if fault := stale(text, now_s):
         return fault
-    pairs = [item.partition(",") for item in signature.split(" ")]
-    found = [_decoded(value, "base64") for name, _, value in pairs if name == version]
+    found = _signatures(" ".join(given), version, "base64")
     if not found:
         return f"webhook-signature has no {version}"
-    signed = b".".join((_raw(message), text.encode(), body))
-    if right([each for each in found if each is not None], signed):
+    if right(found, b".".join((_raw(message), text.encode(), body))):
         return None
     return "webhook-signature is not of this body and secret"
+
+
+def _agreed(headers: Headers, names: Iterable[str]) -> str | None:
+    """What all of these headers say that are there; "" when none is, None when they differ: only
+    one of the two would have been signed."""
+    said = {headers[name] for name in names if name in headers}
+    return "" if not said else said.pop() if len(said) == 1 else None
 
 
 def _is_hmac(key: bytes, found: list[bytes], signed: bytes) -> bool:
@@ -241,13 +270,27 @@ def strong(secret: str) -> bytes:
 
 def stale(text: str, now_s: int) -> str | None:
     """What is wrong with a timestamp; None when it is near enough to now, on either side."""
-    if not _SECONDS.fullmatch(text):
-        return "the timestamp is missing or not whole seconds"
-    away_s = int(text) - now_s
-    if abs(away_s) <= TOLERANCE_S:
+    at_s = _seconds(text)
+    if at_s is None:
+        return "the timestamp is missing, or neither epoch seconds or ms nor ISO 8601 with a zone"
+    away_s = math.floor(at_s - now_s)
+    if abs(at_s - now_s) <= TOLERANCE_S:
         return None
     side = "in the future" if away_s > 0 else "old"
     return f"the timestamp is {abs(away_s)} s {side}; {TOLERANCE_S} s are allowed"
+
+
+def _seconds(text: str) -> float | None:
+    """A timestamp in epoch seconds."""
+    if _EPOCH.fullmatch(text):
+        return int(text) / 1000 if len(text) >= _MILLISECONDS_DIGITS else int(text)
+    if not text.isascii() or len(text) > _TIME_CHARACTERS_MAX:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else at.timestamp()
 
 
 def _among(found: Iterable[bytes], right: bytes) -> bool:
@@ -258,13 +301,14 @@ def _among(found: Iterable[bytes], right: bytes) -> bool:
 
 
 def _decoded(text: str, encoding: str) -> bytes | None:
-    """The bytes of exactly that encoding; None for anything else."""
+    """The bytes that a text in hex or base64 says; None for anything else."""
     if not text.isascii():
         return None
     if encoding == "hex":
         return bytes.fromhex(text) if _HEX.fullmatch(text) else None
+    bare = text.rstrip("=").translate(_URL_SAFE)
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except binascii.Error:
         return None
 

@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl
 
 from surefoot.producers.signatures import (
     PROOF_CHARACTERS_MAX,
+    STANDARD_IDS,
+    STANDARD_SIGNATURES,
     BadSecret,
     Headers,
     Verify,
@@ -104,9 +106,20 @@ def _stripe() -> Sender:
 
 
 def _standard() -> Sender:
-    return _sender(
-        Naming(id_header="webhook-id", event_field="type"), standard_verifier, "webhook-signature"
+    """As the specification names its headers, or as Svix does."""
+    return Sender(
+        verifier=standard_verifier,
+        name=_standard_name,
+        id_is="webhook-id",
+        signature_headers=frozenset(STANDARD_SIGNATURES),
+        naming_headers=frozenset(STANDARD_IDS),
     )
+
+
+def _standard_name(headers: Headers, _body: bytes, values: Any) -> tuple[str, str]:
+    """Whoever has both headers has the same in both, or its signature would be none."""
+    ids = [headers[name] for name in STANDARD_IDS if name in headers]
+    return ids[0] if ids else "", _text(values, "type")
 
 
 def _slack() -> Sender:
