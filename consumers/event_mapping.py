@@ -13,7 +13,7 @@ from surefoot.schemas.event_avro import AvroReader, BadSchema
 from surefoot.schemas.event_codec import Framed, SchemaRef, framed
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.schemas.pointer import Pointer
-from surefoot.state.agent import Agent
+from surefoot.state.agent import Agent, run_id_for, told_by
 from surefoot.state.model import Failure
 from surefoot.state.ports import Headers, In, Out
 from surefoot.state.source_ports import SchemaMissing, SchemaSource
@@ -207,8 +207,10 @@ class EventMapping:
     def _start(
         self, event: Event, run_id: str, payload: bytes, pointer: Pointer | None, now_ms: int
     ) -> Out:
+        key = run_id
         try:
-            run_id = self.agent.name_run(run_id, payload)
+            named = run_id_for(key)
+            run_id = self.agent.name_run(named, payload)
         except ValueError as error:
             raise Unusable("bad_run_id", str(error)) from None
         received = event.received
@@ -220,6 +222,7 @@ class EventMapping:
             payload if pointer is None else pointer.encode(),
             sent_ms=now_ms, headers=source,
             traceparent=trace.valid(context.decode("utf-8", "replace")),
+            by=told_by(key, named),
         )  # fmt: skip
 
 

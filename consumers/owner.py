@@ -322,6 +322,7 @@ class Owner:
             carry=command["carry"],
             memory=memory_of(command["memory"]),
             messages=tuple(command["messages"]),
+            by=command["by"],
         )
         if self._digest_of(run_id) is None:
             return self._start(source, start, record)

@@ -106,6 +106,14 @@ def headers_of(request: Request) -> dict[str, str]:
     return {name: ", ".join(values) for name, values in found.items()}
 
 
+def utf8(text: str) -> str:
+    """What a header says, if it is UTF-8: HTTP reads it as Latin-1."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
 async def parsed(size: int, parse: Callable[..., T], *args: Any) -> T:
     """What `parse` makes of a body of that size. A large one is parsed in a thread, so that other
     requests do not wait for it."""

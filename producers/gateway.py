@@ -52,18 +52,19 @@ from surefoot.producers.edge import (
     parsed,
     read_body,
     traceparent,
+    utf8,
 )
 from surefoot.producers.event_stream import EventStreams
 from surefoot.producers.feeds import Feeds
-from surefoot.producers.intake import Intake
-from surefoot.producers.mapping import by_source
+from surefoot.producers.intake import Intake, start_all
+from surefoot.producers.mapping import Started, by_source
 from surefoot.producers.openapi import document
 from surefoot.producers.operations import BODIES, Operator, Verb, command
 from surefoot.producers.run_lists import RunLists
 from surefoot.producers.views import add_views, paths
 from surefoot.producers.webhooks import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.agent import Agent, check_run_id
+from surefoot.state.agent import Agent, check_run_id, run_id_for, told_by
 from surefoot.state.delivery import DeliveryLog
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.explain import explain
@@ -71,10 +72,13 @@ from surefoot.state.feed import EventFeed
 from surefoot.state.overview import Overview
 from surefoot.state.ports import Clock, Commands, Readiness, RunBrowser, RunReader, RunView, Views
 from surefoot.state.views import run_json
+from surefoot.state.wire import COMMAND_ID_MAX
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_ONE_ID = "give one id: as Idempotency-Key or in the body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,17 +211,15 @@ class _Gateway:
 
     async def start_run(self, agent: str, request: Request) -> Response:
         """Start a run from {"run_id"?, "payload"}. The same run_id gives the same answer, and one
-        run; without one a new id is made."""
-        made = partial(_start, self._agent(agent), self.clock.unique())
-        run_id, payload = await self._json(request, made)
-        await self.commands.start(
-            agent,
-            run_id,
-            payload,
-            traceparent=traceparent(request),
-            deadline_s=self.limits.start_s,
+        run. Without one it is made of the Idempotency-Key, whatever that is; without either, anew.
+        """
+        keys = request.headers.getlist("idempotency-key")
+        made = partial(_start, self._agent(agent), keys, self.clock.unique())
+        start = await self._json(request, made)
+        await start_all(
+            self.commands, [start], trace=traceparent(request), deadline_s=self.limits.start_s
         )
-        return JSONResponse({"agent": agent, "run_id": run_id}, 202)
+        return JSONResponse({"agent": agent, "run_id": start.run_id}, 202)
 
     async def show_run(self, agent: str, run_id: str) -> Response:
         """One run, as of its latest commit."""
@@ -341,16 +343,25 @@ def _values(raw: bytes) -> Any:
         raise Refused("SF5007", 400, f"the body is not strict JSON: {error}") from None
 
 
-def _start(agent: Agent, new_id: str, body: Any) -> tuple[str, bytes]:
-    """(run_id, payload) of the start that these JSON values ask for. Raises Refused."""
+def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> Started:
+    """The start that these JSON values ask for; `keys` as the request's Idempotency-Key headers
+    have them. Raises Refused."""
     step = agent.start_step
     if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
         raise Refused("SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name')
+    given, told = "run_id" in body or bool(keys), None
     try:
-        given = "run_id" in body
-        run_id = check_run_id(body["run_id"] if given else new_id)
+        if "run_id" in body:
+            run_id = check_run_id(body["run_id"])
+        elif keys:
+            key = utf8(_only(keys))
+            run_id = run_id_for(key)
+            told = told_by(key, run_id)
+        else:
+            run_id = new_id
         payload = dump(step.adapter, load(step.adapter, strict_json(body["payload"])))
-        return agent.name_run(run_id, payload, given=given), payload
+        named = agent.name_run(run_id, payload, given=given)
+        return Started(agent.name, named, payload, told)
     except (BadPayload, Unserialisable) as error:
         raise Refused(error.number, 422, f"payload of {step.name}: {error}") from None
     except BadArgument as error:
@@ -360,11 +371,17 @@ def _start(agent: Agent, new_id: str, body: Any) -> tuple[str, bytes]:
 def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, dict[str, Any]]:
     """(id, other fields) of the command that these JSON values ask for; `keys` as the request's
     Idempotency-Key headers have them. Raises Refused."""
-    if isinstance(body, dict) and keys:
-        if len(keys) > 1 or body.get("id", keys[0]) != keys[0]:
-            raise Refused("SF5010", 422, "give one id: as Idempotency-Key or in the body")
-        body["id"] = keys[0]
     try:
+        if isinstance(body, dict) and keys:
+            if body.get("id", keys[0]) != _only(keys):
+                raise Refused("SF5010", 422, _ONE_ID)
+            body["id"] = run_id_for(utf8(keys[0]), most=COMMAND_ID_MAX)
         return command(verb, body)
     except BadArgument as error:
         raise Refused(error.number, 422, error.message) from None
+
+
+def _only(keys: Sequence[str]) -> str:
+    if len(set(keys)) > 1:
+        raise Refused("SF5010", 422, _ONE_ID)
+    return keys[0]

@@ -28,7 +28,6 @@ from surefoot.producers.mapping import Planned, Started, Triggers, planned
 from surefoot.producers.webhooks import Door, Sender, values_of
 from surefoot.schemas.payload import BadPayload
 from surefoot.state import metrics
-from surefoot.state.agent import check_run_id
 from surefoot.state.delivery import Outcome
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Clock, Commands
@@ -50,7 +49,12 @@ async def start_all(
     """
     sent = (
         commands.start(
-            start.agent, start.run_id, start.payload, traceparent=trace, deadline_s=deadline_s
+            start.agent,
+            start.run_id,
+            start.payload,
+            traceparent=trace,
+            by=start.by,
+            deadline_s=deadline_s,
         )
         for start in starts
     )
@@ -138,17 +142,15 @@ class Intake:
 def read_delivery(source: str, sender: Sender, headers: Mapping[str, str], body: bytes) -> Webhook:
     """What a verified delivery says; `headers` has no credentials.
 
-    Raises: Refused — the body cannot be read, or its id cannot name a run.
+    Raises: Refused — the body cannot be read, or has no id.
     """
     try:
         values = values_of(headers.get("content-type", ""), body)
     except BadPayload as error:
         raise Refused("SF5105", 400, error.reason) from None
     id_, event = sender.name(headers, body, values)
-    try:
-        check_run_id(f"{source}-{id_}" if id_ else "")
-    except ValueError:
-        raise Refused("SF5104", 400, f"{sender.id_is} is missing or cannot name a run") from None
+    if not id_.strip():
+        raise Refused("SF5104", 400, f"{sender.id_is} is missing")
     return Webhook(source=source, id=id_, event=event, headers=headers, body=body, json=values)
 
 

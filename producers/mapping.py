@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from surefoot.schemas.payload import Unserialisable, dump
-from surefoot.state.agent import Agent, check_run_id
+from surefoot.state.agent import Agent, run_id_for, told_by
 from surefoot.state.webhook import STARTS_MAX, Start, Webhook, WebhookTrigger
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,8 @@ class Started:
     agent: str
     run_id: str
     payload: bytes
+    #: what it is called by the sender, where its run_id does not say so
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,9 @@ def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) ->
     else:
         name = delivery.id if number is None else f"{delivery.id}.{number}"
     step = agent.start_step
+    told = f"{delivery.source}-{name}" if name else ""
     try:
-        run_id = check_run_id(f"{delivery.source}-{name}" if name else "")
+        run_id = run_id_for(told)
     except ValueError as error:
         raise _Misfit(str(error)) from None
     try:
@@ -121,6 +124,6 @@ def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) ->
     except Unserialisable as error:
         raise _Misfit(f"payload of {step.name}: {error}") from None
     try:
-        return Started(agent.name, agent.name_run(run_id, payload), payload)
+        return Started(agent.name, agent.name_run(run_id, payload), payload, told_by(told, run_id))
     except ValueError as error:
         raise _Misfit(str(error)) from None

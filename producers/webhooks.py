@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
+from surefoot.producers.edge import utf8
 from surefoot.producers.signatures import (
     PROOF_CHARACTERS_MAX,
     STANDARD_IDS,
@@ -63,7 +64,7 @@ def _named(naming: Naming, headers: Headers, body: bytes, values: Any) -> tuple[
 
 def _said(header: str | None, path: str | None, headers: Headers, values: Any) -> str:
     if header is not None:
-        return headers.get(header.lower(), "")
+        return utf8(headers.get(header.lower(), ""))
     return "" if path is None else _text(values, path)
 
 
@@ -119,7 +120,7 @@ def _standard() -> Sender:
 def _standard_name(headers: Headers, _body: bytes, values: Any) -> tuple[str, str]:
     """Whoever has both headers has the same in both, or its signature would be none."""
     ids = [headers[name] for name in STANDARD_IDS if name in headers]
-    return ids[0] if ids else "", _text(values, "type")
+    return utf8(ids[0]) if ids else "", _text(values, "type")
 
 
 def _slack() -> Sender:

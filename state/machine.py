@@ -248,5 +248,5 @@ def _new_run(turn: Turn, event: Start) -> Run:
 def _start(turn: Turn, event: Start) -> Run:
     run = _new_run(turn, event)
     say(turn, run.run_id, 0, event.messages)
-    turn.tell(run, "run.started", version=True)
+    turn.tell(run, "run.started", version=True, by=event.by)
     return go_on(turn, run, task=False)

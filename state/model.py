@@ -353,6 +353,8 @@ class Start:
     carry: bytes | None = None
     memory: Memory | None = None
     messages: tuple[bytes, ...] = ()
+    #: what asks for it, where its run_id does not say so
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

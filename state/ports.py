@@ -315,9 +315,12 @@ class Commands(Protocol):
         payload: bytes,
         *,
         traceparent: str | None = None,
+        by: str | None = None,
         deadline_s: float,
     ) -> Position:
         """Ask for a run. Returns once all in-sync replicas have the command.
+
+        `by`: what asks for it, where its run_id does not say so.
 
         Raises: Unavailable — it may or may not have been written; asking again with the same
         run_id makes one run.

@@ -202,11 +202,12 @@ def start_out(
     sent_ms: int,
     headers: Headers = (),
     traceparent: str | None = None,
+    by: str | None = None,
 ) -> Out:
     """A start command, on the partition of its run."""
     return command_out(
         app, partitions, agent, run_id=run_id, kind="start", payload=payload, sent_ms=sent_ms,
-        headers=headers, traceparent=traceparent,
+        headers=headers, traceparent=traceparent, by=by,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.infra.gateway_http import GatewayHttp
 from surefoot.schemas.payload import load, parse_json, strict_json
-from surefoot.state.agent import check_run_id
+from surefoot.state.agent import check_run_id, run_id_for
 from surefoot.state.errors import BadArgument, NotFound, RunFailed
 from surefoot.state.model import TERMINAL, Status
 from surefoot.state.views import ends_run
@@ -138,7 +138,8 @@ class Client:
 
     async def start(self, agent: str, payload: Any, run_id: str | None = None) -> Handle:
         """Start a run; returns once it will not be lost. The same run_id is the same run, whatever
-        its payload; without one a new id is made.
+        its payload; without one a new id is made. An id of somebody else's that cannot be a run_id
+        is made into one, always the same one: the handle tells which.
 
         Args:    payload: JSON values, a dataclass or a pydantic model: what the first step takes
         Raises:  Refused — the payload does not fit the first step (bad_request) or is too large
@@ -147,7 +148,7 @@ class Client:
                  cannot be sent
         Under cancellation: like Unavailable.
         """
-        run = self.run(agent, self._gateway.new_id() if run_id is None else run_id)
+        run = self.run(agent, self._gateway.new_id() if run_id is None else run_id_for(run_id))
         body = {"run_id": run.run_id, "payload": _plain(payload)}
         await self._gateway.ask("POST", f"/runs/{_part(agent)}", body=body)
         return run

@@ -222,10 +222,10 @@ HTTP: tuple[Page, ...] = (
     ),
     Page(
         number="SF5104",
-        title="The delivery has no id that can name a run",
-        means="400: the header by which a repeated delivery is known is missing or odd.",
+        title="The delivery has no id",
+        means="400: the header or field by which a repeated delivery is known is missing.",
         causes=("a request made by hand without it",),
-        mend=("Send the header that the message names.",),
+        mend=("Send the header or field that the message names.",),
     ),
     Page(
         number="SF5105",

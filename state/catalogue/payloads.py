@@ -54,9 +54,14 @@ PAYLOADS: tuple[Page, ...] = (
     Page(
         number="SF2004",
         title="A run cannot have this id",
-        means="Ids are 1 to 256 of A-Z a-z 0-9 . _ : ~ = + - and begin with a letter or digit.",
-        causes=("spaces, slashes or other alphabets in it",),
-        mend=("Replace what is not allowed, or hash it.",),
+        means="Ids are 1 to 256 of A-Z a-z 0-9 . _ : ~ = + - and begin with a letter or digit. One "
+        "is made of what comes from outside: of the id of a delivery, of what `key=` says of an "
+        "event, of an Idempotency-Key.",
+        causes=("spaces, slashes or other alphabets in it", "an empty id of an event"),
+        mend=(
+            "Start it with the id as its key: `curl -H 'Idempotency-Key: ANY' ...`",
+            "Replace what is not allowed, or hash it.",
+        ),
         codes=("bad_run_id",),
     ),
     Page(

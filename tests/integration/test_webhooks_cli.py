@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from surefoot.infra.demo.deliveries import issue_event
+from surefoot.state.agent import run_id_for
 from tests.integration.test_cli_end_to_end import Cli, until_taken
 from tests.unit import test_signatures as signed
 from tests.waiting import until_sync
@@ -70,7 +71,7 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
     now = str(int(time.time()))
     issue, bill = issue_event(7, Random(1)), b'{"id": "evt_1", "type": "paid", "items": [1, 2]}'
     github = {
-        "X-GitHub-Event": "issues", "X-GitHub-Delivery": "d-1", "Authorization": "Bearer canary",
+        "X-GitHub-Event": "issues", "X-GitHub-Delivery": "d@1", "Authorization": "Bearer canary",
         **signed.github(signed.SECRET, issue, now),
     }  # fmt: skip
     with httpx.Client(base_url=ready["url"], timeout=90) as http:
@@ -78,6 +79,11 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
         stripe = signed.stripe(signed.SECRET, bill, now)
         until_taken(lambda: http.post("/webhooks/billing", content=bill, headers=stripe))
         assert http.post("/webhooks/github", content=issue + b" ", headers=github).is_error
+        named = run_id_for("github-d@1")
+        run = f"/runs/hooks/{named}"
+        until_sync(lambda: http.get(run).json().get("status") == "completed", what="the run")
+        history = [each["event"] for each in http.get(f"{run}/history").json()["events"]]
+        assert [each["by"] for each in history if each["type"] == "run.started"] == ["github-d@1"]
 
     def listed(*options: str) -> list[dict[str, Any]]:
         """Without those that the log was too slow for, which were sent again."""
@@ -97,8 +103,8 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
     assert "github" not in table
     assert [each["id"] for each in listed("--refused", "--limit", "1")] == [told[0]["id"]]
     assert told[0]["reason"] == "x-hub-signature-256 is not of this body and secret"
-    shown = json.loads(cli.ok("webhooks", "show", "d-1", "--json"))
-    assert shown["runs"] == [{"agent": "hooks", "run_id": "github-d-1"}]
+    shown = json.loads(cli.ok("webhooks", "show", "d@1", "--json"))
+    assert (shown["delivery"], shown["runs"]) == ("d@1", [{"agent": "hooks", "run_id": named}])
     assert shown["body"] == issue.decode()
 
     until_sync(lambda: len(done()) == 3, what="the runs to be there")

@@ -23,7 +23,7 @@ from surefoot import (
     Signal,
     Webhook,
 )
-from surefoot.state.agent import check_run_id
+from surefoot.state.agent import check_run_id, run_id_for
 from surefoot.state.durations import duration_s
 from surefoot.state.model import Amount
 
@@ -279,6 +279,40 @@ def test_a_run_id(run_id: str) -> None:
 def test_what_cannot_be_a_run_id(run_id: object) -> None:
     with pytest.raises(ValueError, match="run_id must be 1 to 256 characters"):
         check_run_id(run_id)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a:b:0:1", "A.b_c~d=e+f-g", "x" * 256])
+def test_a_name_that_can_be_a_run_id_is_one(name: str) -> None:
+    assert run_id_for(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "run_id"),
+    [
+        ("a@b", "a-b-7508d8b5018ea640b85269861a101203"),
+        ("sg/abc==", "sg-abc-"), ("a~1@", "a-1-"), ("=a", "a-"), ("@", ""), ("é", ""),
+        ("\ud800", ""), ("\n", ""), ("x" * 257, "x" * 80 + "-"),
+    ],
+)  # fmt: skip
+def test_any_other_name_makes_a_run_id_that_tells_it_from_all_others(
+    name: str, run_id: str
+) -> None:
+    made = run_id_for(name)
+    assert made.startswith(run_id)
+    assert check_run_id(made) == run_id_for(name) == run_id_for(made)
+    assert len(made) <= 113
+    assert not {"=", "~"} & set(made)
+    assert run_id_for(f"{name}!") != made
+
+
+def test_names_that_read_alike_are_different_runs() -> None:
+    names = ["a@b", "a/b", "a b", "a  b", "a@@b", "@a@b", "a@b@", "a=@b"]
+    assert len({run_id_for(name) for name in names}) == len(names)
+
+
+def test_there_is_no_run_id_for_nothing() -> None:
+    with pytest.raises(ValueError, match="run_id"):
+        run_id_for("")
 
 
 # More than steps -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from surefoot import ConfigError, NotFound, Refused, RunFailed, Unavailable
 from surefoot.client import Client, Gap
 from surefoot.infra.gateway_http import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
+from surefoot.state.agent import run_id_for
 from surefoot.state.errors import Unavailable as LogAway
 from surefoot.state.feed import Choice, Told
 from surefoot.state.model import TERMINAL, Wait
@@ -122,8 +123,16 @@ async def test_what_is_no_json_and_no_name_of_a_run_is_not_sent(site: Site) -> N
     with pytest.raises(ValueError, match="cannot be sent as JSON"):
         await site.client.start("triage", object())
     with pytest.raises(ValueError, match="run_id"):
-        await site.client.start("triage", {}, "no/name")
+        await site.client.start("triage", {}, "")
     assert site.faults.seen == []
+
+
+async def test_an_id_of_somebody_elses_is_the_same_run_each_time(site: Site) -> None:
+    starts = [
+        await site.client.start("triage", {"number": 1, "title": ""}, "order/7") for _ in range(2)
+    ]
+    assert [handle.run_id for handle in starts] == [run_id_for("order/7")] * 2
+    assert [each[1] for each in site.gateway.commands.started] == [run_id_for("order/7")] * 2
 
 
 async def test_an_agent_that_there_is_not_is_not_found(site: Site) -> None:

@@ -14,6 +14,7 @@ from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.producers.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
+from surefoot.state.agent import check_run_id
 from surefoot.state.catalogue import number_of
 from surefoot.state.dead import DeadLetter
 from surefoot.state.delivery import Delivery
@@ -64,6 +65,8 @@ class FakeCommands:
     sent: list[tuple[str, str, str, dict[str, Any]]] = field(default_factory=list)
     fails: dict[str, Exception] = field(default_factory=dict)
     deadlines: list[float] = field(default_factory=list)
+    #: what asks for each that was started, where its run_id does not say so
+    asked_by: list[str | None] = field(default_factory=list)
 
     async def send(self, agent, run_id, kind, *, deadline_s, **fields):
         self.deadlines.append(deadline_s)
@@ -73,13 +76,14 @@ class FakeCommands:
         self.owner.answer(run_id, fields["id"])
         return Position(0, len(self.sent) - 1)
 
-    async def start(self, agent, run_id, payload, *, traceparent=None, deadline_s):
+    async def start(self, agent, run_id, payload, *, traceparent=None, by=None, deadline_s):
         self.deadlines.append(deadline_s)
         if agent in self.fails:
             raise self.fails[agent]
         for _ in range(9):  # the log takes its time
             await asyncio.sleep(0)
         self.started.append((agent, run_id, payload, traceparent))
+        self.asked_by.append(by)
         return Position(0, len(self.started) - 1)
 
 
@@ -483,8 +487,45 @@ async def test_a_bad_body_without_a_signature_is_never_parsed(gateway):
     assert (await gateway.deliver(b"[" * 100_000, X_Hub_Signature_256=None)).status_code == 401
 
 
-@pytest.mark.parametrize("delivery", [None, "", " ", "a/b", "a b", "x" * 300, b"\xc3\xa9"])
-async def test_a_delivery_without_a_usable_id_is_a_400_and_gets_no_made_up_one(gateway, delivery):
+@pytest.mark.parametrize(
+    ("delivery", "text", "begins"),
+    [
+        ("a@b", "a@b", "github-a-b-"),
+        ("sg/abc==", "sg/abc==", "github-sg-abc-"),
+        ("arn:aws:t/7~1", "arn:aws:t/7~1", "github-arn:aws:t-7-1-"),
+        ("x" * 300, "x" * 300, f"github-{'x' * 73}-"),
+        (b"\xc3\xa9", "é", "github-"),
+        (b"\xff", "ÿ", "github-"),
+    ],
+)
+async def test_any_id_names_a_run_and_is_kept_with_the_delivery_and_the_run(
+    gateway, delivery, text, begins
+):
+    answers = [await gateway.deliver(X_GitHub_Delivery=delivery) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    [(_, made, _, _), again] = gateway.commands.started
+    assert check_run_id(made) == again[1]
+    assert made == begins + hashlib.sha256(f"github-{text}".encode()).hexdigest()[:32]
+    assert gateway.commands.asked_by == [f"github-{text}"] * 2
+    assert gateway.deliveries.offered[0].delivery == text
+    assert gateway.deliveries.offered[0].runs == (("triage", made),)
+
+
+async def test_a_header_that_comes_twice_is_seen_whole(gateway):
+    """Several signatures may be right; what two ids would name, nobody has to guess."""
+    sent = [
+        ("X-Hub-Signature-256", "sha256=" + "0" * 64), ("X-Hub-Signature-256", sign(RAW)),
+        ("X-GitHub-Event", "issues"), ("X-GitHub-Delivery", "d-1"), ("X-GitHub-Delivery", "d-1"),
+    ]  # fmt: skip
+    answer = await gateway.http.post("/webhooks/github", content=RAW, headers=sent)
+    assert answer.json()["runs"] == [{"agent": "triage", "run_id": "github-d-1"}]
+    sent[-1] = ("X-GitHub-Delivery", "d-2")
+    answer = await gateway.http.post("/webhooks/github", content=RAW, headers=sent)
+    assert answer.json()["runs"][0]["run_id"].startswith("github-d-1-d-2-")
+
+
+@pytest.mark.parametrize("delivery", [None, "", " "])
+async def test_a_delivery_without_an_id_is_a_400_and_gets_no_made_up_one(gateway, delivery):
     answer = await gateway.deliver(X_GitHub_Delivery=delivery)
     assert answer.status_code == 400
     assert "x-github-delivery" in answer.json()["error"]
@@ -940,12 +981,49 @@ async def test_an_id_is_taken_from_the_header_or_the_body_or_made_and_told(gatew
     assert differ.status_code == 422
 
 
-@pytest.mark.parametrize("where", ["header", "body"])
+KEYS = ["*", "x" * 129, "x" * 10_000, "a b", "a/b", '"8e03978e"', b"\xc3\xa9"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_any_idempotency_key_is_the_id_of_a_command(gateway, key):
+    for _ in range(2):
+        assert (await gateway.operate("pause", Idempotency_Key=key)).status_code == 200
+    [first, again] = [fields["id"] for *_, fields in gateway.commands.sent]
+    assert check_run_id(first) == again
+    assert len(first) <= 128
+
+
+@pytest.mark.parametrize("key", [*KEYS, "k-1"])
+async def test_the_same_idempotency_key_is_the_same_run(gateway, key):
+    sent = {"Content-Type": "application/json", "Idempotency-Key": key}
+    body = json.dumps({"payload": {"number": 1, "title": ""}})
+    answers = [
+        await gateway.http.post("/runs/triage", content=body, headers=sent) for _ in range(2)
+    ]
+    [one, again] = [answer.json()["run_id"] for answer in answers]
+    assert check_run_id(one) == again
+    assert [run_id for _, run_id, _, _ in gateway.commands.started] == [one] * 2
+    text = key if isinstance(key, str) else key.decode()
+    assert (one == key, gateway.commands.asked_by[0]) in ((True, None), (False, text[:500]))
+
+
+async def test_a_run_id_goes_before_an_idempotency_key_and_two_keys_are_refused(gateway):
+    sent = {"Content-Type": "application/json", "Idempotency-Key": "k-1"}
+    body = {"run_id": "mine", "payload": {"number": 1, "title": ""}}
+    answer = await gateway.http.post("/runs/triage", json=body, headers=sent)
+    assert answer.json()["run_id"] == "mine"
+    del body["run_id"]
+    two = [*sent.items(), ("Idempotency-Key", "k-2")]
+    refused = await gateway.http.post("/runs/triage", json=body, headers=two)
+    assert (refused.status_code, refused.json()["error"][:6]) == (422, "SF5010")
+    empty = [("Content-Type", "application/json"), ("Idempotency-Key", "")]
+    refused = await gateway.http.post("/runs/triage", json=body, headers=empty)
+    assert refused.status_code == 422
+
+
 @pytest.mark.parametrize("command_id", ["", "*", "x" * 129, "x" * 10_000, "a b", "a/b"])
-async def test_an_id_of_a_command_that_cannot_be_one_is_refused(gateway, where, command_id):
-    given = {"Idempotency_Key": command_id} if where == "header" else {}
-    body = {"id": command_id} if where == "body" else {}
-    answer = await gateway.operate("cancel", body, **given)
+async def test_an_id_of_a_command_that_cannot_be_one_is_refused(gateway, command_id):
+    answer = await gateway.operate("cancel", {"id": command_id})
     assert answer.status_code == 422
     assert "id" in answer.json()["error"]
     assert gateway.commands.sent == []

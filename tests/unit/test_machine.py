@@ -216,6 +216,12 @@ def test_a_start_is_a_running_run_at_step_zero_and_one_event() -> None:
     assert (event.type, event.seq, event.next_step, event.payload) == ("run.started", 0, "a", b"1")
 
 
+def test_what_asks_for_a_run_stands_in_its_history() -> None:
+    (event,) = decide(PLAIN, State(None), replace(START, by="sendgrid-sg/abc=="), NOW).records
+    assert isinstance(event, EventRecord)
+    assert (event.type, event.by) == ("run.started", "sendgrid-sg/abc==")
+
+
 def test_a_start_at_a_version_of_another_run_has_its_memory_thread_and_carry() -> None:
     memory = Memory(plan=(PlanItem(id="1", text="go"),), thread=9)
     run = started(memory=memory, messages=(b"1", b"2"), carry=b"5").run

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from surefoot import Agent, Context, Done, Start, Webhook
+from surefoot import Agent, Context, Done, Flow, Start, Webhook
 from surefoot.producers.mapping import Planned, by_source, planned
+from surefoot.state.partitioner import affinity
 from surefoot.state.webhook import STARTS_MAX
 
 DELIVERY = Webhook(
@@ -71,6 +72,31 @@ def test_a_start_may_have_an_id_of_its_own() -> None:
     assert runs(plan(agent_with(lambda _: Start(Item(7))))) == {"github-d-1": {"number": 7}}
 
 
+def test_a_start_may_have_any_id_and_it_is_kept() -> None:
+    agent = agent_with(lambda _: [Start(Item(7), id="a/b"), Start(Item(8), id="a b")])
+    made = plan(agent)
+    assert [start.by for start in made.starts] == ["github-a/b", "github-a b"]
+    assert [start.run_id[:11] for start in made.starts] == ["github-a-b-"] * 2
+    assert len(runs(made)) == 2
+    assert plan(agent) == made
+
+
+def test_an_id_as_long_as_may_be_still_names_the_runs_of_a_batch_and_of_a_flow() -> None:
+    longest = "d" * (256 - len("github-"))
+    delivery = Webhook(
+        source="github", id=longest, event="", headers={}, body=b"", json={"numbers": [1]}
+    )
+    made = plan(agent_with(lambda _: Item(1)), delivery=delivery)
+    assert [(start.run_id, start.by) for start in made.starts] == [(f"github-{longest}", None)]
+    made = plan(agent_with(lambda _: [Start(Item(1))]), delivery=delivery)
+    assert [start.by for start in made.starts] == [f"github-{longest}.0"]
+    keyed = agent_with(lambda _: Item(1))
+    keyed.flow = Flow(key=lambda item: f"k{item.number}", concurrency=1)
+    [start] = plan(keyed, delivery=delivery).starts
+    assert start.run_id.startswith("k1=github-ddd")
+    assert affinity(start.run_id) == "k1"
+
+
 @pytest.mark.parametrize("nothing", [None, []])
 def test_none_and_an_empty_list_start_nothing_and_leave_it_to_the_next_mapping(
     nothing: Any,
@@ -100,7 +126,6 @@ def test_a_list_without_a_start_is_a_payload() -> None:
         ([Start(Item(1), id="x"), Start(Item(2), id="x")], "the same id"),
         ([Start(Item(1))] * (STARTS_MAX + 1), "1001 runs"),
         (Start(Item(1), id=""), "run_id must be"),
-        (Start(Item(1), id="a/b"), "run_id must be"),
         ([Start(Item(1)), Start(Item("2"))], r"$.number"),  # type: ignore[arg-type]
         (Item("1"), r"payload of first: $.number"),  # type: ignore[arg-type]
     ],
