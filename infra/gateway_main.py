@@ -106,7 +106,7 @@ async def serve_gateway(
         deliveries=deliveries,
         overview=overview,
         clock=clock,
-        limits=Limits(body_bytes=settings.gateway_body_max_bytes),
+        limits=Limits(body_bytes=settings.gateway_body_max_bytes, gzip=settings.gateway_gzip),
         views=views,
         crash=crasher(os.environ),
     )

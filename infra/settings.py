@@ -111,6 +111,8 @@ class Settings(BaseSettings):
     gateway_port: Port = 8787
     #: largest request body that the gateway reads
     gateway_body_max_bytes: Count = 1_048_576
+    #: take webhooks whose body is gzip; unpacked, it may be as large as any other
+    gateway_gzip: bool = False
 
     #: where Prometheus finds this process's metrics; None: nowhere; 0 = any free port. A process
     #: that starts others gives each of them a port of its own, from this one on

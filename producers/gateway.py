@@ -86,6 +86,8 @@ class Limits:
     """What one request may use."""
 
     body_bytes: int = 1_048_576
+    #: whether webhooks may come as gzip
+    gzip: bool = False
     body_s: float = 10.0
     #: webhook senders give up after 3 to 10 s, and then send again
     start_s: float = 2.5
@@ -153,6 +155,7 @@ def gateway_app(
         recorder=Recorder(deliveries, clock),
         clock=clock,
         body_bytes=limits.body_bytes,
+        gzip=limits.gzip,
         body_s=limits.body_s,
         start_s=limits.start_s,
     )

@@ -1,7 +1,7 @@
 """What happens to one delivery, from its raw bytes to the answer.
 
 1. read the body, bounded; the signature first, over the raw bytes
-2. only then parse it, and see what it is called
+2. only then unpack it, and see what it is called; what it says is parsed when somebody asks
 3. map it to runs (producers.mapping)
 4. write the start commands, and wait until they will not be lost
 5. answer; and hand what came of it to the record of deliveries, which nobody waits for
@@ -13,6 +13,7 @@ runs. A 2xx is given only once every command has been acknowledged.
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,18 +26,23 @@ from starlette.concurrency import run_in_threadpool
 from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
 from surefoot.producers.edge import Refused, headers_of, parsed, read_body, traceparent
 from surefoot.producers.mapping import Planned, Started, Triggers, planned
-from surefoot.producers.webhooks import Door, Sender, values_of
+from surefoot.producers.webhooks import Door, Sender
 from surefoot.schemas.payload import BadPayload
 from surefoot.state import metrics
 from surefoot.state.delivery import Outcome
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Clock, Commands
 from surefoot.state.webhook import Webhook
+from surefoot.state.webhook_body import json_values
 
 log = structlog.get_logger(__name__)
 
 #: the source of a delivery that no agent listens to, whatever was asked for
 UNKNOWN = "unknown"
+
+_GZIP = ("gzip", "x-gzip")
+#: zlib's way to say: a gzip header is there, and the largest window
+_GZIP_BITS = 31
 
 
 async def start_all(
@@ -73,6 +79,8 @@ class Intake:
     recorder: Recorder
     clock: Clock
     body_bytes: int
+    #: whether a body may come packed
+    gzip: bool
     body_s: float
     start_s: float
 
@@ -119,16 +127,18 @@ class Intake:
         headers = headers_of(request)
         arrival.headers = shown_headers(headers, door.sender)
         arrival.body = await read_body(request, bytes_max=self.body_bytes, timeout_s=self.body_s)
+        if door.sender.greets(headers, arrival.body):
+            return Response()
         if fault := door.refuses(headers, arrival.body, self.clock.now_ms() // 1000):
             raise Refused("SF5103", 401, "the signature is missing or wrong", why=fault)
         arrival.verified = True
-        if headers.get("content-encoding", "identity") != "identity":
-            raise Refused("SF5109", 415, "send the body without a Content-Encoding")
+        packed = "content-encoding" in headers
         delivery = await parsed(
-            len(arrival.body),
-            read_delivery, arrival.source, door.sender, arrival.headers, arrival.body,
+            self.body_bytes if packed else len(arrival.body),
+            partial(read_delivery, bytes_max=self.body_bytes, gzip=self.gzip),
+            arrival.source, door.sender, arrival.headers, arrival.body,
         )  # fmt: skip
-        if (challenge := door.sender.answer(delivery.json)) is not None:
+        if (challenge := door.sender.answer(delivery)) is not None:
             return JSONResponse(challenge)
         arrival.delivery = delivery
         plan = await run_in_threadpool(planned, self.triggers[arrival.source], delivery)
@@ -139,19 +149,56 @@ class Intake:
         return _answer(plan, quiet=door.sender.quiet)
 
 
-def read_delivery(source: str, sender: Sender, headers: Mapping[str, str], body: bytes) -> Webhook:
+def read_delivery(
+    source: str,
+    sender: Sender,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    bytes_max: int,
+    gzip: bool,
+) -> Webhook:
     """What a verified delivery says; `headers` has no credentials.
 
-    Raises: Refused — the body cannot be read, or has no id.
+    Args:   bytes_max: longest body, unpacked; gzip: whether a packed one is taken
+    Raises: Refused — the body cannot be unpacked, or there is no id
     """
-    try:
-        values = values_of(headers.get("content-type", ""), body)
-    except BadPayload as error:
-        raise Refused("SF5105", 400, error.reason) from None
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        if not gzip or encoding not in _GZIP:
+            raise Refused("SF5109", 415, "send the body without a Content-Encoding")
+        body = unpacked(body, bytes_max)
+        headers = {name: text for name, text in headers.items() if name != "content-encoding"}
+    values, unreadable = None, ""
+    if sender.reads:
+        try:
+            values = json_values(headers.get("content-type", ""), body)
+        except BadPayload as error:
+            unreadable = error.reason
     id_, event = sender.name(headers, body, values)
     if not id_.strip():
+        if unreadable:
+            raise Refused("SF5105", 400, unreadable)
         raise Refused("SF5104", 400, f"{sender.id_is} is missing")
-    return Webhook(source=source, id=id_, event=event, headers=headers, body=body, json=values)
+    read = {} if values is None else {"json": values}
+    return Webhook(source=source, id=id_, event=event, headers=headers, body=body, **read)
+
+
+def unpacked(body: bytes, bytes_max: int) -> bytes:
+    """What is in a gzip body. Never makes more than `bytes_max` of it.
+
+    Raises: Refused
+    """
+    unpacking = zlib.decompressobj(wbits=_GZIP_BITS)
+    try:
+        made = unpacking.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise Refused("SF5178", 400, f"the body cannot be unpacked: {error}") from None
+    if len(made) > bytes_max:
+        raise Refused("SF5178", 413, f"unpacked, the body is longer than {bytes_max} bytes")
+    if not unpacking.eof or unpacking.unused_data:
+        raise Refused("SF5178", 400, "the body cannot be unpacked: it is not one whole gzip stream")
+    return made
 
 
 def _outcome(arrival: Arrival) -> Outcome:

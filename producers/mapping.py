@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.schemas.payload import Unserialisable, dump
+from surefoot.schemas.payload import BadPayload, Unserialisable, dump
 from surefoot.state.agent import Agent, run_id_for, told_by
 from surefoot.state.webhook import STARTS_MAX, Start, Webhook, WebhookTrigger
 
@@ -66,6 +66,9 @@ def planned(triggers: Triggers, delivery: Webhook) -> Planned:
         except (_Misfit, Unserialisable) as error:
             decided.add(agent.name)
             plan.errors[agent.name] = str(error)
+        except BadPayload as error:
+            decided.add(agent.name)
+            plan.errors[agent.name] = f"what the webhook mapping reads: {error.reason}"
         except Exception as error:
             decided.add(agent.name)
             plan.errors[agent.name] = f"the webhook mapping raised {type(error).__name__}"

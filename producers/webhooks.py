@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl
 
 from surefoot.producers.edge import utf8
 from surefoot.producers.signatures import (
@@ -26,14 +25,16 @@ from surefoot.producers.signatures import (
     standard_verifier,
     stripe_verifier,
 )
-from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.payload import BadPayload
 from surefoot.state.errors import ConfigError
-from surefoot.state.webhook import Bearer, Hmac, Naming, Provider, WebhookTrigger
+from surefoot.state.webhook import Bearer, Hmac, Naming, Provider, Webhook, WebhookTrigger
+from surefoot.state.webhook_body import form_fields
 
-_FORM = "application/x-www-form-urlencoded"
-_FIELDS_MAX = 1_000
+#: longest ssl_check of Slack's, in bytes
+_SSL_CHECK_MAX = 1_000
 
-#: given headers, body and its values: (id, name of the event); an id of "" is missing
+#: given headers, body and its values (None: it has none): (id, name of the event); an id of "" is
+#: missing
 Name = Callable[[Headers, bytes, Any], tuple[str, str]]
 
 
@@ -49,8 +50,12 @@ class Sender:
     #: headers that nobody may be shown, and those that name a delivery; lower case
     signature_headers: frozenset[str]
     naming_headers: frozenset[str] = frozenset()
+    #: whether that needs the values of the body
+    reads: bool
     #: what a delivery must be answered with instead of starting anything; None for most
-    answer: Callable[[Any], dict[str, Any] | None] = lambda _values: None
+    answer: Callable[[Webhook], dict[str, Any] | None] = lambda _delivery: None
+    #: whether it asks for nothing but an answer, which even a stranger may have
+    greets: Callable[[Headers, bytes], bool] = lambda _headers, _body: False
     #: whether what is answered is shown to a person, so that an empty 200 it must be
     quiet: bool = False
 
@@ -86,6 +91,7 @@ def _sender(naming: Naming, verifier: Callable[[str], Verify], *signatures: str)
     return Sender(
         verifier=verifier,
         name=partial(_named, naming),
+        reads=naming.id_field is not None or naming.event_field is not None,
         id_is=_id_is(naming),
         signature_headers=frozenset(name.lower() for name in signatures),
         naming_headers=frozenset(name.lower() for name in headers if name is not None),
@@ -111,6 +117,7 @@ def _standard() -> Sender:
     return Sender(
         verifier=standard_verifier,
         name=_standard_name,
+        reads=True,
         id_is="webhook-id",
         signature_headers=frozenset(STANDARD_SIGNATURES),
         naming_headers=frozenset(STANDARD_IDS),
@@ -133,9 +140,11 @@ def _slack() -> Sender:
     return Sender(
         verifier=partial(hmac_verifier, declared),
         name=_slack_name,
+        reads=True,
         id_is="the id",
         signature_headers=frozenset({"x-slack-signature"}),
         answer=_slack_challenge,
+        greets=_is_slack_ssl_check,
         quiet=True,
     )
 
@@ -149,11 +158,22 @@ def _slack_name(_headers: Headers, body: bytes, values: Any) -> tuple[str, str]:
     return id_ or hashlib.sha256(body).hexdigest()[:32], event
 
 
-def _slack_challenge(values: Any) -> dict[str, Any] | None:
+def _slack_challenge(delivery: Webhook) -> dict[str, Any] | None:
     """What Slack asks for once, when the address is set up."""
-    if _text(values, "type") != "url_verification":
+    if delivery.event != "url_verification":
         return None
-    return {"challenge": _text(values, "challenge")}
+    return {"challenge": _text(delivery.json, "challenge")}
+
+
+def _is_slack_ssl_check(headers: Headers, body: bytes) -> bool:
+    """Slack looks now and then whether the address of a command still has a good certificate; it
+    does not sign that. Source: docs.slack.dev, "Slash commands"; Bolt, SslCheck."""
+    if len(body) > _SSL_CHECK_MAX:
+        return False
+    try:
+        return form_fields(headers.get("content-type", ""), body).get("ssl_check") == ["1"]
+    except BadPayload:
+        return False
 
 
 _KNOWN: Mapping[str, Callable[[], Sender]] = {
@@ -233,40 +253,3 @@ def _door(source: str, chosen: Sender, secrets: Sequence[str]) -> Door:
                 "secrets by one comma, and make each with `openssl rand -hex 32`",
             ) from None
     return Door(chosen, tuple(verifiers))
-
-
-def values_of(content_type: str, body: bytes) -> Any:
-    """The values of a body: of JSON, an object or an array; of a form, its fields as texts. A form
-    with the one field `payload` holds JSON, as GitHub and Slack send it.
-
-    Raises: BadPayload
-    """
-    if content_type.partition(";")[0].strip().lower() == _FORM:
-        fields = _form(body)
-        if fields.keys() != {"payload"}:
-            return fields
-        body = fields["payload"].encode()
-    try:
-        values = parse_json(body)
-    except BadPayload as error:
-        raise BadPayload(error.path, f"the body: {error.reason}") from None
-    if not isinstance(values, dict | list):
-        raise BadPayload("$", "the body is neither a JSON object nor an array")
-    return values
-
-
-def _form(body: bytes) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(
-            body.decode("ascii"),
-            keep_blank_values=True,
-            strict_parsing=True,
-            errors="strict",
-            max_num_fields=_FIELDS_MAX,
-        )
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise BadPayload("$", f"the body is not a form: {error}") from None
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise BadPayload("$", "the form has a field twice")
-    return fields

@@ -6,9 +6,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from surefoot.state.errors import ConfigError
+from surefoot.state.webhook_body import form_fields, json_values
 
 #: senders whose way of signing is built in
 Known = Literal["github", "slack", "standard", "stripe"]
@@ -105,7 +107,10 @@ class Bearer(Naming):
 Provider = Known | Hmac | Bearer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_UNREAD: Any = object()
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class Webhook:
     """One verified delivery, as a webhook mapping sees it."""
 
@@ -114,10 +119,33 @@ class Webhook:
     id: str
     event: str
     headers: Mapping[str, str]
-    #: the raw bytes that the signature was verified over
+    #: the bytes that came; of a body that came as gzip, what is in it
     body: bytes
-    #: the values of the body; of a form, its fields as texts
-    json: Any
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        id: str,  # noqa: A002  (the word for it)
+        event: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        json: Any = _UNREAD,
+    ) -> None:
+        vars(self).update(source=source, id=id, event=event, headers=headers, body=body)
+        if json is not _UNREAD:
+            vars(self)["json"] = json
+
+    @cached_property
+    def json(self) -> Any:
+        """The values of a JSON body; of a form, its fields as texts, or the JSON in its only field
+        `payload`. Raises BadPayload for any other body: the sender is told, with 422."""
+        return json_values(self.headers.get("content-type", ""), self.body)
+
+    @cached_property
+    def form(self) -> Mapping[str, list[str]]:
+        """The fields of a form, each with all its values. Raises BadPayload for any other body."""
+        return form_fields(self.headers.get("content-type", ""), self.body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,8 +229,9 @@ HTTP: tuple[Page, ...] = (
     ),
     Page(
         number="SF5105",
-        title="The delivery is no JSON object or array",
-        means="400: the body is a bare number or text.",
+        title="The delivery cannot be read",
+        means="400: the id of this sender's deliveries stands in the body, and the body is neither "
+        "JSON nor a form.",
         causes=("the sender is set to another format",),
         mend=("Set the content type at the sender to application/json.",),
     ),
@@ -267,8 +268,22 @@ HTTP: tuple[Page, ...] = (
     Page(
         number="SF5109",
         title="A delivery is compressed",
-        means="415: its signature is over the body as it is sent, without a Content-Encoding.",
-        causes=("a proxy compresses requests",),
-        mend=("Turn compression off between the sender and the gateway.",),
+        means="415: the body has a Content-Encoding, and the gateway does not unpack it.",
+        causes=("the sender or a proxy compresses requests", "another encoding than gzip"),
+        mend=(
+            "If the sender does it, with gzip: `export SUREFOOT_GATEWAY_GZIP=true`",
+            "Turn compression off between the sender and the gateway.",
+        ),
+    ),
+    Page(
+        number="SF5178",
+        title="A compressed delivery cannot be unpacked",
+        means="400: the body is not one whole gzip stream. 413: unpacked, it is over "
+        "SUREFOOT_GATEWAY_BODY_MAX_BYTES; no more than that was unpacked.",
+        causes=("the body was cut off, or is no gzip", "a document is sent, well compressed"),
+        mend=(
+            "Have it sent again, or without a Content-Encoding.",
+            "Raise SUREFOOT_GATEWAY_BODY_MAX_BYTES (docs/operations.md).",
+        ),
     ),
 )

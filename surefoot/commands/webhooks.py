@@ -112,7 +112,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
             found = await reader.find(id_)
             if found is None:
                 return None
-            plan = _mapped_again(found, agents)
+            plan = _mapped_again(found, agents, settings)
             there = await _there(plan.starts, settings, backend)
             commands = LogCommands(settings, backend.appender(), SystemClock())
             try:
@@ -141,7 +141,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
     return 1 if plan.errors else 0
 
 
-def _mapped_again(found: Delivery, agents: Sequence[Agent]) -> Planned:
+def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) -> Planned:
     triggers = by_source(agents).get(found.source)
     if not triggers:
         raise ConfigError("SF1029", f"no agent in these files listens to {found.source!r}")
@@ -159,7 +159,10 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent]) -> Planned:
         )
     provider = triggers[0][1].provider
     try:
-        delivery = read_delivery(found.source, sender(provider), dict(found.headers), found.body)
+        delivery = read_delivery(
+            found.source, sender(provider), dict(found.headers), found.body,
+            bytes_max=settings.gateway_body_max_bytes, gzip=True,
+        )  # fmt: skip
     except Refused as refused:
         raise ConfigError(
             "SF1029", f"delivery {found.id} cannot be read: {refused.message}"

@@ -118,7 +118,7 @@ async def test_why_a_delivery_was_not_taken_is_kept(gateway: Gateway) -> None:
     await gateway.deliver()
     told = [(each.outcome, each.status, each.verified) for each in gateway.deliveries.offered]
     assert told == [
-        ("refused", 400, True),
+        ("failed", 422, True),
         ("refused", 415, True),
         ("ignored", 200, True),
         ("refused", 404, False),

@@ -16,11 +16,11 @@ from starlette.requests import Request
 
 from surefoot.producers import feeds
 from surefoot.producers.edge import IN_LOOP_BYTES, headers_of, parsed
-from surefoot.producers.webhooks import values_of
 from surefoot.schemas import payload
 from surefoot.schemas.cloudevents import structured
 from surefoot.schemas.event_codec import framed
 from surefoot.schemas.payload import dump, load, parse_json
+from surefoot.state.webhook_body import form_fields, json_values
 from tests.steps import Counted, steps
 from tests.unit.test_gateway import Gateway
 
@@ -61,8 +61,9 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "headers of one name": lambda n: partial(headers_of, request(["n"] * n)),
     "a key twice": lambda n: partial(parse_json, twice(n)),
     "many objects": lambda n: partial(parse_json, listed(b'{"a":1}', n)),
-    "a form": lambda n: partial(values_of, FORM, form(n)),
-    "a form with a field twice": lambda n: partial(values_of, FORM, b"&".join([b"a=1"] * n)),
+    "a form": lambda n: partial(json_values, FORM, form(n)),
+    "a form with a field twice": lambda n: partial(form_fields, FORM, b"&".join([b"a=1"] * n)),
+    "a content type": lambda n: partial(form_fields, FORM + ";charset " * n, b"a=1"),
     "a query": lambda n: partial(watch, "&".join(["type=run.started"] * n)),
     "a query of unknown names": lambda n: partial(watch, form(n).decode()),
     "a CloudEvent": lambda n: partial(structured, event(n), "application/cloudevents+json"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -14,7 +17,9 @@ import httpx
 import pytest
 
 from surefoot import Agent, Bearer, Context, Done, Flow, Hmac, Start, Webhook
-from surefoot.producers.gateway import gateway_app
+from surefoot.producers.edge import Refused
+from surefoot.producers.gateway import Limits, gateway_app
+from surefoot.producers.intake import unpacked
 from surefoot.state.errors import Unavailable
 from tests.unit import test_signatures as signed
 from tests.unit.test_gateway import (
@@ -28,6 +33,7 @@ from tests.unit.test_gateway import (
 )
 from tests.unit.test_how_to import module  # noqa: F401  (a fixture)
 
+FORM = "application/x-www-form-urlencoded"
 NOW = FakeClock().now_ms() // 1000
 SHOP = Hmac(header="X-Shop-Signature", id_field="order.id", event_header="X-Shop-Event")
 GITLAB = Bearer(header="X-Gitlab-Token", prefix="", event_header="X-Gitlab-Event")
@@ -96,6 +102,186 @@ async def site() -> AsyncIterator[Site]:
 
 def at(moved_s: int = 0) -> str:
     return str(NOW + moved_s)
+
+
+# Whatever the body is -------------------------------------------------------------------------
+
+BODIES = {
+    "a field twice": (FORM, b"to=a&to=b"),
+    "Latin-1": (FORM, b"who=J%FCrgen"),
+    "multipart": ("multipart/form-data; boundary=x", b"--x\r\n\r\n\xff\r\n--x--\r\n"),
+    "nothing": ("", b""),
+    "text": ("text/plain", b"hello"),
+    "bytes": ("application/octet-stream", b"\x00\xff"),
+    "half JSON": ("application/json", b'{"a": '),
+}
+
+
+@pytest.mark.parametrize("source", ["github", "standard", "gitlab", "slack"])
+@pytest.mark.parametrize(("content_type", "body"), BODIES.values(), ids=BODIES)
+async def test_a_mapping_has_the_bytes_of_any_body(
+    source: str, content_type: str, body: bytes
+) -> None:
+    agent, seen = Agent("raw"), list[Webhook]()
+
+    @agent.step
+    async def first(ctx: Context, size: int) -> Done:
+        return Done(size)
+
+    def mapped(delivery: Webhook) -> int:
+        seen.append(delivery)
+        return len(delivery.body)
+
+    provider: Any = GITLAB if source == "gitlab" else source
+    agent.webhook(source, provider=provider, event="never")(lambda delivery: delivery.json["x"])
+    agent.webhook(source, provider=provider, where=lambda d: len(d.body) < 100)(mapped)
+    sign = {
+        "github": lambda: signed.github(signed.SECRET, body, ""),
+        "standard": lambda: signed.standard(signed.WHSEC, body, at()),
+        "gitlab": lambda: {"X-Gitlab-Token": signed.SECRET},
+        "slack": lambda: signed.slack(signed.SECRET, body, at()),
+    }[source]
+    headers = {"Content-Type": content_type, "X-GitHub-Delivery": "d-1", **sign()}
+    commands = FakeCommands(FakeReader())
+    async with _gateway(agent, commands) as http:
+        answer = await http.post(f"/webhooks/{source}", content=body, headers=headers)
+    assert answer.is_success
+    assert [each.body for each in seen] == [body]
+    assert [payload for _, _, payload, _ in commands.started] == [b"%d" % len(body)]
+
+
+async def test_a_filter_that_reads_what_is_not_there_is_told_and_costs_its_agent_only() -> None:
+    picky, plain = Agent("picky"), Agent("plain")
+    for agent in (picky, plain):
+
+        @agent.step
+        async def first(ctx: Context, said: Any) -> Done:
+            return Done()
+
+    picky.webhook("github", where=lambda delivery: delivery.json["a"])(lambda _: 1)
+    plain.webhook("github")(lambda delivery: delivery.form["to"])
+    body = b"to=a&to=b"
+    headers = {
+        "Content-Type": FORM, "X-GitHub-Delivery": "d-1", **signed.github(signed.SECRET, body, ""),
+    }  # fmt: skip
+    commands = FakeCommands(FakeReader())
+    async with _gateway(picky, commands, plain) as http:
+        answer = await http.post("/webhooks/github", content=body, headers=headers)
+    assert answer.status_code == 422
+    [told] = answer.json()["errors"]
+    assert told == {
+        "agent": "picky",
+        "error": "what the webhook mapping reads: the form has the field 'to' twice: delivery.form "
+        "has all its values",
+    }
+    assert [payload for _, _, payload, _ in commands.started] == [b'["a","b"]']
+
+
+async def test_a_sender_whose_id_is_in_the_body_is_told_why_it_cannot_be_read(site: Site) -> None:
+    body = b"id=evt_1&id=evt_2"
+    headers = {"Content-Type": FORM, **signed.stripe(signed.SECRET, body, at())}
+    answer = await site.post("billing", body, headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("SF5105: the form has the field 'id' twice")
+
+
+# gzip -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip"])
+async def test_gzip_is_unpacked_where_it_is_taken_and_signed_as_it_was_sent(encoding: str) -> None:
+    said = {"action": "opened"}
+    plain = json.dumps(said).encode()
+    body = gzip.compress(plain)
+    async with _gateway(echo := Echo(), limits=Limits(gzip=True)) as http:
+        answer = await http.post(
+            "/webhooks/github", content=body, headers=packed(body, body, encoding)
+        )
+        assert answer.status_code == 202
+        [delivery] = echo.seen
+        assert (delivery.body, delivery.json) == (plain, said)
+        assert "content-encoding" not in delivery.headers
+        wrong = packed(body, plain, encoding)
+        assert (await http.post("/webhooks/github", content=body, headers=wrong)).is_error
+
+
+async def test_a_body_that_unpacks_to_more_than_is_allowed_is_refused() -> None:
+    small, limits = 10_000, Limits(gzip=True, body_bytes=10_000)
+    async with _gateway(echo := Echo(), limits=limits) as http:
+        for size, status in ((small, 202), (small + 1, 413), (5_000_000, 413)):
+            body = gzip.compress(b" " * size)
+            assert len(body) < small
+            answer = await http.post(
+                "/webhooks/github", content=body, headers=packed(body, body, "gzip")
+            )
+            assert answer.status_code == status
+    assert [len(each.body) for each in echo.seen] == [small]
+
+
+def test_no_more_of_a_body_is_unpacked_than_is_allowed() -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="longer than 1000 bytes"):
+            unpacked(bomb, 1_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        gzip.compress(b"{}")[:-1],
+        gzip.compress(b"{}") * 2,
+        b"\x1f\x8b",
+        zlib.compress(b""),
+    ],
+)
+async def test_what_is_no_whole_gzip_is_refused(body: bytes) -> None:
+    async with _gateway(Echo(), limits=Limits(gzip=True)) as http:
+        answer = await http.post(
+            "/webhooks/github", content=body, headers=packed(body, body, "gzip")
+        )
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("SF5178: the body cannot be unpacked")
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip,identity", "zstd"])
+async def test_any_other_encoding_is_refused(encoding: str) -> None:
+    body = gzip.compress(b"{}")
+    async with _gateway(Echo(), limits=Limits(gzip=True)) as http:
+        answer = await http.post(
+            "/webhooks/github", content=body, headers=packed(body, body, encoding)
+        )
+    assert answer.status_code == 415
+
+
+def packed(body: bytes, signs: bytes, encoding: str) -> dict[str, str]:
+    return {
+        "Content-Encoding": encoding,
+        "X-GitHub-Delivery": "d-1",
+        **signed.github(signed.SECRET, signs, ""),
+    }
+
+
+class Echo(Agent):
+    """Takes the body of any delivery of GitHub's."""
+
+    def __init__(self) -> None:
+        super().__init__("echo")
+        self.seen: list[Webhook] = []
+
+        @self.step
+        async def first(ctx: Context, size: int) -> Done:
+            return Done()
+
+        @self.webhook("github")
+        def mapped(delivery: Webhook) -> int:
+            self.seen.append(delivery)
+            return len(delivery.body)
 
 
 # GitHub ---------------------------------------------------------------------------------------
@@ -170,6 +356,26 @@ async def test_slack_is_answered_with_its_challenge_when_that_is_signed(site: Si
     assert (answer.status_code, answer.json()) == (200, {"challenge": "3eZbrw1aB"})
     assert (await site.post("slack", body, {})).status_code == 401
     assert site.runs() == []
+
+
+async def test_slack_may_look_at_the_certificate_signed_or_not(site: Site) -> None:
+    body = b"token=xyzz&ssl_check=1"
+    form = {"Content-Type": FORM}
+    for headers in (form, form | signed.slack(signed.SECRET, body, at())):
+        answer = await site.post("slack", body, headers)
+        assert (answer.status_code, answer.content) == (200, b"")
+    assert [each.outcome for each in site.deliveries.offered] == ["answered", "answered"]
+    for other in (
+        b"ssl_check=0",
+        b"ssl_check=1&ssl_check=1",
+        b"x=1",
+        b"ssl_check=1&a=" + b"a" * 990,
+    ):
+        assert (await site.post("slack", other, form)).status_code == 401
+    assert (await site.post("slack", body, {})).status_code == 401
+    assert (await site.post("github", body, form)).status_code == 401
+    assert site.runs() == []
+    assert site.seen == []
 
 
 async def test_an_event_of_slack_is_one_run_however_often_it_is_retried(site: Site) -> None:
@@ -286,11 +492,14 @@ async def test_a_batch_is_several_runs_and_all_must_be_acknowledged() -> None:
 
 @asynccontextmanager
 async def _gateway(
-    agent: Agent, commands: FakeCommands, *others: Agent
+    agent: Agent,
+    commands: FakeCommands | None = None,
+    *others: Agent,
+    limits: Limits | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = gateway_app(
         agents=[agent, *others],
-        commands=commands,
+        commands=commands or FakeCommands(FakeReader()),
         reader=FakeReader(),
         feed=FakeReader(),
         readiness=FakeReadiness(),
@@ -298,6 +507,7 @@ async def _gateway(
         deliveries=FakeDeliveries(),
         overview=FakeOverview(),
         clock=FakeClock(),
+        limits=limits,
     )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://gateway"

@@ -3,8 +3,8 @@ import hmac
 
 import pytest
 
-from surefoot import Agent, Bearer
-from surefoot.producers.webhooks import Door, doors, values_of
+from surefoot import Agent, Bearer, Webhook
+from surefoot.producers.webhooks import Door, doors
 from surefoot.schemas.payload import BadPayload
 from surefoot.state.errors import ConfigError
 
@@ -125,40 +125,96 @@ def test_a_source_has_one_provider():
         doors([*one.webhooks, *other.webhooks], {"shop": [SECRET]})
 
 
+# What a body says ------------------------------------------------------------------------------
+
+FORM = "application/x-www-form-urlencoded"
+LATIN_1 = f"{FORM}; charset=ISO-8859-1"
+MULTIPART = "multipart/form-data; boundary=x"
+
+
+def came(content_type: str, body: bytes) -> Webhook:
+    headers = {"content-type": content_type}
+    return Webhook(source="s", id="1", event="", headers=headers, body=body)
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "values"),
     [
         ("application/json", b'{"a": "\xc3\xa9"}', {"a": "é"}),
+        ("application/json; charset=latin1", b'{"a": "\xe9"}', {"a": "é"}),
         ("", b"[1]", [1]),
-        ("application/x-www-form-urlencoded", b"", {}),
-        ("application/x-www-form-urlencoded", b"payload=%7B%22a%22%3A%22%C3%A9%22%7D", {"a": "é"}),
+        ("text/plain", b"1", 1),
+        (FORM, b"", {}),
+        (FORM, b"payload=%7B%22a%22%3A%22%C3%A9%22%7D", {"a": "é"}),
         (
             "Application/X-WWW-Form-URLencoded; charset=utf-8",
             b"command=%2Fdeploy&text=caf%C3%A9+now&empty=",
             {"command": "/deploy", "text": "café now", "empty": ""},
         ),
-        ("application/x-www-form-urlencoded", b"payload=1&other=2", {"payload": "1", "other": "2"}),
+        (FORM, b"payload=1&other=2", {"payload": "1", "other": "2"}),
+        (FORM, b"a=\xc3\xa9", {"a": "é"}),
+        (LATIN_1, b"a=%E9&b=\xe9&%E9=1", {"a": "é", "b": "é", "é": "1"}),
+        (f'{FORM};charset="windows-1252"', b"a=%80", {"a": "€"}),
     ],
 )
 def test_the_values_of_a_body_are_those_of_its_json_or_its_form(content_type, body, values):
-    assert values_of(content_type, body) == values
+    assert came(content_type, body).json == values
 
 
 @pytest.mark.parametrize(
-    ("content_type", "body"),
+    ("content_type", "body", "fields"),
     [
-        ("application/json", b"payload=%7B%7D"),
-        ("application/json", b'{"a": 1, "a": 2}'),
-        ("application/json", b"\xff"),
-        ("application/json", b"1"),
-        ("application/x-www-form-urlencoded", b'{"a": 1}'),
-        ("application/x-www-form-urlencoded", b"payload=1"),
-        ("application/x-www-form-urlencoded", b"payload={}&payload={}"),
-        ("application/x-www-form-urlencoded", b"a=%ff"),
-        ("application/x-www-form-urlencoded", b"a=\xc3\xa9"),
-        ("application/x-www-form-urlencoded", b"&".join(b"f%d=" % n for n in range(1001))),
+        (FORM, b"", {}),
+        (FORM, b"to=a&to=b&cc=&to=a", {"to": ["a", "b", "a"], "cc": [""]}),
+        (FORM, b"payload=%7B%7D&payload=x", {"payload": ["{}", "x"]}),
+        (LATIN_1, b"who=J%FCrgen&who=Zo%EB", {"who": ["Jürgen", "Zoë"]}),
     ],
 )
-def test_what_is_neither_strict_json_nor_a_form_is_refused(content_type, body):
-    with pytest.raises(BadPayload):
-        values_of(content_type, body)
+def test_a_form_has_every_value_of_every_field(content_type, body, fields):
+    assert came(content_type, body).form == fields
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "told"),
+    [
+        ("application/json", b"payload=%7B%7D", "not strict JSON"),
+        ("application/json", b'{"a": 1, "a": 2}', "twice"),
+        ("application/json", b"\xff", "not strict JSON"),
+        ("application/json", b"", "the body is empty"),
+        ("", b"", "the body is empty"),
+        (MULTIPART, b"--x--", "multipart/form-data, not JSON: read delivery.body"),
+        (FORM, b'{"a": 1}', "not a form"),
+        (FORM, b"payload=x", "not strict JSON"),
+        (FORM, b"to=a&to=b", "'to' twice: delivery.form has all its values"),
+        (FORM, b"payload={}&payload={}", "'payload' twice"),
+        (FORM, b"a=%ff", "not utf-8, and says no other charset: decode delivery.body"),
+        (f"{FORM}; charset=punycode", b"a=1", "'punycode' is not read: decode delivery.body"),
+        (f"{FORM}; charset=nonsense", b"a=1", "'nonsense' is not read"),
+        (FORM, b"&".join(b"f%d=" % n for n in range(1001)), "not a form"),
+    ],
+)
+def test_what_cannot_be_read_as_json_says_why_and_the_bytes_are_there(content_type, body, told):
+    delivery = came(content_type, body)
+    with pytest.raises(BadPayload, match=told):
+        _ = delivery.json
+    assert delivery.body == body
+
+
+@pytest.mark.parametrize(
+    ("content_type", "told"),
+    [
+        ("application/json", "application/json, no form: read delivery.body"),
+        (MULTIPART, "multipart/form-data, no form"),
+        ("", "of no type, no form"),
+    ],
+)
+def test_what_is_no_form_says_so(content_type, told):
+    with pytest.raises(BadPayload, match=told):
+        _ = came(content_type, b"{}").form
+
+
+def test_a_body_is_read_once_and_may_be_given_read():
+    delivery = came("", b"[1]")
+    assert delivery.json is delivery.json
+    given = Webhook(source="s", id="1", event="", headers={}, body=b"", json=None)
+    assert given.json is None
