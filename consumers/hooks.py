@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from surefoot.consumers.committer import record_size
 from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas, source_of
 from surefoot.consumers.hook_signing import Sign, secret_variable
-from surefoot.consumers.relay import retry_after_s
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.state.agent import Agent
@@ -23,7 +22,7 @@ from surefoot.state.context import Context
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.model import Failure
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse, Out
-from surefoot.state.retry import Retry
+from surefoot.state.retry import Retry, retry_after_s
 from surefoot.state.returns import Done
 from surefoot.state.subscriptions import Message, Subscription
 from surefoot.state.topics import OUTBOX
@@ -166,5 +165,5 @@ def judge_hook(response: HttpResponse, now_ms: int) -> int:
             "the receiver answered 410: it wants no more; take the subscription out"
         )
     raise RetryableError(
-        f"the receiver answered {status}", retry_after_s=retry_after_s(response, now_ms)
+        f"the receiver answered {status}", retry_after_s=retry_after_s(response.headers, now_ms)
     )

@@ -8,15 +8,12 @@ the order in which its run asked for it. A target that honours the key sees it o
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-
 from surefoot.state.agent import Agent
 from surefoot.state.context import Context, HttpEffect
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.flow_control import Flow
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
-from surefoot.state.retry import Retry
+from surefoot.state.retry import Retry, retry_after_s
 from surefoot.state.returns import Done
 from surefoot.state.topics import OUTBOX
 
@@ -60,20 +57,5 @@ def judge(response: HttpResponse, now_ms: int) -> dict[str, int]:
     told = response.body.decode("utf-8", "replace")
     message = f"the target answered {status}: {told}"
     if status in RETRYABLE or status >= 500:  # noqa: PLR2004
-        raise RetryableError(message, retry_after_s=retry_after_s(response, now_ms))
+        raise RetryableError(message, retry_after_s=retry_after_s(response.headers, now_ms))
     raise TerminalError(message)
-
-
-def retry_after_s(response: HttpResponse, now_ms: int) -> float | None:
-    """Seconds that the target asks to wait (RFC 9110, section 10.2.3); None: it does not say."""
-    value = next((v for k, v in response.headers.items() if k.lower() == "retry-after"), None)
-    if value is None:
-        return None
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        when = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds())

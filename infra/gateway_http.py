@@ -20,7 +20,7 @@ import httpx
 from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
 from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
-from surefoot.state.retry import Retry, delay_ms
+from surefoot.state.retry import Retry, delay_ms, retry_after_s
 
 #: how long one request may take; a gateway answers a command within 8 s
 _ANSWER_S = 20.0
@@ -102,7 +102,7 @@ class GatewayHttp:
         sent = {} if body is None else {"Content-Type": "application/json"}
         patience = self._patience()
         while True:
-            retry_after_s = None
+            wait_s = None
             try:
                 async with asyncio.timeout(_ANSWER_S):
                     response = await self._client.request(
@@ -113,10 +113,10 @@ class GatewayHttp:
                 if cause is None:
                     _raise_refusal(response, value)
                     return Answer(response.status_code, value)
-                retry_after_s = _retry_after_s(response)
+                wait_s = retry_after_s(response.headers, self._clock.now_ms())
             except (TimeoutError, httpx.TransportError) as error:
                 cause = repr(error)
-            await patience.pause(cause, retry_after_s)
+            await patience.pause(cause, wait_s)
 
     async def follow(
         self, path: str, after: str | None, params: Sequence[tuple[str, str]] = ()
@@ -130,7 +130,7 @@ class GatewayHttp:
         """
         patience = self._patience()
         while True:
-            retry_after_s, cause = None, "the stream ended"
+            wait_s, cause = None, "the stream ended"
             try:
                 async with self._client.stream(
                     "GET",
@@ -145,7 +145,7 @@ class GatewayHttp:
                         await response.aread()
                         value = _value(response)
                         cause = _why_again(response, value) or ""
-                        retry_after_s = _retry_after_s(response)
+                        wait_s = retry_after_s(response.headers, self._clock.now_ms())
                         if not cause:
                             _raise_refusal(response, value)
                     else:
@@ -158,7 +158,7 @@ class GatewayHttp:
                                 yield frame
             except httpx.TransportError as error:
                 cause = repr(error)
-            await patience.pause(cause, retry_after_s)
+            await patience.pause(cause, wait_s)
 
     def _patience(self) -> _Patience:
         return _Patience(self.url, self._patience_s, self._backoff, self._clock)
@@ -176,15 +176,15 @@ class _Patience:
         self._attempt = 0
         self._since_s = self._clock.monotonic_s()
 
-    async def pause(self, cause: str, retry_after_s: float | None = None) -> None:
-        wait_s = delay_ms(self._backoff, self._attempt, self._clock.random(), retry_after_s) / 1000
+    async def pause(self, cause: str, asked_s: float | None = None) -> None:
+        wait_s = delay_ms(self._backoff, self._attempt, self._clock.random(), asked_s) / 1000
         self._attempt += 1
         if self._clock.monotonic_s() + wait_s - self._since_s > self._patience_s:
             away = Unavailable(
                 "SF5016",
                 f"the gateway {self._url} gave no answer within {self._patience_s:g} s: {cause}",
             )
-            away.retry_after_s = retry_after_s
+            away.retry_after_s = asked_s
             raise away
         await asyncio.sleep(wait_s)
 
@@ -276,8 +276,3 @@ def _raise_refusal(response: httpx.Response, value: Any) -> None:
 
 
 _CODES = {404: "not_found", 413: "too_large", 422: "bad_request"}
-
-
-def _retry_after_s(response: httpx.Response) -> float | None:
-    text = response.headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdigit() else None

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 
 #: the longest that another side's Retry-After is obeyed, in seconds
 RETRY_AFTER_MAX_S = 24 * 3600.0
+#: a number in a header: ASCII digits, and a fraction that some send; no sign, "inf", "nan" or "1e9"
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | No
 
     Args:    attempt: the one that failed, counted from 0; rand: from 0 to 1, by chance;
              retry_after_s: what the other side asked for, obeyed up to 24 hours; nonsense (not a
-             number, negative) is ignored
+             finite number, negative) is ignored
     Returns: without retry_after_s at most the policy's max_s. With it never less than asked, and
              spread over up to jitter * max_s more, so that those told the same do not come back
              in the same instant
@@ -91,9 +97,28 @@ def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | No
     wait_s = _backoff_s(policy, attempt)
     spread_s = wait_s * policy.jitter * rand
     wait_s -= spread_s
-    if retry_after_s is not None and retry_after_s > 0:  # also false for NaN
+    if retry_after_s is not None and 0 < retry_after_s < math.inf:  # also false for NaN
         wait_s = max(wait_s, min(retry_after_s, RETRY_AFTER_MAX_S) + spread_s)
     return max(1, math.ceil(wait_s * 1000))
+
+
+def retry_after_s(headers: Mapping[str, str], now_ms: int) -> float | None:
+    """Seconds from now that the other side asks to wait, from 0 to RETRY_AFTER_MAX_S; None when it
+    does not say, or nothing that can be meant. Pure.
+
+    Args: headers: of its answer. Read are `retry-after-ms`, which providers of models send, and
+          `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3)
+    """
+    told = {name.lower(): value.strip() for name, value in headers.items()}
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if _NUMBER.fullmatch(told.get(name, "")):
+            return min(float(told[name]) * unit_s, RETRY_AFTER_MAX_S)
+    try:
+        when = parsedate_to_datetime(told.get("retry-after", ""))
+        at_s = when.replace(tzinfo=when.tzinfo or UTC).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return min(max(0.0, at_s - now_ms / 1000), RETRY_AFTER_MAX_S)
 
 
 def _backoff_s(policy: Retry, attempt: int) -> float:

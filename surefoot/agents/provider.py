@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+from surefoot.state.retry import retry_after_s
 
 #: beside 5xx: too early, too many, in conflict with another request, or too slow
 _WORTH_RETRYING = frozenset({408, 409, 425, 429})
@@ -34,16 +35,10 @@ def what_now(error: Exception) -> RetryableError | TerminalError:
         lost = getattr(error, "request", None) is not None
         return RetryableError(message) if lost else TerminalError(message)
     if status < _ERROR or status in _WORTH_RETRYING or status >= _SERVER_ERROR:
-        return RetryableError(message, retry_after_s=_retry_after_s(response.headers))
+        return RetryableError(
+            message, retry_after_s=retry_after_s(response.headers, SystemClock().now_ms())
+        )
     return TerminalError(message)
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds; None when it is not told, or told as a date."""
-    try:
-        return float(headers.get("retry-after", ""))
-    except ValueError:
-        return None
 
 
 def cut_off(what: str) -> TerminalError:

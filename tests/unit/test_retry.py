@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
-from surefoot.state.retry import RETRY_AFTER_MAX_S, Retry, delay_ms, worth_retrying
+from surefoot.state.retry import (
+    RETRY_AFTER_MAX_S,
+    Retry,
+    delay_ms,
+    retry_after_s,
+    worth_retrying,
+)
 
 POLICIES = st.builds(
     lambda initial_s, more_s, multiplier, jitter: Retry(
@@ -120,16 +126,75 @@ def test_any_retry_after_is_survived(policy: Retry, attempt: int, rand: float, a
     assert 1 <= delay_ms(policy, attempt, rand, asked_s) <= math.ceil(most_s * 1000) + 1
 
 
-@pytest.mark.parametrize("asked_s", [10.0**12, math.inf, 1e308])
+@pytest.mark.parametrize("asked_s", [10.0**12, 1e308])
 def test_a_retry_after_of_ages_is_cut_to_a_day(asked_s: float):
     assert delay_ms(Retry(jitter=0), 0, 0.5, asked_s) == 24 * 3600 * 1000
 
 
-@pytest.mark.parametrize("asked_s", [None, math.nan, -5, 0, -math.inf])
+@pytest.mark.parametrize("asked_s", [None, math.nan, -5, 0, math.inf, -math.inf])
 def test_a_retry_after_without_sense_leaves_the_policys_own_wait(asked_s: float | None):
     policy = Retry(jitter=1)
 
     assert delay_ms(policy, 2, 0.75, asked_s) == delay_ms(policy, 2, 0.75) == 1000
+
+
+#: Sun, 06 Nov 1994 08:49:37 GMT
+NOW_MS = 784_111_777_000
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("1.5", 1.5),
+        ("Sun, 06 Nov 1994 08:49:47 GMT", 10.0),
+        ("Sun, 06 Nov 1994 08:49:27 GMT", 0.0),
+        ("Sunday, 06-Nov-94 08:49:47 GMT", 10.0),
+        ("Sun Nov  6 08:49:47 1994", 10.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", RETRY_AFTER_MAX_S),
+        ("100000000000", RETRY_AFTER_MAX_S),
+        ("9" * 400, RETRY_AFTER_MAX_S),
+        ("soon", None),
+        ("-1", None),
+        ("1e9", None),
+        ("inf", None),
+        ("Infinity", None),
+        ("nan", None),
+        ("", None),
+        ("\u00b2", None),
+        ("\u0663", None),
+        ("3, 5", None),
+        ("Sun, 99 Nov 1994 08:49:47 GMT", None),
+        ("01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Sun, 06 Nov 1994 08:49:47 +9999", None),
+    ],
+)
+def test_how_long_the_other_side_asks_to_wait(value: str, seconds: float | None):
+    for name in ("Retry-After", "retry-after"):
+        assert retry_after_s({name: value}, NOW_MS) == seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"Retry-After-Ms": "20.5"}, 0.0205),
+        ({"retry-after-ms": "9" * 400}, RETRY_AFTER_MAX_S),
+        ({"retry-after-ms": "inf", "retry-after": "9"}, 9.0),
+        ({"retry-after-ms": "-5"}, None),
+        ({}, None),
+    ],
+)
+def test_milliseconds_are_read_before_seconds(told: dict[str, str], seconds: float | None):
+    assert retry_after_s(told, NOW_MS) == seconds
+
+
+@given(st.text(max_size=40))
+def test_any_header_is_survived(value: str):
+    seconds = retry_after_s({"retry-after": value, "retry-after-ms": value}, NOW_MS)
+    assert seconds is None or 0 <= seconds <= RETRY_AFTER_MAX_S
 
 
 def test_a_policy_of_400_days_waits_400_days():
