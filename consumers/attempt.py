@@ -17,6 +17,7 @@ from surefoot.state.agent import Agent, Resuming, Step
 from surefoot.state.context import Context
 from surefoot.state.errors import (
     BudgetSpent,
+    ModelFailed,
     OwnershipLost,
     Parked,
     RetryableError,
@@ -270,7 +271,7 @@ def classify(
             return spent
         case Parked():
             code, park = error.code, True
-        case Unusable():
+        case Unusable() | ModelFailed():
             code = error.code
         case StepTimeout():
             code = "timeout"

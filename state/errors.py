@@ -8,6 +8,7 @@ SurefootError
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
 ├── TerminalError    will never work                        -> the run fails, dead letter
 │   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
+│   ├── ModelFailed  a model's provider says no for good    -> the same; its code says why
 │   └── RunFailed    a run that was waited for has no result -> its status and failure say why
 ├── Refused          a command moved nothing                -> its code says why
 │   └── NotFound     no such agent, run or question
@@ -74,6 +75,15 @@ class CallFailed(TerminalError):
     def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class ModelFailed(TerminalError):
+    """A model gives no answer, and asking again does not help. `code` is that of the run's failure
+    (state/catalogue)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RunFailed(TerminalError):

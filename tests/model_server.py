@@ -23,6 +23,8 @@ class Failing:
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
+    #: None: an error that says nothing
+    body: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,14 @@ class Cut:
     text: str
 
 
-Answer = Reply | Failing | Broken | Cut
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What the server sends, as it is: the data of each event; not streamed, the one object."""
+
+    events: list[dict[str, Any]]
+
+
+Answer = Reply | Failing | Broken | Cut | Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ class ModelServer:
             asked = await _request(reader)
             self.book.append(asked)
             await self.gate.wait()
-            for part in _response(asked.path, self.answer(asked)):
+            for part in _response(asked, self.answer(asked)):
                 writer.write(part)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -115,17 +124,30 @@ async def _request(reader: asyncio.StreamReader) -> Asked:
     return Asked(lines[0].split()[1], headers, json.loads(body))
 
 
-def _response(path: str, answer: Answer) -> Iterator[bytes]:
+def _response(asked: Asked, answer: Answer) -> Iterator[bytes]:
     if isinstance(answer, Failing):
         more = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-        body = json.dumps({"error": {"type": "an_error", "message": "no"}}).encode()
+        said = (
+            {"error": {"type": "an_error", "message": "no"}} if answer.body is None else answer.body
+        )
+        body = json.dumps(said).encode()
         yield (
             f"HTTP/1.1 {answer.status} No\r\nContent-Type: application/json\r\n{more}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         ).encode() + body
         return
-    yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    yield from _openai(answer) if path.endswith("/chat/completions") else _anthropic(answer)
+    streamed = asked.body.get("stream", False)
+    kind = b"text/event-stream" if streamed else b"application/json"
+    yield b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nConnection: close\r\n\r\n" % kind
+    if not isinstance(answer, Raw):
+        chat = asked.path.endswith("/chat/completions")
+        yield from _openai(answer) if chat else _anthropic(answer)
+    elif streamed:
+        for event in answer.events:
+            head = f"event: {event['type']}\n" if "type" in event else ""
+            yield f"{head}data: {json.dumps(event)}\n\n".encode()
+    else:
+        yield json.dumps(answer.events[0]).encode()
 
 
 def _pieces(text: str) -> list[str]:

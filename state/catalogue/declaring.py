@@ -289,6 +289,13 @@ DECLARING: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF1186",
+        title="A model's adapter has an argument that cannot be",
+        means="`ends` says what a server's own reasons to stop mean, each by one of a few words.",
+        causes=("a mistyped word",),
+        mend=('Write `ends={"eos": "done"}`; docs/how-to/tool-loop.md has all of the words.',),
+    ),
+    Page(
         number="SF1201",
         title="A step raised",
         means="The step's own code raised an exception, and its retry policy has no attempt left "

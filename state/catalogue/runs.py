@@ -183,6 +183,67 @@ RUNS: tuple[Page, ...] = (
         codes=("skipped",),
     ),
     Page(
+        number="SF4086",
+        title="The model does not answer this",
+        means="The model refused (model_refused), or a filter of its provider held the question or "
+        "the answer back (model_filtered). The run failed; what it had thought is in its thread.",
+        causes=("what was asked, or what a tool gave, is against the provider's rules",),
+        mend=(
+            "Read the message: what the provider says of it stands there.",
+            "To ask once more: `surefoot runs retry AGENT RUN_ID`",
+            "To go back to before it: `surefoot runs rewind AGENT RUN_ID --to SEQ`",
+        ),
+        codes=("model_refused", "model_filtered"),
+    ),
+    Page(
+        number="SF4087",
+        title="Too long for the model",
+        means="The answer reached a limit before its end (model_cut_off), or the question is "
+        "larger than the model, or the account, takes at once (model_request_too_large). Half an "
+        "answer is none: the run failed, and waiting does not help.",
+        causes=(
+            "a low limit of tokens for one answer",
+            "a long thread, or tools that give much",
+        ),
+        mend=(
+            "Give the adapter a higher limit: `AnthropicModel(..., max_tokens=32000)`",
+            "OpenAI's name for it: `OpenAIModel(..., max_completion_tokens=32000)`",
+            "Let tools give less: `@tool(chars_max=5000)`; or take a model with a larger window.",
+            "Deploy it, then: `surefoot runs retry AGENT RUN_ID`",
+        ),
+        codes=("model_cut_off", "model_request_too_large"),
+    ),
+    Page(
+        number="SF4088",
+        title="The model's answer may be none",
+        means="The model stopped for a reason that the adapter does not know "
+        "(model_stop_unknown), or ended its turn without a word (model_said_nothing). It is not "
+        "taken for an answer; the run waits for a person.",
+        causes=(
+            "a server that has words of its own for why it stops",
+            "a model that holds its turn for done after a tool",
+            "a server that could not read a call that the model made",
+        ),
+        mend=(
+            "Ask once more: `surefoot runs retry AGENT RUN_ID`",
+            'Say what the reason means: `OpenAIModel(..., ends={"eos": "done"})`, deploy, retry.',
+            "End it: `surefoot runs cancel AGENT RUN_ID`",
+        ),
+        codes=("model_stop_unknown", "model_said_nothing"),
+    ),
+    Page(
+        number="SF4089",
+        title="The provider's account has nothing left",
+        means="The provider of the model takes no questions of this account: its quota or its "
+        "credit is spent. The run failed; asking again does not help before that is mended.",
+        causes=("no credit, or a limit on what may be spent", "the key of another account"),
+        mend=(
+            "Pay, or raise the limit, at the provider.",
+            "Then: `surefoot runs retry AGENT RUN_ID`",
+        ),
+        codes=("model_quota_spent",),
+    ),
+    Page(
         number="SF4101",
         title="There is no such run",
         means="No run of this agent has this id, or its start is still on its way.",

@@ -6,32 +6,61 @@ Needs the anthropic package: `pip install 'surefoot[anthropic]'`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, unknown
-from surefoot.agents.provider import cut_off, missing, what_now
+from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assistant, unknown
+from surefoot.agents.provider import (
+    Adjust,
+    End,
+    as_object,
+    ends_of,
+    judge,
+    kept,
+    missing,
+    request,
+    what_now,
+)
 from surefoot.state.errors import RetryableError
 
-#: reasons to stop that leave an answer unfinished
-_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
-#: blocks that the thread's own words can say
-_PLAIN = frozenset({"text", "tool_use"})
+#: the name of what this adapter keeps in a message
+ANTHROPIC = "anthropic"
+#: what the reasons to stop mean
+ENDS: Mapping[str, End] = {
+    "end_turn": "done", "stop_sequence": "done",
+    "tool_use": "calls",
+    "pause_turn": "goes_on",
+    "max_tokens": "cut_off", "model_context_window_exceeded": "cut_off",
+    "refusal": "refused",
+}  # fmt: skip
 
 
 class AnthropicModel:
     """`tool_loop(agent, model=AnthropicModel("claude-sonnet-4-5"), ...)`.
 
     `client` is an anthropic.AsyncAnthropic; without one it is made at the first question, from
-    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. `max_tokens` is the limit of one answer; `options` go
-    into each request (thinking={...}, ...). The SDK's own retries are off: the step's are durable.
-    An answer is streamed; a question carries its key as Idempotency-Key. Thinking blocks are kept
-    in the thread and sent back as they were, which the API asks for.
+    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. The SDK's own retries are off: the step's are durable.
+    An answer is streamed; a question carries its key as Idempotency-Key. The blocks of an answer
+    (thinking and its signatures, the provider's own tools, citations) are kept in the thread and
+    sent back as they were. A turn that the provider pauses goes on.
 
-    Raises: ConfigError when the anthropic package is not there.
+    `max_tokens` is the limit of one answer. `options` go into each request, over what is sent
+    without them; None leaves a field out (thinking={...}, system=[...], ...); `tools` and
+    `extra_headers` are added. `adjust` gets the request and returns the one to send. `ends` says
+    what further reasons to stop mean, in the words of provider.End.
+
+    Raises: ConfigError when the anthropic package is not there, or `ends` cannot be meant.
     """
 
     def __init__(
-        self, model: str, *, client: Any = None, max_tokens: int = 8192, **options: Any
+        self,
+        model: str,
+        *,
+        client: Any = None,
+        max_tokens: int = 8192,
+        ends: Mapping[str, End] | None = None,
+        adjust: Adjust | None = None,
+        **options: Any,
     ) -> None:
         try:
             import anthropic  # noqa: PLC0415  (an extra)
@@ -39,49 +68,60 @@ class AnthropicModel:
             raise missing("anthropic") from error
         self._sdk = anthropic
         self._client: Any = client
-        self._request = {**options, "model": model, "max_tokens": max_tokens}
+        self._ends = ends_of(ENDS, ends)
+        self._adjust = adjust
+        self._options = {"model": model, "max_tokens": max_tokens, **options}
 
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
-        """Raises: RetryableError, TerminalError (see provider.what_now)."""
+        """Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+        raises of an answer."""
+        ours = {
+            "messages": _messages(ask.messages),
+            "container": _container(ask.messages),
+            **({"system": ask.system} if ask.system else {}),
+            **({"tools": [_tool(each) for each in ask.tools]} if ask.tools else {}),
+        }
+        sent = request(ours, self._options, ask.key, self._adjust)
         try:
             if self._client is None:
                 self._client = self._sdk.AsyncAnthropic()
-            async with self._client.with_options(max_retries=0).messages.stream(
-                **self._request,
-                messages=_messages(ask.messages),
-                **({"system": ask.system} if ask.system else {}),
-                **({"tools": [_tool(each) for each in ask.tools]} if ask.tools else {}),
-                extra_headers={"Idempotency-Key": ask.key},
-            ) as stream:
+            async with self._client.with_options(max_retries=0).messages.stream(**sent) as stream:
                 async for text in stream.text_stream:
                     yield text
-                answer = await stream.get_final_message()
-            yield _reply(answer)
+                message = await stream.get_final_message()
         except self._sdk.AnthropicError as error:
             raise what_now(error) from error
         except ValueError as error:  # the SDK's, of a call whose arguments are no JSON
             raise RetryableError(str(error)) from error
+        yield _reply(message, self._ends)
 
 
-def _reply(answer: Any) -> Reply:
-    """Raises: RetryableError, TerminalError when it has not come to its end."""
-    if answer.stop_reason is None:
-        raise RetryableError("the model's answer broke off")
-    if answer.stop_reason in _CUT_OFF:
-        raise cut_off(f"stop_reason {answer.stop_reason}")
-    used = answer.usage
-    cached = (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
-    blocks = [block.to_dict(mode="json") for block in answer.content]
-    return Reply(
-        text="".join(block.text for block in answer.content if block.type == "text"),
-        tool_calls=tuple(
-            ToolCall(id=block.id, name=block.name, arguments=block.input)
-            for block in answer.content
-            if block.type == "tool_use"
-        ),
-        usage=Usage(input_tokens=used.input_tokens + cached, output_tokens=used.output_tokens),
-        extra=None if {block["type"] for block in blocks} <= _PLAIN else {"anthropic": blocks},
+def _reply(message: Any, ends: Mapping[str, End]) -> Reply:
+    """Raises: see provider.judge."""
+    answer = message.to_dict(mode="json", warnings=False)
+    blocks = answer["content"]
+    calls = tuple(
+        ToolCall(id=block["id"], name=block["name"], arguments=block["input"])
+        for block in blocks
+        if block["type"] == "tool_use"
     )
+    details = answer.get("stop_details") or {}
+    goes_on = judge(
+        answer.get("stop_reason"), ends, said=details.get("explanation") or "", calls=bool(calls)
+    )
+    used = message.usage
+    cached = (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
+    reply = Reply(
+        text="".join(block["text"] for block in blocks if block["type"] == "text"),
+        tool_calls=calls,
+        usage=Usage(input_tokens=used.input_tokens + cached, output_tokens=used.output_tokens),
+        goes_on=goes_on,
+    )
+    container = answer.get("container")
+    if container is None and blocks == _blocks(assistant(reply))[1]:
+        return reply
+    verbatim = {ANTHROPIC: blocks} | ({"container": container["id"]} if container else {})
+    return replace(reply, extra=verbatim)
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,14 +157,27 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
             }  # fmt: skip
             return "user", [result | ({"is_error": True} if message.get("error") else {})]
         case "assistant":
-            if "anthropic" in (message.get("extra") or {}):
-                return "assistant", list(message["extra"]["anthropic"])
-            return "assistant", text + [_call(call) for call in message.get("tool_calls") or ()]
+            calls = message.get("tool_calls") or ()
+            verbatim = kept(message, ANTHROPIC)
+            if verbatim is None:
+                return "assistant", text + [_call(call) for call in calls]
+            ids = iter(call["id"] for call in calls)  # those that tools answer to
+            return "assistant", [
+                {**block, "id": next(ids, block["id"])} if block["type"] == "tool_use" else block
+                for block in verbatim
+                if block != {"type": "text", "text": ""}
+            ]
     raise unknown(message)
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = call["arguments"]
-    # An input is an object, also when the model wrote none.
-    given = {"text": arguments} if isinstance(arguments, str) else arguments
-    return {"type": "tool_use", "id": call["id"], "name": call["name"], "input": given}
+    return {
+        "type": "tool_use", "id": call["id"], "name": call["name"],
+        "input": as_object(call["arguments"]),
+    }  # fmt: skip
+
+
+def _container(messages: Sequence[Message]) -> str | None:
+    """The one of the latest answer, where the code that it has begun may still run."""
+    said = [message for message in messages if message["role"] == "assistant"]
+    return kept(said[-1], "container") if said else None

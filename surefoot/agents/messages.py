@@ -4,13 +4,16 @@ The thread of a run holds messages as JSON objects:
 
     {"role": "user", "content": text}                                 `by`: who said it, if known
     {"role": "assistant", "content": text, "tool_calls": [{"id", "name", "arguments"}, ...]}
+                                                        `goes_on`: true, if the next one goes on
     {"role": "tool", "tool_call_id": id, "name": name, "content": text}     `error`: true, if so
 
-`extra` of an assistant's message is what its adapter needs to see again, and nobody else reads.
+`extra` of an assistant's message is what its adapter needs to see again, and nobody else reads: by
+the adapter's name, the provider's own message, when it had more than these words can say.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import Unserialisable, strict_json
-from surefoot.state.errors import TerminalError
+from surefoot.state.errors import Parked, TerminalError
 from surefoot.state.returns import Signal
 
 Message = dict[str, Any]
@@ -58,6 +61,8 @@ class Reply:
     usage: Usage | None = None
     #: JSON that the adapter wants to see again with this message
     extra: Any = None
+    #: the model has paused: it is asked again as it is, to go on from here
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +93,19 @@ def storable(reply: object, seq: int) -> Reply:
     """The reply as it can be recorded: text without lone surrogates, each call with an id of its
     own (`seq` tells those that are made up here from those of other turns). Pure.
 
-    Raises: TerminalError for what is no reply at all.
+    Raises: TerminalError for what is no reply at all; Parked for one that says nothing.
     """
     if isinstance(reply, str):
         reply = Reply(text=reply)
     if not isinstance(reply, Reply):
         raise TerminalError(
             f"the model returned {type(reply).__name__}; it must return a Reply, or text"
+        )
+    if not (reply.text.strip() or reply.tool_calls or reply.goes_on):
+        raise Parked(
+            "model_said_nothing",
+            "the model ended its turn and said nothing: no text, no calls. Look at the run's "
+            "thread; to ask again: `surefoot runs retry`, and to end it: `surefoot runs cancel`",
         )
     ids = Counter(call.id for call in reply.tool_calls)
     calls = tuple(
@@ -105,7 +116,21 @@ def storable(reply: object, seq: int) -> Reply:
         )
         for index, call in enumerate(reply.tool_calls)
     )
-    return replace(reply, text=clean(reply.text), tool_calls=calls)
+    return replace(reply, text=clean(reply.text), tool_calls=calls, extra=_cleaned(reply.extra))
+
+
+def _cleaned(value: Any) -> Any:
+    """JSON that has come over the wire, as the log can take it."""
+    match value:
+        case str():
+            return clean(value)
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        case list():
+            return [_cleaned(item) for item in value]
+    return value
 
 
 def _plain(arguments: dict[str, Any] | str) -> dict[str, Any] | str:
@@ -148,7 +173,19 @@ def assistant(reply: Reply) -> Message:
         message["tool_calls"] = _CALLS.dump_python(reply.tool_calls, mode="json")
     if reply.extra is not None:
         message["extra"] = reply.extra
+    if reply.goes_on:
+        message["goes_on"] = True
     return message
+
+
+def answer(messages: Sequence[Message]) -> str:
+    """What the model has said in its latest turn, from where it was last asked something."""
+    pieces: list[str] = []
+    for message in reversed(messages):
+        if pieces and not message.get("goes_on"):
+            break
+        pieces.append(message["content"])
+    return "".join(reversed(pieces))
 
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:

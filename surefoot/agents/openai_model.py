@@ -1,4 +1,4 @@
-"""Models that speak OpenAI's Chat Completions: OpenAI's own, and most local servers.
+"""Models that speak OpenAI's Chat Completions: OpenAI's own, and most other servers.
 
 Needs the openai package: `pip install 'surefoot[openai]'`.
 """
@@ -6,97 +6,296 @@ Needs the openai package: `pip install 'surefoot[openai]'`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, unknown
-from surefoot.agents.provider import cut_off, missing, parsed, what_now
-from surefoot.state.errors import RetryableError
+from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assistant, unknown
+from surefoot.agents.provider import (
+    Adjust,
+    End,
+    as_object,
+    ends_of,
+    judge,
+    kept,
+    missing,
+    parsed,
+    request,
+    what_now,
+)
+
+#: the name of what this adapter keeps in a message
+OPENAI = "openai"
+#: what the reasons to stop mean; also those of servers that add words of their own (Mistral,
+#: DeepSeek, GLM, TGI, OpenRouter), and Gemini's, which come in capitals
+ENDS: Mapping[str, End] = {
+    "stop": "done", "end_turn": "done", "stop_sequence": "done", "eos": "done", "eos_token": "done",
+    "tool_calls": "calls",
+    "length": "cut_off", "model_length": "cut_off", "max_tokens": "cut_off",
+    "refusal": "refused",
+    "content_filter": "filtered", "sensitive": "filtered", "safety": "filtered",
+    "recitation": "filtered", "blocklist": "filtered", "prohibited_content": "filtered",
+    "spii": "filtered",
+    "error": "again", "network_error": "again", "insufficient_system_resource": "again",
+    "malformed_function_call": "again",
+}  # fmt: skip
 
 
 class OpenAIModel:
     """`tool_loop(agent, model=OpenAIModel("gpt-5"), ...)`.
 
     `client` is an openai.AsyncOpenAI; without one it is made at the first question, from
-    OPENAI_API_KEY and OPENAI_BASE_URL. `options` go into each request (temperature=0, ...). The
-    SDK's own retries are off: the step's are durable. An answer is streamed; a question carries its
-    key as Idempotency-Key.
+    OPENAI_API_KEY and OPENAI_BASE_URL. The SDK's own retries are off: the step's are durable. An
+    answer is streamed; a question carries its key as Idempotency-Key. All that the model's message
+    had, reasoning and signatures too, is kept in the thread and sent back as it was.
 
-    Raises: ConfigError when the openai package is not there.
+    `options` go into each request, over what is sent without them; None leaves a field out
+    (temperature=0, stream_options=None, stream=False, ...); `tools` and `extra_headers` are added.
+    `adjust` gets the request and returns the one to send. `ends` says what reasons to stop of a
+    server's own mean, in the words of provider.End.
+
+    Raises: ConfigError when the openai package is not there, or `ends` cannot be meant.
     """
 
-    def __init__(self, model: str, *, client: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: Any = None,
+        ends: Mapping[str, End] | None = None,
+        adjust: Adjust | None = None,
+        **options: Any,
+    ) -> None:
         try:
             import openai  # noqa: PLC0415  (an extra)
         except ImportError as error:
             raise missing("openai") from error
         self._sdk = openai
         self._client: Any = client
-        self._request = {**options, "model": model}
+        self._ends = ends_of(ENDS, ends)
+        self._adjust = adjust
+        self._options = {"model": model, **options}
 
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
-        """Raises: RetryableError, TerminalError (see provider.what_now)."""
+        """Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+        raises of an answer."""
+        ours = {
+            "messages": [*_system(ask), *map(_message, ask.messages)],
+            **({"tools": [_tool(each) for each in ask.tools]} if ask.tools else {}),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        sent = request(ours, self._options, ask.key, self._adjust)
         try:
             if self._client is None:
                 self._client = self._sdk.AsyncOpenAI()
-            answer = _Answer()
-            async with await self._client.with_options(max_retries=0).chat.completions.create(
-                **self._request,
-                messages=[*_system(ask), *map(_message, ask.messages)],
-                **({"tools": [_tool(each) for each in ask.tools]} if ask.tools else {}),
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_headers={"Idempotency-Key": ask.key},
-            ) as chunks:
-                async for chunk in chunks:
-                    if text := answer.add(chunk):
-                        yield text
-            yield answer.reply()
+            answer = _Answer({each["name"] for each in ask.tools})
+            told = await self._client.with_options(max_retries=0).chat.completions.create(**sent)
+            if sent.get("stream"):
+                async with told as chunks:
+                    async for chunk in chunks:
+                        if text := answer.add(chunk):
+                            yield text
+            elif text := answer.add(told):
+                yield text
         except self._sdk.OpenAIError as error:
             raise what_now(error) from error
+        yield answer.reply(self._ends)
+
+
+class _Call:
+    """One tool call, as far as it has come."""
+
+    def __init__(self, chunk: int) -> None:
+        #: number of the chunk that began it
+        self.chunk = chunk
+        self.index: Any = None
+        self.id = ""
+        self.name = ""
+        self.arguments = ""
+        #: what else it has
+        self.rest: dict[str, Any] = {}
+
+    @property
+    def read(self) -> dict[str, Any] | str:
+        return parsed(self.arguments or "{}")
+
+    @property
+    def whole(self) -> bool:
+        """Whether its arguments are there, to the end."""
+        return bool(self.arguments) and isinstance(self.read, dict)
+
+    def verbatim(self) -> dict[str, Any]:
+        function = {
+            **self.rest.get("function", {}),
+            "name": self.name,
+            "arguments": self.arguments if self.whole else _dumped(as_object(self.read)),
+        }
+        return {**self.rest, "id": self.id, "type": "function", "function": function}
 
 
 class _Answer:
-    """One answer, put together from its chunks."""
+    """One answer, put together from its chunks; or from the one that it is when not streamed.
 
-    def __init__(self) -> None:
+    Read as plain objects: servers leave out what the SDK's types call required, and add to them.
+    """
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self._tools = tools
+        self._chunks = 0
         self._text: list[str] = []
-        #: [id, name, arguments] of each call, by its index
-        self._calls: dict[int, list[str]] = {}
+        #: of content that comes as blocks, those
+        self._blocks: list[Any] = []
+        self._refusal = ""
+        self._calls: list[_Call] = []
+        #: what else the message has
+        self._rest: dict[str, Any] = {}
         self._finish: str | None = None
         self._usage: Usage | None = None
 
     def add(self, chunk: Any) -> str:
         """Returns the text that is new."""
-        if chunk.usage is not None:
+        told = chunk.to_dict(mode="json", warnings=False)
+        self._chunks += 1
+        if used := told.get("usage"):
             self._usage = Usage(
-                input_tokens=chunk.usage.prompt_tokens, output_tokens=chunk.usage.completion_tokens
+                input_tokens=used.get("prompt_tokens") or 0,
+                output_tokens=used.get("completion_tokens") or 0,
             )
-        if not chunk.choices:
-            return ""
-        (choice, *_) = chunk.choices
-        self._finish = choice.finish_reason or self._finish
-        for part in choice.delta.tool_calls or ():
-            call = self._calls.setdefault(part.index, ["", "", ""])
-            call[0] = part.id or call[0]
-            if part.function is not None:
-                call[1] += part.function.name or ""
-                call[2] += part.function.arguments or ""
-        text = (choice.delta.content or "") + (choice.delta.refusal or "")
-        self._text.append(text)
+        text = ""
+        for choice in told.get("choices") or ():
+            if choice.get("index"):  # of several answers the first one counts
+                continue
+            self._finish = choice.get("finish_reason") or self._finish
+            rest = dict(choice.get("delta") or choice.get("message") or {})
+            text += self._add_content(rest.pop("content", None))
+            self._refusal += rest.pop("refusal", None) or ""
+            for part in rest.pop("tool_calls", None) or ():
+                self._add_call(dict(part))
+            self._rest = _joined(self._rest, rest)
         return text
 
-    def reply(self) -> Reply:
-        """Raises: RetryableError, TerminalError when it has not come to its end."""
-        if self._finish is None:
-            raise RetryableError("the model's answer broke off")
-        if self._finish == "length":
-            raise cut_off("finish_reason length")
+    def _add_content(self, content: Any) -> str:
+        if isinstance(content, list):
+            if not self._blocks and self._text:
+                self._blocks = [{"type": "text", "text": "".join(self._text)}]
+            self._blocks = _joined(self._blocks, content)
+            content = "".join(
+                each.get("text") or "" for each in content
+                if isinstance(each, dict) and each.get("type") == "text"
+            )  # fmt: skip
+        elif content and self._blocks:
+            self._blocks = _joined(self._blocks, [{"type": "text", "text": content}])
+        self._text.append(content or "")
+        return content or ""
+
+    def _add_call(self, part: dict[str, Any]) -> None:
+        function = dict(part.pop("function", None) or {})
+        index, identity = part.pop("index", None), part.pop("id", None) or ""
+        name, arguments = function.pop("name", None) or "", function.pop("arguments", None) or ""
+        if not isinstance(arguments, str):
+            arguments = _dumped(arguments)
+        call = self._call_at(index, identity, name)
+        if call is None or self._is_another(call, identity, name, arguments):
+            call = _Call(self._chunks)
+            self._calls.append(call)
+        elif name and call.whole and arguments == call.arguments:
+            arguments = ""  # the same call, told again
+        call.index = index if call.index is None else call.index
+        call.id = call.id or identity
+        call.name += name if name != call.name else ""
+        call.arguments += arguments
+        call.rest = _joined(call.rest, {**part, **({"function": function} if function else {})})
+
+    def _call_at(self, index: Any, identity: str, name: str) -> _Call | None:
+        """The call that a part may belong to: by its id, else by its index, else the latest."""
+        latest = self._calls[::-1]
+        found = [each for each in latest if identity and each.id == identity]
+        found += [each for each in latest if index is not None and each.index == index]
+        if not found and not identity and (index is None or not name):
+            found = latest
+        return found[0] if found else None
+
+    def _is_another(self, call: _Call, identity: str, name: str, arguments: str) -> bool:
+        """Whether a part that may belong to `call` begins another one. Servers send index 0, or
+        none, for each call; no id, one a tool, or one a part; the name once, or each time."""
+        if not name or not call.name:
+            return False
+        if call.chunk == self._chunks or (identity and call.id and identity != call.id):
+            return True
+        if name != call.name:
+            in_pieces = any(each.startswith(call.name + name) for each in self._tools)
+            return bool(call.arguments) or not in_pieces
+        if identity and identity == call.id:
+            return call.whole and bool(arguments) and arguments != call.arguments
+        return call.whole or not arguments
+
+    def reply(self, ends: Mapping[str, End]) -> Reply:
+        """Raises: see provider.judge."""
+        finish = "refusal" if self._refusal and self._finish == "stop" else self._finish
+        goes_on = judge(finish, ends, said=self._refusal, calls=bool(self._calls))
+        text = "".join(self._text)
         calls = tuple(
-            ToolCall(id=identity, name=name, arguments=parsed(arguments or "{}"))
-            for _, (identity, name, arguments) in sorted(self._calls.items())
+            ToolCall(id=call.id, name=call.name, arguments=call.read) for call in self._calls
         )
-        return Reply(text="".join(self._text), tool_calls=calls, usage=self._usage)
+        reply = Reply(text=text, tool_calls=calls, usage=self._usage, goes_on=goes_on)
+        verbatim = {
+            **self._rest,
+            "role": "assistant",
+            "content": self._blocks or text or (None if calls else ""),
+            **({"tool_calls": [call.verbatim() for call in self._calls]} if calls else {}),
+        }
+        told = verbatim == _message(assistant(reply))
+        return reply if told else replace(reply, extra={OPENAI: verbatim})
+
+
+#: of fields that come in parts, those of which each part tells the whole
+_WHOLE = frozenset({"role", "name", "type", "id", "index", "format", "signature"})
+#: of the blocks that go on where the one before has ended
+_FLOWING = frozenset({"type", "text", "thinking"})
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """A value that comes in parts, with one part more: texts go on, objects are filled, the items
+    of lists are told apart by their index; all else is the latest."""
+    match old, new:
+        case _, None:
+            return old
+        case dict(), dict():
+            told = {name: value for name, value in new.items() if value is not None}
+            return old | {
+                name: value if name in _WHOLE else _joined(old.get(name), value)
+                for name, value in told.items()
+            }
+        case str(), str():
+            return old + new
+        case list(), list():
+            return _listed(old, new)
+    return new
+
+
+def _listed(old: list[Any], new: list[Any]) -> list[Any]:
+    made = list(old)
+    for number, item in enumerate(new):
+        place = next((at for at in range(len(old)) if _same_item(made[at], item)), None)
+        if place is not None:
+            made[place] = _joined(made[place], item)
+        elif number == 0 and made and _flows(made[-1], item):
+            made[-1] = _joined(made[-1], item)
+        else:
+            made.append(item)
+    return made
+
+
+def _same_item(old: Any, new: Any) -> bool:
+    if not isinstance(old, dict) or not isinstance(new, dict) or new.get("index") is None:
+        return False
+    return all(old.get(name) == new.get(name) for name in ("index", "type"))
+
+
+def _flows(old: Any, new: Any) -> bool:
+    both = isinstance(old, dict) and isinstance(new, dict)
+    return both and old.get("type") == new.get("type") and old.keys() | new.keys() <= _FLOWING
 
 
 def _system(ask: Ask) -> list[dict[str, Any]]:
@@ -115,15 +314,24 @@ def _message(message: Message) -> dict[str, Any]:
         case "tool":
             return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
         case "assistant":
-            made: dict[str, Any] = {"role": "assistant", "content": content}
-            if message.get("tool_calls"):
-                made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
-            return made
+            calls = message.get("tool_calls") or ()
+            made = kept(message, OPENAI)
+            if made is None:
+                made = {"role": "assistant", "content": content or (None if calls else "")}
+                told = [_call(call) for call in calls]
+            else:  # but the ids that the thread has are those that tools answer to
+                told = [
+                    {**verbatim, "id": call["id"]}
+                    for verbatim, call in zip(made.get("tool_calls", ()), calls, strict=True)
+                ]
+            return {**made, **({"tool_calls": told} if told else {})}
     raise unknown(message)
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = call["arguments"]
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    function = {"name": call["name"], "arguments": text}
+    function = {"name": call["name"], "arguments": _dumped(as_object(call["arguments"]))}
     return {"id": call["id"], "type": "function", "function": function}
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
 
 from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+from surefoot.state.errors import (
+    ConfigError,
+    ModelFailed,
+    Parked,
+    RetryableError,
+    TerminalError,
+)
 from surefoot.state.retry import retry_after_s
 
 #: beside 5xx: too early, too many, in conflict with another request, or too slow
 _WORTH_RETRYING = frozenset({408, 409, 425, 429})
 _SERVER_ERROR = 500
 _ERROR = 400
+#: what errors in the middle of a stream, whose status is 200, say that no attempt mends
+_NEVER = frozenset(
+    {
+        "invalid_request_error", "authentication_error", "permission_error", "not_found_error"
+    }
+)  # fmt: skip
+
+#: for an account that has nothing left: a status, codes and types, words
+_PAYMENT_REQUIRED = 402
+_QUOTA = frozenset(
+    {"insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"}
+)
+_QUOTA_WORDS = ("credit balance is too low", "insufficient balance")
+#: for a question that waiting does not make smaller, though some call it a 429
+_TOO_LARGE = 413
+_LARGE = frozenset({"request_too_large", "context_length_exceeded", "exceed_context_size_error"})
+_LARGE_WORDS = (
+    "request too large", "prompt is too long", "maximum context length", "input token count ("
+)  # fmt: skip
+
+#: characters of a provider's text that a failure shows
+_SHOWN = 500
 
 
 def missing(extra: str) -> ConfigError:
@@ -24,29 +53,97 @@ def missing(extra: str) -> ConfigError:
     )
 
 
-def what_now(error: Exception) -> RetryableError | TerminalError:
-    """What an exception of an SDK means: no connection, 429, 5xx and the like may work later, with
-    the provider's Retry-After; so may what broke in the middle of an answer that had begun well (a
-    status below 400). All else never will."""
-    response: Any = getattr(error, "response", None)
-    status = getattr(error, "status_code", None)
-    message = f"{type(error).__name__}: {error}"
-    if response is None or status is None:
-        lost = getattr(error, "request", None) is not None
-        return RetryableError(message) if lost else TerminalError(message)
-    if status < _ERROR or status in _WORTH_RETRYING or status >= _SERVER_ERROR:
-        return RetryableError(
-            message, retry_after_s=retry_after_s(response.headers, SystemClock().now_ms())
-        )
-    return TerminalError(message)
+# The question ---------------------------------------------------------------------------------
+
+#: Changes a request as it stands before it is sent
+Adjust = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def cut_off(what: str) -> TerminalError:
-    """For an answer that the provider did not finish."""
-    return TerminalError(
-        f"the model's answer was cut off ({what}): give the adapter a higher limit of tokens, and "
-        "`surefoot runs retry`"
-    )
+def request(
+    ours: Mapping[str, Any], options: Mapping[str, Any], key: str, adjust: Adjust | None
+) -> dict[str, Any]:
+    """What is sent: `options` over what is sent without them, where None leaves a field out. Tools
+    and headers are added to ours. At last `adjust` may change anything."""
+    made = {**ours, **options}
+    if made.get("tools") and "tools" in ours:
+        made["tools"] = [*(options.get("tools") or ()), *ours["tools"]]
+    if made.get("extra_headers", {}) is not None:
+        headers = {"Idempotency-Key": key, **made.get("extra_headers", {})}
+        made["extra_headers"] = {
+            name: value for name, value in headers.items() if value is not None
+        }
+    made = {name: value for name, value in made.items() if value is not None}
+    return made if adjust is None else adjust(made)
+
+
+# The answer -----------------------------------------------------------------------------------
+
+#: What a provider's reason to stop means: the answer is whole; it has calls; the model is to be
+#: asked to go on; a limit of tokens; the model says no; a filter says no; the server says that it
+#: could not
+End = Literal["done", "calls", "goes_on", "cut_off", "refused", "filtered", "again"]
+
+
+def ends_of(known: Mapping[str, End], more: Mapping[str, End] | None) -> Mapping[str, End]:
+    """The table of an adapter, with what its user adds for a server of other words.
+
+    Raises: ConfigError.
+    """
+    words = get_args(End)
+    for reason, end in (more or {}).items():
+        if end not in words:
+            raise ConfigError(
+                "SF1186", f"ends: {reason!r} means one of {', '.join(words)}; got {end!r}"
+            )
+    return {**known, **{reason.lower(): end for reason, end in (more or {}).items()}}
+
+
+def judge(reason: str | None, known: Mapping[str, End], *, said: str, calls: bool) -> bool:
+    """Whether the model wants to go on, when its answer is whole.
+
+    Args:   reason: why it says that it stopped; None: it does not. said: what it has to say of a
+            refusal. calls: whether there are any
+    Raises: RetryableError, ModelFailed, Parked — it is none
+    """
+    if reason is None:
+        raise RetryableError("the model's answer broke off")
+    # Gemini's endpoint adds its own word: "content_filter: RECITATION".
+    word = reason.lower()
+    end = known.get(word, known.get(word.partition(":")[0].strip()))
+    told = f": {said[:_SHOWN]}" if said else ""
+    match end:
+        case "cut_off":
+            raise ModelFailed(
+                "model_cut_off",
+                f"the model's answer was cut off ({reason}): give the adapter a higher limit of "
+                "tokens, and `surefoot runs retry`",
+            )
+        case "refused":
+            raise ModelFailed("model_refused", f"the model refuses to answer ({reason}){told}")
+        case "filtered":
+            raise ModelFailed("model_filtered", f"a filter held the answer back ({reason}){told}")
+        case "again":
+            raise RetryableError(f"the model could not finish its answer ({reason})")
+        case "calls" if not calls:
+            raise Parked(
+                "model_stop_unknown",
+                f"the model stopped to call tools ({reason}), and calls none: it may have been "
+                "misread by its server. To ask again: `surefoot runs retry`",
+            )
+        case None:
+            raise Parked(
+                "model_stop_unknown",
+                f"the model stopped for a reason that nobody knows here ({reason!r}), so that its "
+                f"answer may be half of one. To ask again: `surefoot runs retry`. If it is an "
+                f'end, say so to the adapter: ends={{{reason!r}: "done"}}',
+            )
+    return end == "goes_on"
+
+
+def kept(message: Mapping[str, Any], adapter: str) -> Any:
+    """What that adapter has kept in the message, to see it again; None: nothing."""
+    extra = message.get("extra")
+    return extra.get(adapter) if isinstance(extra, dict) else None
 
 
 def parsed(arguments: str) -> dict[str, Any] | str:
@@ -56,3 +153,77 @@ def parsed(arguments: str) -> dict[str, Any] | str:
     except BadPayload:
         return arguments
     return value if isinstance(value, dict) else arguments
+
+
+def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """A call's arguments as they are sent back: always an object, also when the model wrote none.
+    Servers read them, and refuse the whole thread otherwise."""
+    return {"text": arguments} if isinstance(arguments, str) else arguments
+
+
+# No answer ------------------------------------------------------------------------------------
+
+
+def what_now(error: Exception) -> RetryableError | TerminalError:
+    """What an exception of an SDK means: no connection, 429, 5xx and the like may work later, with
+    the provider's hint when; so may what broke in the middle of an answer that had begun well (a
+    status below 400). An account that has nothing left, a question that is too large, and all else
+    never will."""
+    told = list(_objects(getattr(error, "body", None)))
+    codes = [each.get(name) for each in told for name in ("code", "type")]
+    words = {code for code in codes if isinstance(code, str)}
+    status = _status(error, codes)
+    message = f"{type(error).__name__}: {error}"
+    if status == _PAYMENT_REQUIRED or words & _QUOTA or _says(message, _QUOTA_WORDS):
+        return ModelFailed(
+            "model_quota_spent",
+            "the provider's account has nothing left; pay or raise its limit, and `surefoot runs "
+            f"retry`. {message}",
+        )
+    if status == _TOO_LARGE or words & _LARGE or _says(message, _LARGE_WORDS):
+        return ModelFailed(
+            "model_request_too_large",
+            "the question is larger than the model takes; let tools give less (chars_max), or take "
+            f"a model that takes more, and `surefoot runs retry`. {message}",
+        )
+    if "content_filter" in words:
+        return ModelFailed("model_filtered", f"a filter held the question back. {message}")
+    if status is None:  # no answer, or one that broke
+        begun = getattr(error, "request", None) is not None
+    else:
+        begun = status < _ERROR or status >= _SERVER_ERROR or status in _WORTH_RETRYING
+    if not begun or words & _NEVER:
+        return TerminalError(message)
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    return RetryableError(message, retry_after_s=_asked_s(headers, told))
+
+
+def _status(error: Exception, codes: Iterable[object]) -> int | None:
+    """Of the answer; of an error in the middle of a stream, the one that its text has as a code."""
+    status: int | None = getattr(error, "status_code", None)
+    if status is not None and status >= _ERROR:
+        return status
+    return next((code for code in codes if type(code) is int and _ERROR <= code < 600), status)  # noqa: PLR2004
+
+
+def _objects(body: Any) -> Iterator[Mapping[str, Any]]:
+    """Each object of an error's body that may tell something; Gemini's endpoint sends a list."""
+    if isinstance(body, list):
+        for each in body:
+            yield from _objects(each)
+    elif isinstance(body, dict):
+        yield body
+        yield from _objects(body.get("error"))
+        yield from _objects(body.get("details"))
+
+
+def _says(message: str, words: Iterable[str]) -> bool:
+    return any(each in message.lower() for each in words)
+
+
+def _asked_s(headers: Mapping[str, str], told: Iterable[Mapping[str, Any]]) -> float | None:
+    """How long the provider asks to wait: in headers, or as Gemini's `retryDelay` ("26s")."""
+    delays = [str(each["retryDelay"]).removesuffix("s") for each in told if "retryDelay" in each]
+    asked = [headers, *({"retry-after": delay} for delay in delays)]
+    now_ms = SystemClock().now_ms()
+    return next((s for each in asked if (s := retry_after_s(each, now_ms)) is not None), None)

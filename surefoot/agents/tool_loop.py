@@ -33,6 +33,7 @@ from surefoot.agents.messages import (
     Reply,
     ToolCall,
     Usage,
+    answer,
     assistant,
     calls_of,
     clean,
@@ -171,7 +172,8 @@ def tool_loop(
             )
         reply = await _ask(ctx, model, system, kit.specs, reserve, price)
         ctx.thread.append(assistant(reply))
-        return Next(act if reply.tool_calls else hear, Turn(turn.number + 1))
+        onward = act if reply.tool_calls else think if reply.goes_on else hear
+        return Next(onward, Turn(turn.number + 1))
 
     @agent.step(retry=retry, timeout=act_timeout)
     async def act(ctx: Context, turn: Turn) -> Next | Approve | Fork:
@@ -232,13 +234,14 @@ def tool_loop(
             return Next(think, Turn())
         if last["role"] == "tool":
             return Next(think, Turn(turn.number))
+        text = answer(ctx.thread.messages)
         if chat:
             return Wait(
                 MESSAGE, then=listen, timeout=idle,
                 on_timeout=None if idle is None else end_chat,
-                carry=None if idle is None else last["content"],
+                carry=None if idle is None else text,
             )  # fmt: skip
-        return Next(then, last["content"]) if then is not None else Done(last["content"])
+        return Next(then, text) if then is not None else Done(text)
 
     @agent.step
     async def listen(ctx: Context, message: Any) -> Next:
@@ -260,6 +263,10 @@ def tool_loop(
 class _Refused(Exception):
     """A model's TerminalError, on its way out of the journaled call: it is not recorded, so that a
     retry of the run asks again (with a valid key, for one)."""
+
+    def __init__(self, error: TerminalError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 async def _ask(
@@ -297,7 +304,7 @@ async def _ask(
                 reply = stream.text if reply is None else reply
             return REPLY.dump_python(storable(reply, ctx.seq), mode="json")
         except TerminalError as error:
-            raise _Refused(str(error)) from error
+            raise _Refused(error) from error
 
     def cost(recorded: Any) -> Cost:
         usage = REPLY.validate_python(recorded).usage
@@ -308,8 +315,10 @@ async def _ask(
     try:
         recorded = await ctx.call("think", ask, ctx.thread.messages, reserve=reserve, cost=cost)
     except _Refused as refused:
-        raise TerminalError(str(refused)) from refused
-    return REPLY.validate_python(recorded)
+        error = refused.error
+    else:
+        return REPLY.validate_python(recorded)
+    raise error
 
 
 # Acting ---------------------------------------------------------------------------------------

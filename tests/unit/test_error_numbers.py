@@ -27,7 +27,7 @@ NUMBERED = {
     "StateError", "Unavailable",
 }  # fmt: skip
 #: their first argument is a code that a page of the table names
-CODED = {"Parked", "Unusable", "Refused", "Refusal"}
+CODED = {"ModelFailed", "Parked", "Unusable", "Refused", "Refusal"}
 #: they have one number each, which their class tells
 ONE_NUMBER = {"BadPayload", "NoSuchTopic", "RecordTooLarge", "Unserialisable"}
 #: nobody but the engine, an author's own code or the model sees them as they are: what a person is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import anthropic
-import openai
 import pytest
 from pydantic import Field
 
@@ -30,10 +27,7 @@ from surefoot import (
     RetryableError,
     TerminalError,
 )
-from surefoot.agents import provider
-from surefoot.agents.anthropic_model import AnthropicModel
 from surefoot.agents.messages import Message, storable, user
-from surefoot.agents.openai_model import OpenAIModel
 from surefoot.agents.tool_loop import (
     Ask,
     Reply,
@@ -47,10 +41,10 @@ from surefoot.agents.tool_loop import (
     tool_loop,
 )
 from surefoot.infra.loader import load_agents
+from surefoot.state.catalogue import number_of
+from surefoot.state.errors import ModelFailed
 from surefoot.state.lint import check
 from surefoot.testing import Refused, SimulatedRun, Simulation, check_crashes
-from tests.model_server import Answer, Broken, Cut, Failing, model_server
-from tests.ports import deaf_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -297,6 +291,71 @@ def test_a_reply_that_no_log_could_take_is_made_fit() -> None:
     assert [each.id for each in made.tool_calls] == ["call_7_0", "call_7_1", "call_7_2"]
     assert [each.arguments for each in made.tool_calls] == ["{'x': nan}", "�", {}]
     assert made.tool_calls[1].name == "g�"
+
+
+def test_a_model_that_fails_for_good_gives_the_run_its_code_and_is_asked_again_by_a_retry() -> None:
+    model = Scripted(ModelFailed("model_refused", "not that"))
+    with simulated(model) as sim:
+        run = sim.run("go")
+        assert run.status == "failed"
+        assert run.failure is not None
+        assert (run.failure["code"], run.failure["message"]) == ("model_refused", "not that")
+        assert len(model.asks) == 1
+        model.script = ("ok",)
+        assert sim.retry().result == "ok"
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", Reply(), Reply(extra={"openai": {"content": ""}})])
+def test_an_end_without_a_word_waits_for_a_person(nothing: Reply | str) -> None:
+    model = Scripted(nothing)
+    with simulated(model) as sim:
+        run = sim.run("go")
+        assert run.status == "attention"
+        assert run.failure is not None
+        assert run.failure["code"] == "model_said_nothing"
+        assert number_of("model_said_nothing")
+        model.script = ("ok",)
+        assert sim.retry().result == "ok"
+
+
+def test_a_model_that_pauses_is_asked_as_it_is_until_it_has_ended() -> None:
+    paused = Reply(text="Sear", goes_on=True, extra={"anthropic": [{"type": "server_tool_use"}]})
+    model = Scripted(paused, Reply(text="ching: ", goes_on=True), "found")
+    with simulated(model) as sim:
+        run = sim.run("go")
+        assert (run.status, run.result) == ("completed", "Searching: found")
+        assert run.steps == ["think", "think", "think", "hear"]
+    assert model.asks[1].messages == [
+        user("go"),
+        {"role": "assistant", "content": "Sear", "extra": paused.extra, "goes_on": True},
+    ]
+    assert len({ask.key for ask in model.asks}) == 3
+
+
+def test_what_an_adapter_keeps_is_still_there_after_a_crash() -> None:
+    kept = {"openai": {"role": "assistant", "reasoning_content": "So add.", "odd": [None, 1.5]}}
+
+    async def slow() -> str:
+        """Take a minute."""
+        await asyncio.sleep(60)
+        return "ok"
+
+    model = Scripted(Reply(tool_calls=(call("slow"),), extra=kept), "done")
+    with simulated(model, slow) as sim:
+        sim.start("go")
+        sim.advance("30s")
+        sim.crash()
+        assert sim.settle().result == "done"
+    assert model.asks[-1].messages[1]["extra"] == kept
+
+
+def test_a_pause_is_a_turn_and_calls_come_before_it() -> None:
+    model = Scripted(*[Reply(text="x", goes_on=True)] * 9)
+    run = ran(model, max_turns=3)
+    assert run.status == "failed"
+    assert len(model.asks) == 3
+    both = Reply(text="let me ", goes_on=True, tool_calls=(call("add", a=1, b=1),))
+    assert ran(Scripted(both, "two"), add).result == "two"
 
 
 # Streaming -----------------------------------------------------------------------------------
@@ -810,201 +869,6 @@ def test_what_cannot_work_is_refused_where_it_is_declared(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         declare()
-
-
-# The providers -------------------------------------------------------------------------------
-
-THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
-THREAD: list[Message] = [
-    user("go"),
-    {"role": "assistant", "content": "", "extra": {"anthropic": [THOUGHT]}},
-    {
-        "role": "assistant",
-        "content": "let me see",
-        "tool_calls": [
-            {"id": "a", "name": "add", "arguments": {"a": 1}},
-            {"id": "b", "name": "add", "arguments": "{oops"},
-        ],
-    },
-    {"role": "tool", "tool_call_id": "a", "name": "add", "content": "2"},
-    {"role": "tool", "tool_call_id": "b", "name": "add", "content": "no", "error": True},
-    user("faster") | {"by": "ann"},
-    {"role": "assistant", "content": ""},
-    user("please"),
-]
-ASK = Ask(key="k1", system="be brief", messages=THREAD, tools=[tool(add).spec])
-
-
-def openai_model(url: str) -> tuple[Any, Any]:
-    client = openai.AsyncOpenAI(api_key="none", base_url=f"{url}/v1")
-    return OpenAIModel("gpt", client=client, service_tier="auto"), client
-
-
-def anthropic_model(url: str) -> tuple[Any, Any]:
-    client = anthropic.AsyncAnthropic(api_key="none", base_url=url)
-    return AnthropicModel("claude", client=client, service_tier="auto"), client
-
-
-PROVIDERS = pytest.mark.parametrize("make", [openai_model, anthropic_model])
-
-
-async def ask_it(
-    make: Callable[[str], tuple[Any, Any]], answer: Answer
-) -> tuple[list[Any], list[Any]]:
-    """(pieces, what the server was asked)."""
-    async with model_server(lambda _asked: answer) as server:
-        model, client = make(server.url)
-        async with client:
-            try:
-                pieces = [piece async for piece in model(ASK)]
-            except Exception as error:  # noqa: BLE001  (looked at)
-                pieces = [error]
-        return pieces, server.book
-
-
-@PROVIDERS
-async def test_an_adapter_streams_text_and_puts_calls_and_usage_together(make: Any) -> None:
-    wanted = (call("add", 0, a=1, b=2), call("add", 1, a=3, b=4), ToolCall(
-        id="c", name="now", arguments={}
-    ))  # fmt: skip
-    sent = Reply(
-        text="Hello there", tool_calls=wanted, usage=Usage(input_tokens=5, output_tokens=7)
-    )
-    pieces, book = await ask_it(make, sent)
-    assert pieces == ["Hello", " there", sent]
-    (asked,) = book
-    assert asked.key == "k1"
-    assert asked.body["service_tier"] == "auto"
-
-
-async def test_what_openai_is_sent() -> None:
-    _, (asked,) = await ask_it(openai_model, Reply(text="ok"))
-    body = asked.body
-    assert (body["model"], body["stream"]) == ("gpt", True)
-    assert body["tools"] == [{"type": "function", "function": tool(add).spec}]
-    function = {"name": "add", "arguments": '{"a": 1}'}
-    assert body["messages"] == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": ""},
-        {
-            "role": "assistant",
-            "content": "let me see",
-            "tool_calls": [
-                {"id": "a", "type": "function", "function": function},
-                {"id": "b", "type": "function", "function": function | {"arguments": "{oops"}},
-            ],
-        },
-        {"role": "tool", "tool_call_id": "a", "content": "2"},
-        {"role": "tool", "tool_call_id": "b", "content": "no"},
-        {"role": "user", "content": "faster"},
-        {"role": "assistant", "content": ""},
-        {"role": "user", "content": "please"},
-    ]
-
-
-async def test_what_anthropic_is_sent() -> None:
-    _, (asked,) = await ask_it(anthropic_model, Reply(text="ok"))
-    body = asked.body
-    assert (body["model"], body["system"], body["max_tokens"]) == ("claude", "be brief", 8192)
-    (described,) = body["tools"]
-    assert described["input_schema"] == tool(add).parameters
-    assert body["messages"] == [
-        {"role": "user", "content": [{"type": "text", "text": "go"}]},
-        {
-            "role": "assistant",
-            "content": [
-                THOUGHT,
-                {"type": "text", "text": "let me see"},
-                {"type": "tool_use", "id": "a", "name": "add", "input": {"a": 1}},
-                {"type": "tool_use", "id": "b", "name": "add", "input": {"text": "{oops"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": "2"},
-                {"type": "tool_result", "tool_use_id": "b", "content": "no", "is_error": True},
-                {"type": "text", "text": "faster"},
-                {"type": "text", "text": "please"},
-            ],
-        },
-    ]
-
-
-async def test_thinking_blocks_are_kept_to_be_sent_back() -> None:
-    pieces, _ = await ask_it(anthropic_model, Reply(text="ok", extra=[THOUGHT]))
-    assert pieces[-1].extra == {"anthropic": [THOUGHT, {"type": "text", "text": "ok"}]}
-    assert pieces[-1].text == "ok"
-
-
-@PROVIDERS
-@pytest.mark.parametrize(
-    ("answer", "kind", "message"),
-    [
-        (Failing(429, {"Retry-After": "7"}), RetryableError, "429"),
-        (Failing(500), RetryableError, "500"),
-        (Failing(401), TerminalError, "401"),
-        (Failing(400), TerminalError, "400"),
-        (Broken("Hello"), RetryableError, "broke off"),
-        (Cut("Hello"), TerminalError, "higher limit of tokens"),
-    ],
-)
-async def test_what_an_error_of_a_provider_means(
-    make: Any, answer: Answer, kind: type[Exception], message: str
-) -> None:
-    (error,), book = await ask_it(make, answer)
-    assert type(error) is kind
-    assert message in str(error)
-    assert len(book) == 1
-    waits_s = 7.0 if answer == Failing(429, {"Retry-After": "7"}) else None
-    assert getattr(error, "retry_after_s", None) == waits_s
-
-
-@PROVIDERS
-async def test_no_connection_may_work_later(make: Any) -> None:
-    with deaf_port() as port:
-        model, client = make(f"http://127.0.0.1:{port}")
-        async with client:
-            with pytest.raises(RetryableError):
-                _ = [piece async for piece in model(ASK)]
-
-
-async def test_arguments_that_are_no_json_are_kept_or_asked_for_again() -> None:
-    answer = Reply(tool_calls=(ToolCall(id="a", name="add", arguments="{oops"),))
-    pieces, _ = await ask_it(openai_model, answer)
-    assert pieces[-1].tool_calls == answer.tool_calls
-    pieces, _ = await ask_it(anthropic_model, answer)
-    assert isinstance(pieces[-1], RetryableError)
-
-
-@PROVIDERS
-async def test_a_message_of_another_role_is_refused(make: Any) -> None:
-    ask = Ask(key="k", system=None, messages=[{"role": "system", "content": "x"}], tools=[])
-    model, client = make("http://127.0.0.1:1")
-    async with client:
-        with pytest.raises(TerminalError, match="the roles are user, assistant and tool"):
-            _ = [piece async for piece in model(ask)]
-
-
-@pytest.mark.parametrize(
-    ("make", "extra"), [(OpenAIModel, "openai"), (AnthropicModel, "anthropic")]
-)
-def test_an_sdk_that_is_not_there_is_told_at_once(
-    make: Any, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, extra, None)
-    with pytest.raises(ConfigError, match=re.escape(f"pip install 'surefoot[{extra}]'")):
-        make("m")
-
-
-def test_an_answer_without_an_end_may_work_later() -> None:
-    class Odd(Exception):
-        status_code = 200
-        response = type("Response", (), {"headers": {}})
-
-    assert type(provider.what_now(Odd())) is RetryableError
-    assert type(provider.what_now(ValueError("no key"))) is TerminalError
 
 
 # What is shown -------------------------------------------------------------------------------
