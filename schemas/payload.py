@@ -24,7 +24,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from io import IOBase
 from operator import attrgetter
 from types import MemberDescriptorType
@@ -35,6 +35,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import TzInfo, from_json
 
 from surefoot.schemas.pointer import pointer_of
+from surefoot.schemas.weak_cache import weakly_cached
 
 __all__ = [
     "BadPayload",
@@ -424,13 +425,18 @@ _UNSET = object()
 
 _Form = Literal["leaf", "sequence", "set", "mapping", "object"]
 
+#: of the types that most values have
+_FORMS: Mapping[Any, _Form] = {
+    **dict.fromkeys(_SCALARS, "leaf"), dict: "mapping", list: "sequence", tuple: "sequence",
+}  # fmt: skip
+
 
 def _form_of(value: Any) -> _Form:
     kind: Any = type(value)
-    return _form(kind)
+    return _FORMS.get(kind) or _form(kind)
 
 
-@lru_cache(maxsize=4096)
+@weakly_cached
 def _form(kind: Any) -> _Form:
     if kind in _EXACT or issubclass(kind, Enum):
         return "leaf"
@@ -466,7 +472,7 @@ def _state(value: Any) -> dict[str, Any]:
     return state
 
 
-@lru_cache(maxsize=4096)
+@weakly_cached
 def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]] | None:
     """Where instances keep state beside __dict__: slots, and a model's further dicts; and the names
     of cached properties, which are in __dict__ but no state. None when __dict__ is all."""
@@ -488,7 +494,7 @@ def _opener_of(value: Any) -> Callable[[Any], Any] | None:
     return _opener(kind)
 
 
-@lru_cache(maxsize=4096)
+@weakly_cached
 def _opener(kind: Any) -> Callable[[Any], Any] | None:
     """What opens the parts of such a value in one call: as a dict by name or as a tuple."""
     if kind is tuple:

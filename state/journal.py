@@ -14,13 +14,14 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
+from surefoot.schemas.weak_cache import weakly_cached
 from surefoot.state.errors import (
     BadArgument,
     BudgetSpent,
@@ -248,7 +249,7 @@ def result_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
     return _adapter_of(getattr(fn, "__func__", fn) if inspect.isroutine(fn) else type(fn).__call__)
 
 
-@lru_cache(maxsize=1024)
+@weakly_cached
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any]:
     try:
         hints = typing.get_type_hints(fn)
