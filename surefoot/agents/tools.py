@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -87,30 +87,33 @@ class Tool:
 
     @cached_property
     def body(self) -> Callable[[ToolCall], Any]:
-        """What ctx.call and ctx.once call: sync when the function is. Gives text.
+        """What ctx.call and ctx.once call: in a thread, unless the function is async itself; what
+        it gives is awaited if it can be. Gives text.
 
         Raises: ToolError for whatever the function raises; not for TerminalError and
         RetryableError; of a tool that is `once` only for a ToolError.
         """
         fn, errors = self.fn, _definite if self.way == "once" else _any
         assert fn is not None
-        if inspect.iscoroutinefunction(inspect.unwrap(fn)):
 
-            async def body(call: ToolCall) -> Any:
-                given = self.read(call)
-                with errors():
-                    value = await fn(**given)
-                return self.text(value)
+        async def awaited(made: Any) -> str:
+            with errors():
+                value = await made
+            return self.text(value)
 
-            return body
+        async def body(call: ToolCall) -> Any:
+            given = self.read(call)
+            with errors():
+                made = fn(**given)
+            return await awaited(made)
 
         def body_in_thread(call: ToolCall) -> Any:
             given = self.read(call)
             with errors():
                 value = fn(**given)
-            return self.text(value)
+            return awaited(value) if inspect.isawaitable(value) else self.text(value)
 
-        return body_in_thread
+        return body if inspect.iscoroutinefunction(_written(fn)) else body_in_thread
 
     @cached_property
     def look(self) -> Callable[[ToolCall], Any] | None:
@@ -215,7 +218,8 @@ def tool(
     chars_max: int = 50_000,
 ) -> Any:
     """Make a tool of a function with type hints, `async def` or `def` (which runs in a thread). Its
-    name, its docstring and its types are what the model is told.
+    name, its docstring and its types are what the model is told. A partial, or an object that can
+    be called, is a function too; what a partial has bound is not the model's to say.
 
     It runs as a journaled call: after a crash one that has returned is not called again, one that
     was in the air is. With `once` it is called at most once; `probe(**arguments)` tells after a
@@ -231,7 +235,11 @@ def tool(
     """
 
     def make(fn: Callable[..., Any]) -> Tool:
-        named = str(name or getattr(fn, "__name__", ""))
+        given: object = fn
+        if not callable(given) or isinstance(given, type):
+            raise ConfigError("SF1122", f"{fn!r:.80} is no function, and so no tool")
+        written = _written(fn)
+        named = str(name or getattr(written if isinstance(fn, partial) else fn, "__name__", ""))
         where = f"tool {named!r}"
         hints, parameters = _signature(fn, where)
         in_step = bool(parameters) and hints[parameters[0].name] is Context
@@ -241,7 +249,7 @@ def tool(
             )
         if probe is not None and not once:
             raise ConfigError("SF1122", f"{where}: a probe is of use only with once=True")
-        told = description or inspect.getdoc(fn)
+        told = description or inspect.getdoc(written) or inspect.getdoc(fn)
         schema, parse = _from_signature(parameters[in_step:], hints, where)
         return _checked(
             Tool(
@@ -281,7 +289,7 @@ def _checked(made: Tool) -> Tool:
     where = f"tool {made.name!r}"
     if not _NAME.fullmatch(made.name):
         raise ConfigError(
-            "SF1122", f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -"
+            "SF1122", f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -; give name="
         )
     if not made.description:
         raise ConfigError(
@@ -295,18 +303,25 @@ def _checked(made: Tool) -> Tool:
     return made
 
 
+def _written(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that stands in somebody's file, with its name, its types and its docstring."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn if inspect.isroutine(fn) else type(fn).__call__
+
+
 def _signature(
     fn: Callable[..., Any], where: str
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
-    if not inspect.isroutine(fn):
-        raise ConfigError("SF1122", f"{where} is no function; got {type(fn).__name__}")
     try:
-        hints = typing.get_type_hints(fn, include_extras=True)
+        hints = typing.get_type_hints(_written(fn), include_extras=True)
     except NameError as error:
         raise ConfigError(
             "SF1122", f"{where}: {error}; declare its types at module level"
         ) from error
-    parameters = list(inspect.signature(fn).parameters.values())
+    bound = fn.keywords if isinstance(fn, partial) else {}
+    signature = inspect.signature(fn)
+    parameters = [each for each in signature.parameters.values() if each.name not in bound]
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(

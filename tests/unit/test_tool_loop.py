@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import threading
 from collections import Counter
@@ -150,6 +151,76 @@ def test_the_calls_of_one_turn_run_side_by_side() -> None:
     model = Scripted(calls(call("meet", 0, who="a"), call("meet", 1, who="b")), "done")
     ran(model, meet)
     assert [each["content"] for each in model.told()] == ["a met", "b met"]
+
+
+def logged(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that knows nothing of async."""
+
+    @functools.wraps(fn)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return inner
+
+
+def with_a_loop_of_its_own(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(fn(*args, **kwargs))
+
+    return inner
+
+
+class Greeter:
+    """Greets somebody."""
+
+    async def __call__(self, who: str) -> str:
+        return f"hello {who}"
+
+
+async def greet(who: str, greeting: str, *, secret: str = "") -> str:
+    """Greet somebody."""
+    assert secret in ("", "s3cret")
+    return f"{greeting} {who}"
+
+
+def promising(who: str) -> Any:
+    """Greet somebody, later."""
+    return greet(who, "hello")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        tool(name="hi", description="Greet.")(logged(Greeter().__call__)),
+        tool(name="hi", description="Greet.")(with_a_loop_of_its_own(Greeter().__call__)),
+        tool(name="hi")(Greeter()),
+        tool(name="hi")(functools.partial(greet, greeting="hello", secret="s3cret")),
+        tool(name="hi", once=True)(promising),
+    ],
+    ids=["decorated", "its own loop", "an object", "a partial", "an awaitable"],
+)
+def test_what_can_be_awaited_is_and_what_a_partial_binds_is_not_told(made: Tool) -> None:
+    assert list(made.parameters["properties"]) == ["who"]
+    model = Scripted(calls(call("hi", who="you")), "done")
+    assert ran(model, made).result == "done"
+    assert [each["content"] for each in model.told()] == ["hello you"]
+
+
+def test_a_partial_has_the_name_and_the_words_of_its_function() -> None:
+    made = tool(functools.partial(greet, greeting="hello"))
+    assert (made.name, made.description) == ("greet", "Greet somebody.")
+
+
+async def refuse(why: str) -> str:
+    """Refuse."""
+    raise ValueError(why)
+
+
+def test_what_an_awaited_tool_raises_is_told() -> None:
+    model = Scripted(calls(call("refuse", why="no")), "done")
+    assert ran(model, logged(refuse)).result == "done"
+    assert model.told()[0]["content"] == "ValueError: no"
 
 
 def fail(text: str) -> str:
@@ -855,6 +926,8 @@ def with_context(ctx: Context) -> str:
         (lambda: tool(of_a_stream), "cannot be made of JSON"),
         (lambda: tool(description="x")(lambda: 1), "a name is a letter"),
         (lambda: looping(Scripted(), "add"), "is no function"),
+        (lambda: looping(Scripted(), Greeter), "is no function"),
+        (lambda: looping(Scripted(), Greeter()), "give name="),
         (lambda: tool(once=True)(with_context), "call ctx.once in it instead"),
         (lambda: tool(probe=add)(add), "only with once=True"),
         (lambda: tool(expires="soon")(add), "a duration looks like"),
