@@ -23,21 +23,16 @@ class NotThatShape(ValueError):
 
 def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
     """A message as boto3 gives it. What SNS has wrapped is unwrapped: the id is then that of the
-    notification, which is equal on every delivery of SNS too."""
-    attributes = {
-        name: str(each["StringValue"])
-        for name, each in raw.get("MessageAttributes", {}).items()
-        if "StringValue" in each
-    }
+    notification, which is equal on every delivery of SNS too. A body that is not quite of SNS's
+    shape stays as it is."""
     identity, body = raw["MessageId"], raw["Body"]
+    attributes = _texts(raw.get("MessageAttributes"), "StringValue") or {}
     told = _object(body)
-    if told.get("Type") == "Notification" and isinstance(told.get("Message"), str):
-        identity, body = str(told.get("MessageId") or identity), told["Message"]
-        attributes |= {
-            name: str(each.get("Value"))
-            for name, each in (told.get("MessageAttributes") or {}).items()
-            if isinstance(each, dict)
-        }
+    wrapped, named = told.get("Message"), told.get("MessageId") or identity
+    more = _texts(told.get("MessageAttributes"), "Value")
+    whole = isinstance(wrapped, str) and isinstance(named, str) and more is not None
+    if told.get("Type") == "Notification" and whole:
+        identity, body, attributes = named, wrapped, attributes | (more or {})
     system = raw.get("Attributes", {})
     return QueueMessage(
         queue=queue,
@@ -47,6 +42,16 @@ def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
         group=system.get("MessageGroupId"),
         deduplication_id=system.get("MessageDeduplicationId"),
     )
+
+
+def _texts(attributes: Any, field: str) -> dict[str, str] | None:
+    """Those of a message's attributes that are text; None: they are no attributes."""
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, dict):
+        return None
+    given = {name: of.get(field) for name, of in attributes.items() if isinstance(of, dict)}
+    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent]:
@@ -126,9 +131,10 @@ def _s3(told: dict[str, Any]) -> Iterator[S3Object]:
             yield S3Object(
                 bucket=_text(of["bucket"]["name"]),
                 key=unquote_plus(_text(thing["key"])),
-                version=thing.get("versionId"),
-                sequencer=thing.get("sequencer")
-                or f"{_text(record['eventTime'])} {_text(thing['eTag'])}",
+                version=_version(thing.get("versionId")),
+                sequencer=_text(
+                    thing.get("sequencer") or f"{_text(record['eventTime'])} {_text(thing['eTag'])}"
+                ),
                 size=int(thing.get("size", 0)),
                 etag=str(thing.get("eTag", "")),
                 reason=reason,
@@ -143,12 +149,16 @@ def _s3_by_eventbridge(event: EventBridgeEvent) -> Iterator[S3Object]:
         yield S3Object(
             bucket=_text(event.detail["bucket"]["name"]),
             key=_text(thing["key"]),
-            version=thing.get("version-id"),
+            version=_version(thing.get("version-id")),
             sequencer=_text(thing["sequencer"]),
             size=int(thing.get("size", 0)),
             etag=str(thing.get("etag", "")),
             reason=str(event.detail.get("reason", "")),
         )
+
+
+def _version(value: Any) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _text(value: Any) -> str:
