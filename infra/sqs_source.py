@@ -3,7 +3,7 @@
 1. receive messages, by long polling, one poll at a time
 2. map each, and ask for its runs, under run_ids that are the same on every delivery
 3. keep them invisible to others for as long as that takes, also while Kafka is away
-4. delete those whose starts the log has acknowledged, and no others
+4. delete each as soon as the log has acknowledged its starts, whatever becomes of the others
 
 A message that cannot be used is left to the queue: it is seen again, and in the end moved by the
 queue's redrive policy to its dead letter queue, where AWS's own tools look at it and send it back.
@@ -156,36 +156,61 @@ class SqsSource:
         return list(answer.get("Messages", []))
 
     async def _take(self, url: str, messages: list[Raw]) -> None:
-        """Start what they ask for, and delete those for which that is acknowledged."""
-        starts = {
-            asyncio.create_task(self._start(message_of(self._queue, raw))): raw for raw in messages
-        }
-        keeping = asyncio.create_task(self._keep(url, starts))
+        """Start what they ask for, and let go of each when that is acknowledged."""
+        held = {asyncio.create_task(self._start(raw)): raw for raw in messages}
+        keeping = asyncio.create_task(self._keep(url, held))
+        waits = backoff(self._starter.clock)
         try:
-            await asyncio.wait(starts)
+            while held:
+                await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+                if not await self._let_go(url, held):
+                    await asyncio.sleep(next(waits))
         finally:
             keeping.cancel()
-            for start in starts:
+            for start in held:
                 start.cancel()
-            await asyncio.wait([*starts, keeping])
-            done = [m for s, m in starts.items() if not s.cancelled() and s.result()]
-            back = [m for s, m in starts.items() if s.cancelled()]
+            await asyncio.wait([*held, keeping])
+            back = [message for start, message in held.items() if start.cancelled()]
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
-                    await self._tell(url, "delete_message_batch", done)
+                    await self._let_go(url, held)
                     await self._tell(url, "change_message_visibility_batch", back, 0)
 
-    async def _start(self, message: QueueMessage) -> bool:
-        """Whether the message is done with."""
+    async def _let_go(self, url: str, held: dict[asyncio.Task[bool], Raw]) -> bool:
+        """Delete what is done with, and leave what cannot be used to the queue. False: there is
+        something that AWS has not deleted just now; it is still held."""
+        ended = {start: message for start, message in held.items() if start.done()}
+        done = {
+            start: message
+            for start, message in ended.items()
+            if not start.cancelled() and start.result()
+        }
+        later = await self._tell(url, "delete_message_batch", list(done.values()))
+        for start, message in ended.items():
+            if message not in later:
+                del held[start]
+        return not later
+
+    async def _start(self, raw: Raw) -> bool:
+        """Whether the message is done with. What goes wrong with it, it does to no other."""
+        try:
+            faults = await self._started(message_of(self._queue, raw))
+        except Exception as error:
+            log.exception("message_failed", queue=self._queue, message=raw.get("MessageId"))
+            faults = [f"{type(error).__name__}: {error}"]
+        for fault in faults:
+            log.warning("message_bad", queue=self._queue, message=raw.get("MessageId"), error=fault)
+        return not faults
+
+    async def _started(self, message: QueueMessage) -> list[str]:
+        """What is wrong with it, once all runs that it asks for and that can be have been."""
         runs, faults = await self._mapped(message)
         for agent, run_id, payload in runs:
             try:
                 await self._starter.start(agent, run_id, payload)
             except BadEvent as error:
                 faults.append(str(error))
-        for fault in faults:
-            log.warning("message_bad", queue=self._queue, message=message.id, error=fault)
-        return not faults
+        return faults
 
     async def _mapped(
         self, message: QueueMessage
@@ -216,28 +241,31 @@ class SqsSource:
             log.info("message_ignored", queue=self._queue, message=message.id)
         return [run for runs in wanted.values() for run in runs], faults
 
-    async def _keep(self, url: str, starts: dict[asyncio.Task[bool], Raw]) -> None:
-        """Keep what is still being started out of the sight of others."""
+    async def _keep(self, url: str, held: dict[asyncio.Task[bool], Raw]) -> None:
+        """Keep what is held out of the sight of others."""
         while True:
             await asyncio.sleep(self._visibility_s / 3)
-            held = [message for start, message in starts.items() if not start.done()]
-            await self._tell(url, "change_message_visibility_batch", held, self._visibility_s)
+            await self._tell(
+                url, "change_message_visibility_batch", list(held.values()), self._visibility_s
+            )
 
     async def _tell(
         self, url: str, operation: str, messages: Sequence[Raw], visibility_s: int | None = None
-    ) -> None:
-        """What AWS does not take in is seen again, and is then the same run."""
+    ) -> list[Raw]:
+        """Returns those of which AWS may be told again. What it does not take in is seen again, and
+        is then the same run."""
         more = {} if visibility_s is None else {"VisibilityTimeout": visibility_s}
         entries = [
             {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"], **more}
             for number, message in enumerate(messages)
         ]
         if not entries:
-            return
+            return []
         try:
             answer = await self._aws.call(operation, QueueUrl=url, Entries=entries)
         except (AwsRefused, Unavailable) as error:
             log.warning("queue_unavailable", queue=self._queue, reason=str(error))
-            return
+            return list(messages)
         if failed := answer.get("Failed"):
             log.warning("messages_not_told", queue=self._queue, operation=operation, failed=failed)
+        return [messages[int(each["Id"])] for each in failed or () if not each["SenderFault"]]

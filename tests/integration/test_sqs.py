@@ -21,6 +21,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.sources import Starter
 from surefoot.infra.sqs_source import SqsSource
+from surefoot.producers.queue_events import message_of
 from surefoot.state.ports import Position
 from tests.aws import KEYS, REGION, aws_server, client
 from tests.integration.test_cli_end_to_end import Cli
@@ -211,6 +212,68 @@ async def test_a_message_is_deleted_once_its_start_is_acknowledged_and_not_befor
         commands.held.clear()
         await until(lambda: left(sqs, queue) == 0, what="the message to be deleted")
     assert commands.started == [f"sqs-{queue}-{identity}"]
+
+
+async def test_messages_that_are_done_do_not_wait_for_a_slow_one_that_came_with_them(
+    settings: Settings, sqs: Any, queue: str, one_reader: None
+) -> None:
+    commands = Slow()
+    commands.held.add("7")
+    send(sqs, queue, *(str(number) for number in range(1, 11)))
+    async with listening(settings, queue, commands):
+        await until(lambda: "7" in commands.tried, what="the slow start to be tried")
+        await until(lambda: left(sqs, queue) == 1, what="the others to be deleted")
+        assert len(commands.started) == 9
+        commands.held.clear()
+        await until(lambda: left(sqs, queue) == 0, what="the slow one to be deleted")
+    assert len(set(commands.started)) == len(commands.started) == 10
+
+
+async def test_a_message_that_is_done_is_held_until_it_could_be_deleted(
+    settings: Settings, sqs: Any, queue: str, one_reader: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Slow()
+    away = iter((True, True))
+    call = Aws.call
+
+    async def at_times(self: Aws, operation: str, **arguments: Any) -> dict[str, Any]:
+        if operation == "delete_message_batch" and next(away, False):
+            raise Unavailable("SF3013", "AWS is away")
+        return await call(self, operation, **arguments)
+
+    monkeypatch.setattr(Aws, "call", at_times)
+    send(sqs, queue, "7")
+    async with listening(settings, queue, commands):
+        await until(lambda: left(sqs, queue) == 0, what="the message to be deleted")
+    assert (len(commands.started), next(away, None)) == (1, None)
+
+
+async def test_what_cannot_be_read_is_the_problem_of_that_message_alone(
+    settings: Settings, sqs: Any, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Slow()
+    looked: list[str] = []
+
+    def reading(queue: str, raw: dict[str, Any]) -> QueueMessage:
+        looked.append(raw["Body"])
+        if raw["Body"] == "odd":
+            raise AttributeError("'list' object has no attribute 'items'")
+        return message_of(queue, raw)
+
+    monkeypatch.setattr("surefoot.infra.sqs_source.message_of", reading)
+    send(
+        sqs, queue, "1", "odd", '{"Type": "Notification", "Message": "2", "MessageAttributes": []}'
+    )
+    async with listening(settings, queue, commands, fn=of_any_body) as task:
+        await until(lambda: left(sqs, queue) == 1, what="the others to be deleted")
+        await until(lambda: "odd" in looked, what="the odd one to be looked at")
+        send(sqs, queue, "3")
+        await until(lambda: len(commands.started) == 3, what="the next one to be started")
+        assert not task.done()
+
+
+def of_any_body(message: QueueMessage) -> int:
+    return len(message.body)
 
 
 async def test_while_kafka_is_away_the_message_is_held_on_to(
