@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     #: how long a finished run answers a repeated start
     dedup_window_s: Annotated[float, Field(gt=0)] = 14 * 86_400.0
 
+    #: how long a file of a watched folder has to stay as it is before it is taken
+    file_settle_s: Annotated[float, Field(gt=0)] = 2.0
+
     #: None: as boto3 finds it (AWS_REGION, a profile)
     aws_region: str | None = None
     #: URL of something that speaks like AWS; None: AWS itself

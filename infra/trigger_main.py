@@ -140,7 +140,10 @@ def sources_of(agents: Sequence[Agent], settings: Settings, starter: Starter) ->
             SqsSource(queue, triggers, starter, Aws(settings, "sqs", at_once=AT_ONCE))
             for queue, triggers in queues.items()
         ),
-        *(FileSource(Path(), pattern, triggers, starter) for pattern, triggers in folders.items()),
+        *(
+            FileSource(Path(), pattern, triggers, starter, settle_s=settings.file_settle_s)
+            for pattern, triggers in folders.items()
+        ),
     ]
 
 

@@ -78,7 +78,8 @@ class WatchedFile:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        """Its name as text: what of it is not UTF-8 is U+FFFD here, and whole in `path`."""
+        return self.path.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     @property
     def json(self) -> Any:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Unavailable, WatchedFile
 from surefoot.infra import file_source
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.file_source import FileSource
+from surefoot.infra.file_source import FileSource, run_id_of
 from surefoot.infra.sources import Starter
 from surefoot.state.errors import RecordTooLarge
 from surefoot.state.ports import Position
@@ -57,7 +60,7 @@ def inbox(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_source, "SETTLE_S", 0.1)
+    monkeypatch.setattr(file_source, "RESCAN_S", 0.1)
 
 
 def orders() -> Agent:
@@ -74,12 +77,18 @@ def orders() -> Agent:
     return agent
 
 
+def source_of(tmp_path: Path, commands: Starts, agent: Agent) -> FileSource:
+    return FileSource(
+        tmp_path, "inbox/*.json", [(agent, agent.folders[0])], Starter(commands, SystemClock()),
+        settle_s=0.1,
+    )  # fmt: skip
+
+
 @asynccontextmanager
-async def watching(tmp_path: Path, commands: Starts) -> AsyncIterator[None]:
-    agent = orders()
-    source = FileSource(
-        tmp_path, "inbox/*.json", [(agent, agent.folders[0])], Starter(commands, SystemClock())
-    )
+async def watching(
+    tmp_path: Path, commands: Starts, agent: Agent | None = None
+) -> AsyncIterator[None]:
+    source = source_of(tmp_path, commands, agent or orders())
     task = asyncio.create_task(source.run())
     try:
         yield
@@ -109,10 +118,7 @@ async def test_what_is_there_at_the_start_and_what_comes_is_started_and_moved(
 
 
 def test_a_file_is_taken_once_it_is_the_same_at_two_looks(tmp_path: Path, inbox: Path) -> None:
-    agent = orders()
-    source = FileSource(
-        tmp_path, "inbox/*.json", [(agent, agent.folders[0])], Starter(Starts(), SystemClock())
-    )
+    source = source_of(tmp_path, Starts(), orders())
     path = inbox / "a.json"
     for piece in ("{", '"n"', ":"):
         with path.open("a") as file:
@@ -225,11 +231,157 @@ async def test_a_file_that_cannot_be_moved_is_started_once(
     assert [payload for _, payload in commands.runs] == [b'{"n":1}', b'{"n":2}']
 
 
+# Odd files -----------------------------------------------------------------------------------
+
+
+def path_of(folder: Path, name: bytes) -> Path:
+    return Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+
+
+async def test_a_name_that_is_not_utf_8_is_a_name(tmp_path: Path, inbox: Path) -> None:
+    commands = Starts()
+    odd = [b"\xff.json", b"\xfe.json", b"caf\xe9.json"]
+    async with watching(tmp_path, commands):
+        for name in odd:
+            path_of(inbox, name).write_text('{"n": 1}')
+        (inbox / "a.json").write_text('{"n": 1}')
+        await until(lambda: not names(inbox), what="all to be moved")
+    assert {os.fsencode(name) for name in names(inbox / "done")} == {*odd, b"a.json"}
+    assert len({run_id for run_id, _ in commands.runs}) == 4
+
+
+def test_the_run_id_of_a_name_that_is_utf_8_stays_what_it_was_and_others_do_not_meet() -> None:
+    plain = WatchedFile(path=PurePath("inbox/a.json"), body=b"1")
+    assert run_id_of(plain) == "file-773036c0077cf9424cefab12a8451175"
+    one, two = (
+        WatchedFile(path=PurePath(os.fsdecode(name)), body=b"1") for name in (b"\xff", b"\xfe")
+    )
+    assert one.name == two.name == "\ufffd"
+    assert run_id_of(one) != run_id_of(two)
+
+
+async def test_what_goes_wrong_with_a_file_is_told_with_its_name_and_done_to_no_other(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Starts()
+    opening, naming = os.open, run_id_of
+
+    def refusing(path: Any, *more: Any, **others: Any) -> int:
+        if str(path).endswith("locked.json"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opening(path, *more, **others)
+
+    def failing(file: WatchedFile) -> str:
+        if file.name == "odd.json":
+            raise RuntimeError("nobody thought of that")
+        return naming(file)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(file_source, "run_id_of", failing)
+    longest = "x" * 250 + ".json"
+    (inbox / longest).write_text("no json")
+    for name in ("locked.json", "odd.json", path_of(inbox, b"\xff.json").name):
+        (inbox / name).write_text("{")
+    (inbox / "odd.json").write_text('{"n": 1}')
+    (inbox / "z.json").write_text('{"n": 1}')
+    with capture_logs() as logs:
+        async with watching(tmp_path, commands):
+            await until(lambda: not names(inbox), what="all to be moved")
+    told = {Path(line["file"]).name for line in logs if line["event"] == "file_bad"}
+    assert told == {"locked.json", "odd.json", "\\xff.json", longest}
+    assert names(inbox / "done") == {"z.json"}
+    failed = names(inbox / "failed")
+    assert len(failed) == 8
+    (why,) = (name for name in failed if name.startswith("xx") and name != longest)
+    assert "strict JSON" in (inbox / "failed" / why).read_text()
+    assert "RuntimeError" in (inbox / "failed" / "odd.json.reason.txt").read_text()
+
+
+async def test_what_is_no_file_is_left_where_it_is(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Starts()
+    os.mkfifo(inbox / "pipe.json")
+    (inbox / "folder.json").mkdir()
+    (inbox / "broken.json").symlink_to("nowhere")
+    with socket.socket(socket.AF_UNIX) as there:
+        monkeypatch.chdir(inbox)  # the name of a socket is short
+        there.bind("socket.json")
+        (inbox / "z.json").write_text('{"n": 1}')
+        async with watching(tmp_path, commands):
+            await until((inbox / "done" / "z.json").exists, what="the file to be moved")
+    for name in ("pipe.json", "folder.json", "broken.json", "socket.json"):
+        assert (inbox / name).lstat()
+
+
+def test_what_has_become_a_pipe_since_it_was_looked_at_holds_nobody_up(inbox: Path) -> None:
+    (inbox / "a.json").write_text("1")
+    look = file_source._look_at(inbox / "a.json")
+    assert look is not None
+    (inbox / "a.json").unlink()
+    os.mkfifo(inbox / "a.json")
+    with pytest.raises(file_source._Changed):
+        file_source._read(inbox / "a.json", look)
+
+
+@pytest.mark.parametrize(("first", "went_to"), [('{"n": 1}', "done"), ('{"n":', "failed")])
+async def test_a_file_that_is_written_to_after_it_was_taken_is_taken_again(
+    tmp_path: Path, inbox: Path, first: str, went_to: str
+) -> None:
+    commands = Starts()
+    with capture_logs() as logs:
+        async with watching(tmp_path, commands):
+            with (inbox / "a.json").open("w") as writing:
+                writing.write(first)
+                writing.flush()
+                await until((inbox / went_to / "a.json").exists, what="it to be moved")
+                writing.seek(0)
+                writing.write('{"n": 1234}')
+            await until(
+                lambda: b'{"n":1234}' in [payload for _, payload in commands.runs],
+                what="the whole file to be taken",
+            )
+            await until(lambda: not names(inbox), what="it to be moved again")
+    assert (inbox / "done" / "a.json").read_text() == '{"n": 1234}'
+    assert not (inbox / "failed").exists() or names(inbox / "failed") == set()
+    (late,) = (line for line in logs if line["event"] == "file_changed_late")
+    assert late["file"] == str(inbox / "a.json")
+    assert "SUREFOOT_FILE_SETTLE_S" in late["advice"]
+
+
+async def test_a_file_whose_mapping_takes_long_holds_up_no_other(
+    tmp_path: Path, inbox: Path
+) -> None:
+    commands, go_on = Starts(), threading.Event()
+    agent = Agent("orders")
+
+    @agent.step
+    async def take(ctx: Context, order: Any) -> Done:
+        return Done(order)
+
+    @agent.files("inbox/*.json")
+    def on_file(file: WatchedFile) -> Any:
+        if file.name == "slow.json":
+            go_on.wait()
+        return file.json
+
+    (inbox / "slow.json").write_text('"slow"')
+    try:
+        async with watching(tmp_path, commands, agent):
+            for number in range(2 * file_source.AT_ONCE):
+                (inbox / f"{number}.json").write_text(f"{number}")
+            await until(lambda: names(inbox) == {"slow.json"}, what="the others to be moved")
+            go_on.set()
+            await until(lambda: not names(inbox), what="the slow one to be moved")
+    finally:
+        go_on.set()
+
+
 def test_a_declaration_that_cannot_work_is_told(tmp_path: Path) -> None:
     agent = orders()
     starter = Starter(Starts(), SystemClock())
     with pytest.raises(ConfigError, match="no folder"):
-        FileSource(tmp_path, "nowhere/*.json", [(agent, agent.folders[0])], starter)
+        FileSource(tmp_path, "nowhere/*.json", [(agent, agent.folders[0])], starter, settle_s=1)
     for pattern in ("*.json", "in*/x.json", "inbox/", ""):
         with pytest.raises(ConfigError, match="write a folder"):
             agent.files(pattern)(agent.folders[0].fn)
