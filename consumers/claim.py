@@ -3,13 +3,17 @@
 Out: what a step has come to is stored before it is handed on to be committed. While the store is
 away the result is held, for a step must not run again for that. In: what a step is given
 is fetched just before it runs. Between the two a pointer is a payload like any other.
+
+A store that answers that it will not is waited for as well, since a permission can be given and a
+token be renewed; but when it has said nothing else for REFUSED_S, a run that needs it waits for a
+person.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
@@ -17,7 +21,7 @@ import structlog
 from surefoot.consumers.attempt import Call, Outcome
 from surefoot.consumers.committer import backoff
 from surefoot.schemas.pointer import MARK, Pointer, filled, pointer_to, pointers
-from surefoot.state.errors import Parked, Unavailable
+from surefoot.state.errors import Parked, StoreRefused, Unavailable
 from surefoot.state.model import End, Journaled, Returned
 from surefoot.state.outcome import (
     decode_input,
@@ -28,6 +32,9 @@ from surefoot.state.outcome import (
 from surefoot.state.ports import Blobs, Clock
 
 log = structlog.get_logger(__name__)
+
+#: how long a store may refuse before its runs wait for a person, in seconds
+REFUSED_S = 600.0
 
 T = TypeVar("T")
 
@@ -40,6 +47,9 @@ class ClaimCheck:
     blobs: Blobs | None = None
     #: larger payloads are stored, in bytes
     over_bytes: int = 262_144
+    refused_s: float = REFUSED_S
+    #: since when the store has done nothing else than refuse, by what it was asked for
+    _refusing: dict[str, float] = field(default_factory=dict)
 
     async def stow(self, payload: bytes) -> bytes:
         """The payload, or a pointer to it if it is large.
@@ -108,11 +118,28 @@ class ClaimCheck:
     async def _put_at_last(self, content: bytes, blobs: Blobs) -> bytes:
         for wait_s in backoff(self.clock):
             try:
-                return await self._put(content, blobs)
+                pointer = await self._put(content, blobs)
+            except StoreRefused as error:
+                self._refused("store", error)
+                await asyncio.sleep(wait_s)
             except Unavailable as error:
                 log.warning("blob_waits", store=blobs.name, bytes=len(content), error=str(error))
                 await asyncio.sleep(wait_s)
+            else:
+                self._refusing.pop("store", None)
+                return pointer
         raise AssertionError
+
+    def _refused(self, what: str, error: StoreRefused) -> None:
+        """Raises: Parked — it has been refusing for too long."""
+        log.error("blob_refused", asked_to=what, error=str(error))
+        now_s = self.clock.monotonic_s()
+        if now_s - self._refusing.setdefault(what, now_s) >= self.refused_s:
+            raise Parked(
+                "blob_refused",
+                f"a large payload cannot be kept outside of the log: {error.message}; correct the "
+                "bucket, the permissions or SUREFOOT_AWS_CHECKSUMS, and then `surefoot runs retry`",
+            ) from error
 
     # In --------------------------------------------------------------------------------------
 
@@ -133,6 +160,10 @@ class ClaimCheck:
         wanted = {pointer for each in _payloads((given, pooled)) for pointer in pointers(each)}
         try:
             contents = {pointer: await self._get(pointer) for pointer in wanted}
+            self._refusing.pop("fetch", None)
+        except StoreRefused as error:
+            self._refused("fetch", error)
+            return False
         except Unavailable as error:
             log.warning("blob_not_fetched", run_id=call.run.run_id, error=str(error))
             return False

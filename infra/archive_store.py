@@ -135,10 +135,7 @@ class S3Archive:
     async def put_new(self, key: str, content: bytes) -> bool:
         while True:
             try:
-                await self._ask(
-                    "put_object", Key=self._prefix + key, Body=content, IfNoneMatch="*",
-                    ChecksumAlgorithm="SHA256",
-                )  # fmt: skip
+                await self._ask("put_object", Key=self._prefix + key, Body=content, IfNoneMatch="*")
             except AwsRefused as error:
                 if error.code == _AGAIN:
                     await asyncio.sleep(0.1)
@@ -149,9 +146,7 @@ class S3Archive:
             return True
 
     async def put(self, key: str, content: bytes) -> None:
-        await self._call(
-            "put_object", Key=self._prefix + key, Body=content, ChecksumAlgorithm="SHA256"
-        )
+        await self._call("put_object", Key=self._prefix + key, Body=content)
 
     async def get(self, key: str) -> bytes | None:
         try:
@@ -190,7 +185,8 @@ class S3Archive:
             raise ConfigError(
                 "SF1058",
                 f"SUREFOOT_ARCHIVE: {self.name} cannot be used: {cause}; correct the bucket or the "
-                "permissions (docs/how-to/archive.md)",
+                "permissions (docs/how-to/archive.md), or, where the store is not AWS's own, set "
+                "SUREFOOT_AWS_CHECKSUMS=when_required",
             ) from error
         if made:
             raise ConfigError(

@@ -1,6 +1,7 @@
 """AWS through boto3: blocking calls in threads, a few at a time; errors whose type says what now.
 
-Credentials come from where boto3 looks for them: the environment, a profile, the machine's role.
+What the settings do not say is as boto3 finds it, in the environment and its configuration files:
+credentials, region, endpoints, checksums, how buckets are addressed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from surefoot.state.errors import ConfigError, SurefootError, Unavailable
 
 #: an answer takes no longer than this, the long poll included; in seconds
 _CONNECT_S, _READ_S = 5, 30
+_NOT_IMPLEMENTED = 501
 _BUSY = frozenset(
     {
         "InternalError", "RequestLimitExceeded", "RequestThrottled", "RequestTimeout",
@@ -43,7 +45,6 @@ class Aws:
             raise ConfigError("SF1020", "AWS needs boto3: pip install 'surefoot[aws]'") from error
         self._core_error, self._client_error = BotoCoreError, ClientError
         self._free = asyncio.Semaphore(at_once)
-        own = settings.aws_endpoint_url is not None
         try:
             self._client: Any = boto3.client(
                 service,
@@ -54,7 +55,8 @@ class Aws:
                     read_timeout=_READ_S,
                     max_pool_connections=at_once,
                     retries={"mode": "standard", "total_max_attempts": 3},
-                    s3={"addressing_style": "path" if own else "auto"},
+                    request_checksum_calculation=settings.aws_checksums,
+                    response_checksum_validation=settings.aws_checksums,
                 ),
             )
         except (BotoCoreError, ValueError) as error:
@@ -81,7 +83,7 @@ class Aws:
         except self._client_error as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            if status >= 500 or code in _BUSY:  # noqa: PLR2004
+            if (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:  # noqa: PLR2004
                 raise Unavailable("SF3013", str(error)) from error
             raise AwsRefused(str(error), code.rpartition(".")[2]) from error
         except (self._core_error, OSError) as error:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
 from surefoot.infra.whole_files import write_whole
-from surefoot.schemas.pointer import Pointer
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.schemas.payload import strict_json
+from surefoot.schemas.pointer import Pointer, pointer_to
+from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
 from surefoot.state.ports import Blobs, Clock
+
+log = structlog.get_logger(__name__)
 
 #: calls to S3 at a time
 AT_ONCE = 16
+#: how long a check may take, in seconds
+_CHECK_S = 15.0
 _KEY = re.compile(r"\d{8}/[0-9a-f]{64}")
 
 
@@ -43,6 +51,44 @@ def open_blobs(settings: Settings) -> Blobs | None:
 def open_claims(settings: Settings, clock: Clock) -> ClaimCheck:
     """For one event loop. Raises: ConfigError."""
     return ClaimCheck(clock, open_blobs(settings), settings.blob_over_bytes)
+
+
+async def check_blobs(settings: Settings, clock: Clock) -> None:
+    """Store, read and delete something, before there is something to lose. A store that is away is
+    no reason not to come up.
+
+    Raises: ConfigError — it refuses, or does not give back what was stored.
+    """
+    blobs = open_blobs(settings)
+    if blobs is None:
+        return
+    # what nobody else stores, so that nobody else deletes it meanwhile; if it has to stay, for want
+    # of that permission, a sweep takes it
+    content = strict_json(["probe", settings.instance, os.getpid(), clock.now_ms(), clock.random()])
+    pointer = pointer_to(content, clock.now_ms())
+    try:
+        async with asyncio.timeout(_CHECK_S):
+            await blobs.put(pointer, content)
+            found = await blobs.get(pointer)
+            with suppress(StoreRefused):  # who only stores and reads need not be allowed to
+                await blobs.delete(pointer.key)
+    except StoreRefused as error:
+        raise ConfigError(
+            "SF1070",
+            f"SUREFOOT_BLOBS: {error.message}; correct the bucket or the permissions, or, where "
+            "the store is not AWS's own, set SUREFOOT_AWS_CHECKSUMS=when_required "
+            "(docs/how-to/large-payloads.md)",
+        ) from error
+    except (Unavailable, TimeoutError) as error:
+        log.warning("blobs_not_checked", store=blobs.name, reason=str(error) or "no answer")
+        return
+    if found != content:
+        raise ConfigError(
+            "SF1070",
+            f"SUREFOOT_BLOBS: {blobs.name} does not give back what was stored there; name another "
+            "store, or, where it is not AWS's own, set SUREFOOT_AWS_CHECKSUMS=when_required "
+            "(docs/how-to/large-payloads.md)",
+        )
 
 
 class FolderBlobs:
@@ -96,8 +142,7 @@ async def _told(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 class S3Blobs:
-    """Implements ports.Blobs. What S3 refuses is waited for like what it cannot do just now: a
-    permission can be given while a result is held."""
+    """Implements ports.Blobs."""
 
     def __init__(self, aws: Aws, bucket: str, prefix: str) -> None:
         self.name = f"s3://{bucket}/{prefix}"
@@ -106,10 +151,7 @@ class S3Blobs:
         self._prefix = prefix
 
     async def put(self, pointer: Pointer, content: bytes) -> None:
-        await self._call(
-            "put_object", Key=self._prefix + pointer.key, Body=content,
-            ChecksumSHA256=base64.b64encode(bytes.fromhex(pointer.sha256)).decode(),
-        )  # fmt: skip
+        await self._call("put_object", Key=self._prefix + pointer.key, Body=content)
 
     async def get(self, pointer: Pointer) -> bytes | None:
         answer = await self._call("get_object", Key=self._prefix + pointer.key)
@@ -136,4 +178,4 @@ class S3Blobs:
         except AwsRefused as error:
             if error.code == "NoSuchKey":
                 return None
-            raise Unavailable("SF3014", f"{self.name}: {error}") from error
+            raise StoreRefused("SF3070", f"{self.name} refuses: {error}") from error

@@ -16,6 +16,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from surefoot.infra.archive_reader import open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
+from surefoot.infra.blobs import check_blobs
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.delivery_log import DeliveryWriter
@@ -88,6 +89,7 @@ async def serve_gateway(
     Under cancellation: the same way down.
     """
     clock = SystemClock()
+    await check_blobs(settings, clock)
     commands = LogCommands(settings, backend.appender(), clock)
     # an appender of its own, so that its trouble is not that of the commands
     deliveries = DeliveryWriter(settings, backend.appender())

@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     aws_region: str | None = None
     #: URL of something that speaks like AWS; None: AWS itself
     aws_endpoint_url: str | None = None
+    #: checksums of S3 requests: `when_required` for stores that refuse those that boto3 adds. None:
+    #: as boto3 finds it (AWS_REQUEST_CHECKSUM_CALCULATION, AWS_RESPONSE_CHECKSUM_VALIDATION)
+    aws_checksums: Literal["when_supported", "when_required"] | None = None
 
     #: where payloads are kept that are too large for a record: `s3://bucket/prefix`, or a folder
     #: that every process sees; None: nowhere

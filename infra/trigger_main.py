@@ -15,7 +15,7 @@ from surefoot.consumers.event_worker import EventWorker
 from surefoot.infra.aws import Aws
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
-from surefoot.infra.blobs import open_claims
+from surefoot.infra.blobs import check_blobs, open_claims
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.file_source import FileSource
@@ -106,6 +106,7 @@ async def trigger(
 
     Raises: ConfigError — a declaration cannot work here.
     """
+    await check_blobs(settings, clock)
     async with open_schemas(settings) as named:
         workers = []
         for agent in agents:

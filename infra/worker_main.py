@@ -24,7 +24,7 @@ from surefoot.consumers.schedules import schedules_agent
 from surefoot.consumers.worker import Worker
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
-from surefoot.infra.blobs import open_claims
+from surefoot.infra.blobs import check_blobs, open_claims
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.metrics import measure
 from surefoot.infra.schedules import declare_schedules
@@ -90,6 +90,7 @@ async def work(
     """Run the agents' workers and schedules on the running loop until `stop` is set; then finish
     what is running, for as long as the drain may take or until `hurry` is set. Returns the exit
     status."""
+    await check_blobs(settings, clock)
     scheduled = [agent for agent in agents if agent.schedules]
     agents = [*agents, *(schedules_agent(agent, clock) for agent in scheduled)]
     executor = Executor(clock, open_claims(settings, clock))

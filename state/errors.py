@@ -6,6 +6,7 @@ error; state/catalogue tells of each what it means and what mends it, as does `s
 SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
+│       └── StoreRefused  a store answers that it will not  -> the same for a while, then a person
 ├── TerminalError    will never work                        -> the run fails, dead letter
 │   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
 │   ├── ModelFailed  a model's provider says no for good    -> the same; its code says why
@@ -60,6 +61,10 @@ class RetryableError(SurefootError):
 
 class Unavailable(Numbered, RetryableError):
     """The log cannot be reached, or did not answer within its deadline."""
+
+
+class StoreRefused(Unavailable):
+    """The store of large payloads answers that it will not: waiting alone does not help."""
 
 
 class TerminalError(SurefootError):

@@ -217,11 +217,11 @@ class Blobs(Protocol):
     async def put(self, pointer: Pointer, content: bytes) -> None:
         """Return once it will not be lost. Storing it again changes nothing.
 
-        Raises: Unavailable — it may or may not have been stored.
+        Raises: Unavailable — it may or may not have been stored; StoreRefused, which is one.
         """
 
     async def get(self, pointer: Pointer) -> bytes | None:
-        """What is stored there, whatever it is; None: nothing. Raises Unavailable."""
+        """What is stored there, whatever it is; None: nothing. Raises as put."""
 
     def keys(self) -> AsyncIterator[tuple[str, int]]:
         """(key, size in bytes) of everything that is stored. Raises Unavailable."""

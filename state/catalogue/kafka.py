@@ -276,6 +276,22 @@ KAFKA: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF3070",
+        title="The store of large payloads refuses",
+        means="The store answers, and what it answers is no. Results are held and steps wait, as "
+        "while it is away; when it has said nothing else for ten minutes, the runs that need it "
+        "wait for a person.",
+        causes=(
+            "a permission was taken away, a key has expired",
+            "the bucket was deleted",
+            "the store does not know the checksums that boto3 adds to requests",
+        ),
+        mend=(
+            "Look at the log line's reason: the event is `blob_refused`.",
+            "For a store that is not AWS's own: `export SUREFOOT_AWS_CHECKSUMS=when_required`",
+        ),
+    ),
+    Page(
         number="SF3101",
         title="The file cannot be an embedded log",
         means="SUREFOOT_LOG names a file that cannot be opened, is damaged, or is no SQLite file.",

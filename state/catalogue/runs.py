@@ -244,6 +244,23 @@ RUNS: tuple[Page, ...] = (
         codes=("model_quota_spent",),
     ),
     Page(
+        number="SF4070",
+        title="The store of large payloads refuses what the run needs",
+        means="For ten minutes the store has answered nothing but no. What the step has come to is "
+        "not kept: it runs again when the run is retried; its recorded calls are not made anew.",
+        causes=(
+            "a permission is missing, a key has expired, the bucket is gone",
+            "the store does not know the checksums that boto3 adds to requests",
+        ),
+        mend=(
+            (
+                "Correct the bucket, the permissions or `SUREFOOT_AWS_CHECKSUMS`, then "
+                "`surefoot runs retry`."
+            ),
+        ),
+        codes=("blob_refused",),
+    ),
+    Page(
         number="SF4101",
         title="There is no such run",
         means="No run of this agent has this id, or its start is still on its way.",

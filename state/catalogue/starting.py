@@ -335,4 +335,23 @@ STARTING: tuple[Page, ...] = (
         ),
         mend=("Make one and set it as docs/how-to/webhooks-out.md shows.",),
     ),
+    Page(
+        number="SF1070",
+        title="The store of large payloads cannot be used",
+        means="At its start a process stores something small in SUREFOOT_BLOBS, reads it and "
+        "deletes it. The store refused that, or gave back something else. Nothing was started.",
+        causes=(
+            "the bucket's name is mistyped",
+            "a permission is missing: s3:PutObject, s3:GetObject",
+            (
+                "the store speaks like S3 and does not know the checksums that boto3 adds to "
+                "requests (400, 403 or 501 NotImplemented)"
+            ),
+        ),
+        mend=(
+            'Look whether it is there: `aws s3 ls "$SUREFOOT_BLOBS"`',
+            "For a store that is not AWS's own: `export SUREFOOT_AWS_CHECKSUMS=when_required`",
+            "Give the permissions of docs/how-to/large-payloads.md.",
+        ),
+    ),
 )

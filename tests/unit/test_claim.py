@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Fork, Next, Wait
 from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
@@ -26,7 +27,7 @@ from surefoot.schemas.pointer import (
     pointer_to,
     pointers,
 )
-from surefoot.state.errors import Unavailable
+from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.model import End, Entry, Go, Returned, Run, Spawn, Work
 from surefoot.state.outcome import decode_outcome, encode_input
 from tests.attempts import a_run
@@ -42,17 +43,25 @@ class Store(FolderBlobs):
 
     away = 0
     gone_for_good = False
+    refuses = 0
 
     async def put(self, pointer: Pointer, content: bytes) -> None:
+        self._refuse()
         if self.away:
             self.away -= 1
             raise Unavailable("SF3014", "the store is away")
         await super().put(pointer, content)
 
     async def get(self, pointer: Pointer) -> bytes | None:
+        self._refuse()
         if self.gone_for_good:
             raise Unavailable("SF3014", "the store is away")
         return await super().get(pointer)
+
+    def _refuse(self) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise StoreRefused("SF3070", "s3://b refuses: AccessDenied")
 
 
 @dataclass
@@ -325,6 +334,49 @@ async def test_while_the_store_is_away_no_attempt_is_used_and_the_run_is_tried_a
     bench.store.gone_for_good = True
     outcome = await bench.run(agent_of(never), a_run(step="never", payload=payload))
     assert outcome == Lost()
+
+
+def refusing(bench: Bench, times: int, refused_s: float) -> None:
+    bench.store.refuses = times
+    claims = replace(bench.executor._claims, refused_s=refused_s)
+    bench.executor._claims = claims
+
+
+async def test_a_store_that_refuses_for_a_while_is_waited_for(bench: Bench) -> None:
+    async def step(ctx: Context, text: str) -> Done:
+        return Done(LARGE)
+
+    refusing(bench, 2, refused_s=1e9)
+    with capture_logs() as logs:
+        outcome = await bench.run(agent_of(step), a_run(step="step", payload=b'""'))
+    assert isinstance(outcome, Returned)
+    told = [line for line in logs if line["event"] == "blob_refused"]
+    assert [line["log_level"] for line in told] == ["error"] * 2
+    assert "AccessDenied" in told[0]["error"]
+
+    payload = await bench.stored()
+    refusing(bench, 1, refused_s=1e9)
+    assert await bench.run(agent_of(never), a_run(step="never", payload=payload)) == Lost()
+
+
+async def test_a_store_that_goes_on_refusing_is_told_to_a_person(bench: Bench) -> None:
+    async def step(ctx: Context, text: str) -> Done:
+        return Done(LARGE)
+
+    async def call(ctx: Context, text: str) -> Done:
+        return Done(await ctx.call("ask", ask))
+
+    async def ask() -> str:
+        return LARGE
+
+    payload = await bench.stored()
+    for fn, given in ((step, b'""'), (call, b'""'), (never, payload)):
+        refusing(bench, 1_000_000, refused_s=0)
+        outcome = await bench.run(agent_of(fn), a_run(step=fn.__name__, payload=given))
+        assert isinstance(outcome, Failed)
+        assert (outcome.failure.code, outcome.park) == ("blob_refused", True)
+        assert "AccessDenied" in outcome.failure.message
+        assert "SUREFOOT_AWS_CHECKSUMS" in outcome.failure.message
 
 
 async def test_a_process_without_the_store_says_so() -> None:

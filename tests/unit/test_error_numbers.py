@@ -24,7 +24,7 @@ ROOMS = ("schemas", "state", "consumers", "producers", "infra", "surefoot")
 #: their first argument is a number of the table
 NUMBERED = {
     "BadArgument", "ConfigError", "CrashFound", "NotSimulated", "Numbered", "SimulationError",
-    "StateError", "Unavailable",
+    "StateError", "StoreRefused", "Unavailable",
 }  # fmt: skip
 #: their first argument is a code that a page of the table names
 CODED = {"ModelFailed", "Parked", "Unusable", "Refused", "Refusal"}
