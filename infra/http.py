@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -34,6 +35,8 @@ class HttpDeliver:
                 timeout=self._timeout_s,
                 follow_redirects=False,
                 headers={"Accept-Encoding": "identity"},
+                # what one run's target sets is no other run's to send
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
                 trust_env=False,
             )
         try:

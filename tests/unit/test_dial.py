@@ -320,6 +320,21 @@ async def test_an_answer_is_not_unpacked_and_only_its_beginning_is_kept() -> Non
     assert response.body == packed[:1024]
 
 
+async def test_a_cookie_goes_out_with_no_other_effect() -> None:
+    deliver = patient_deliver()
+    async with sink() as target:
+        target.script = {"/first": [Reply(200, {"Set-Cookie": "session=of-another; Path=/"})]}
+        for path in ("/first", "/first", "/second"):
+            await deliver(a_request(f"{target.url}{path}"))
+        own = HttpRequest(
+            method="GET", url=f"{target.url}/third",
+            headers={"Cookie": "mine=1", "webhook-id": "m"}, body=b"",
+        )  # fmt: skip
+        await deliver(own)
+        await deliver.close()
+    assert [request.headers.get("cookie") for request in target.book] == [None] * 3 + ["mine=1"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
