@@ -2,8 +2,8 @@
 
 1. the name is resolved, once for each connection
 2. every address that it has is checked; one that is not allowed forbids them all
-3. exactly the addresses that were checked are dialled, in their order; TLS and the Host header keep
-   the name
+3. exactly the addresses that were checked are dialled, each one beside those before it that have
+   not answered yet (RFC 8305, "happy eyeballs"); TLS and the Host header keep the name
 
 So a name that resolves to something else the next time is checked the next time, and what a
 connection was opened to is what it goes on talking to. Proxies of the environment are not used:
@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
+import anyio
 import httpcore
 import httpx
 
@@ -27,6 +29,10 @@ from surefoot.state.targets import Allowed, Target, check_host
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 #: connections that are kept, and all
 _KEPT_MAX, _OPEN_MAX = 20, 100
+#: how long an address may take until the next one is tried beside it (RFC 8305, section 8)
+_STAGGER_S = 0.25
+#: and how long at all: a SYN is sent four times in it
+_ADDRESS_S = 10.0
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -65,21 +71,67 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         except OSError as error:
             raise httpcore.ConnectError(f"{host} cannot be resolved: {error}") from error
         self._allowed.check(target, addresses)
-        for last, address in enumerate(addresses, 1 - len(addresses)):
-            try:
-                return await self._connect.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                if not last:
-                    raise
-        raise AssertionError("check() refuses a target without addresses")
+        limit_s = _ADDRESS_S if timeout is None else min(timeout, _ADDRESS_S)
+
+        def connect(address: str) -> Awaitable[httpcore.AsyncNetworkStream]:
+            return self._connect.connect_tcp(address, port, limit_s, local_address, socket_options)
+
+        return await _first(connect, in_turns(addresses))
 
     async def connect_unix_socket(self, path: str, *_: Any, **__: Any) -> Any:
         raise httpcore.ConnectError(f"{path} is not to be reached")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def in_turns(addresses: Sequence[str]) -> list[str]:
+    """Families take turns, that of the first one first (RFC 8305, section 4)."""
+    first = ":" in addresses[0]
+    families = ([a for a in addresses if (":" in a) is same] for same in (first, not first))
+    return [a for pair in zip_longest(*families) for a in pair if a is not None]
+
+
+async def _first(
+    connect: Callable[[str], Awaitable[httpcore.AsyncNetworkStream]], addresses: Iterable[str]
+) -> httpcore.AsyncNetworkStream:
+    """The connection that comes about first; the others are given up.
+
+    Raises: what the last one to fail has raised.
+    """
+    won: httpcore.AsyncNetworkStream | None = None
+    failure: Exception | None = None
+
+    async def attempt(address: str, over: anyio.Event) -> None:
+        nonlocal won, failure
+        try:
+            stream = await connect(address)
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            failure = error
+        else:
+            if won is None:
+                won = stream
+                group.cancel_scope.cancel()
+            else:
+                await stream.aclose()
+        finally:
+            over.set()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for address in addresses:
+                over = anyio.Event()
+                group.start_soon(attempt, address, over)
+                with anyio.move_on_after(_STAGGER_S):
+                    await over.wait()
+    except BaseException:
+        if won is not None:
+            await won.aclose()
+        raise
+    if won is None:
+        assert failure is not None, "check() refuses a target without addresses"
+        raise failure
+    return won
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):

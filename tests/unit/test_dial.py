@@ -31,6 +31,7 @@ from surefoot.state.targets import Allowed, Forbidden, Target, forbidden, parse_
 from tests.patience import LONG_S
 from tests.ports import deaf_port
 from tests.sink import Reply, sink
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 #: reading the certificates of the world takes longer than a test
@@ -57,11 +58,29 @@ class Wire(httpcore.AsyncMockBackend):
         self.sent: list[bytes] = []
         #: nobody is there
         self.deaf: set[str] = set()
+        #: nobody says anything
+        self.silent: set[str] = set()
+        #: silent ones that are not waited for any more
+        self.left: list[str] = []
+        self.limits: list[float | None] = []
 
-    async def connect_tcp(self, host: str, port: int, *_: Any, **__: Any) -> Any:
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        *_: Any,
+        **__: Any,
+    ) -> Any:
         self.dialled.append((host, port))
+        self.limits.append(timeout)
         if host in self.deaf:
             raise httpcore.ConnectError("deaf")
+        if host in self.silent:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.left.append(host)
         return Stream(self)
 
 
@@ -209,6 +228,45 @@ async def test_the_next_address_is_tried_where_nobody_answers() -> None:
         with pytest.raises(httpx.TransportError):
             await outside.get("http://hook.example/")
     assert [host for host, _ in wire.dialled] == [PUBLIC, "8.8.8.8", PUBLIC]
+
+
+async def test_an_address_that_says_nothing_does_not_keep_the_next_ones_waiting() -> None:
+    wire = Wire()
+    wire.silent = {PUBLIC, "8.8.4.4"}
+    async with client(wire, Names([PUBLIC, "8.8.4.4", "8.8.8.8"])) as outside:
+        assert (await outside.get("http://hook.example/")).status_code == 200
+    assert [host for host, _ in wire.dialled] == [PUBLIC, "8.8.4.4", "8.8.8.8"]
+    assert sorted(wire.left) == ["8.8.4.4", PUBLIC]
+
+
+async def test_whoever_gives_up_leaves_nobody_dialling() -> None:
+    wire = Wire()
+    wire.silent = {PUBLIC, "8.8.8.8"}
+    async with client(wire, Names([PUBLIC, "8.8.8.8"])) as outside:
+        asking = asyncio.create_task(outside.get("http://hook.example/"))
+        await until(lambda: len(wire.dialled) == 2, what="both to be dialled")
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+    assert sorted(wire.left) == ["8.8.8.8", PUBLIC]
+
+
+async def test_no_address_may_take_all_of_the_time() -> None:
+    wire = Wire()
+    async with client(wire, Names([PUBLIC], [PUBLIC])) as outside:
+        for limit_s in (30.0, 2.0):
+            await outside.get("http://hook.example/", timeout=limit_s)
+    assert wire.limits == [10.0, 2.0]
+
+
+async def test_families_take_turns() -> None:
+    wire = Wire()
+    six = [f"2606:4700::6810:{n}" for n in (1, 2, 3)]
+    wire.deaf = {*six, PUBLIC}
+    async with client(wire, Names([*six, PUBLIC])) as outside:
+        with pytest.raises(httpx.TransportError):
+            await outside.get("http://hook.example/")
+    assert [host for host, _ in wire.dialled] == [six[0], PUBLIC, six[1], six[2]]
 
 
 MORE = [
