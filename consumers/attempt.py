@@ -21,7 +21,6 @@ from surefoot.state.errors import (
     OwnershipLost,
     Parked,
     RetryableError,
-    TerminalError,
 )
 from surefoot.state.model import (
     NO_MEMORY,
@@ -36,7 +35,7 @@ from surefoot.state.model import (
 )
 from surefoot.state.outcome import decode_input, encode_outcome, step_input
 from surefoot.state.ports import Engine, Piece
-from surefoot.state.retry import Retry, worth_retrying
+from surefoot.state.retry import FINAL, Retry, worth_retrying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +254,7 @@ def classify(
 ) -> Outcome:
     """The outcome of an attempt that raised."""
     retry = body.step.retry if body is not None else Retry()
-    meant = (OwnershipLost, Parked, BudgetSpent, TerminalError, *retry.give_up_on)
+    meant = (OwnershipLost, Parked, BudgetSpent, *FINAL, *retry.give_up_on)
     for kind in (*meant, RetryableError, *(retry.on or ())):  # also out of a TaskGroup's group
         found = error.subgroup(kind) if isinstance(error, BaseExceptionGroup) else error
         while isinstance(found, BaseExceptionGroup):

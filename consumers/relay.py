@@ -9,9 +9,10 @@ the order in which its run asked for it. A target that honours the key sees it o
 from __future__ import annotations
 
 from surefoot.state.agent import Agent
-from surefoot.state.context import Context, HttpEffect
+from surefoot.state.context import Context
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.flow_control import Flow
+from surefoot.state.http_effect import FRAMING, HttpEffect
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
 from surefoot.state.retry import Retry, retry_after_s
 from surefoot.state.returns import Done
@@ -22,6 +23,7 @@ RETRYABLE = frozenset({408, 409, 421, 423, 425, 429})
 
 KEY_HEADER = "Idempotency-Key"
 TRACE_HEADER = "traceparent"
+_OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}
 
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
 
@@ -31,7 +33,7 @@ def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Age
     agent = Agent(OUTBOX, flow=Flow(concurrency=1))
 
     async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
-        headers = {n: v for n, v in effect.headers.items() if n.lower() != KEY_HEADER.lower()}
+        headers = {n: v for n, v in effect.headers.items() if n.lower() not in _OWN_HEADERS}
         headers[KEY_HEADER] = ctx.run_id
         if ctx.traceparent is not None and not any(n.lower() == TRACE_HEADER for n in headers):
             headers[TRACE_HEADER] = ctx.traceparent

@@ -147,7 +147,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises Forbidden, and httpcore's errors as httpx's TransportError."""
+        """Raises Forbidden; LocalProtocolError for what HTTP cannot say, and nothing was sent;
+        httpcore's other errors as httpx's TransportError."""
         url = request.url
         asked = httpcore.Request(
             method=request.method,
@@ -160,6 +161,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         )
         try:
             answer = await self._pool.handle_async_request(asked)
+        except httpcore.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error)) from error
         except _FAILURES as error:
             raise httpx.TransportError(repr(error)) from error
         return httpx.Response(

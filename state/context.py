@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
-
-from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.errors import BadArgument
+from surefoot.state.http_effect import HTTP_EFFECT, HttpEffect, check_request
 from surefoot.state.inbox import Inbox
 from surefoot.state.journal import Cost, ErrorKinds, Journal
 from surefoot.state.model import (
@@ -31,22 +29,6 @@ from surefoot.state.returns import Signal
 from surefoot.state.stream import Stream
 from surefoot.state.thread import Plan, Thread
 from surefoot.state.topics import OUTBOX
-
-_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpEffect:
-    """One HTTP request that the outbox delivers; its Idempotency-Key is the effect's run_id."""
-
-    method: str
-    url: str
-    headers: dict[str, str]
-    #: sent as UTF-8
-    body: str
-
-
-HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
 
 
 def idempotency_key(
@@ -81,25 +63,16 @@ class Outbox:
         It is delivered at least once, always with the same Idempotency-Key header and body, in the
         order in which this run asked for it. `json` must be strict JSON.
 
-        Raises: ValueError (a bug in the step, so not retried) for what can never be sent.
+        Raises: BadArgument (a bug in the step, so not retried) for what can never be sent.
         """
-        method = method.upper()
-        parts = urlsplit(url)
-        if method not in _METHODS:
-            raise BadArgument("SF1206", f"outbox.http: unknown method {method!r}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadArgument("SF1206", f"outbox.http: {url!r} is not an http(s) URL")
+        method, sent = method.upper(), dict(headers or {})
+        check_request(method, url, sent)
         if json is not None and body is not None:
             raise BadArgument("SF1206", "outbox.http: give json or body, not both")
-        sent = dict(headers or {})
-        for name, value in sent.items():
-            if any(char in name + value for char in "\r\n\0"):
-                raise BadArgument(
-                    "SF1206", f"outbox.http: header {name!r} has a line break or NUL in it"
-                )
         if json is not None:
             body = strict_json(json).decode()
-            sent.setdefault("Content-Type", "application/json")
+            if all(name.lower() != "content-type" for name in sent):
+                sent["Content-Type"] = "application/json"
         effect = HttpEffect(method=method, url=url, headers=sent, body=body or "")
         return self._add(OUTBOX, dump(HTTP_EFFECT, effect))
 

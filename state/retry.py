@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+from surefoot.state.errors import BadArgument, ConfigError, RetryableError, TerminalError
 
+#: what no further attempt can help
+FINAL: tuple[type[BaseException], ...] = (TerminalError, BadArgument)
 #: the longest that another side's Retry-After is obeyed, in seconds
 RETRY_AFTER_MAX_S = 24 * 3600.0
 #: a number in a header: ASCII digits, and a fraction that some send; no sign, "inf", "nan" or "1e9"
@@ -79,7 +81,7 @@ class Retry:
 
 def worth_retrying(policy: Retry, error: BaseException) -> bool:
     """Whether another attempt can help after that exception. Pure."""
-    if isinstance(error, (TerminalError, *policy.give_up_on)):
+    if isinstance(error, (*FINAL, *policy.give_up_on)):
         return False
     return policy.on is None or isinstance(error, (RetryableError, *policy.on))
 

@@ -32,6 +32,8 @@ Address = IPv4Address | IPv6Address
 PORTS = frozenset({80, 443, 8080, 8443})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PORT_MAX = 65_535
+#: longer ones are sent by no client
+_URL_MAX = 65_536
 
 _NOT_PUBLIC = tuple(
     map(
@@ -52,6 +54,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 _NAME_MAX = 253
+_UNSEEN = re.compile(r"[\0- \x7f]")
 #: a last label that makes a host an IPv4 address to some resolver: 2130706433, 0x7f.1, 0177.0.0.1
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _ENTRY = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
@@ -155,16 +158,22 @@ def _entry(word: str) -> _Host | _Network:
 def target_of(url: str) -> Target:
     """What a URL names, as it stands there. Raises Forbidden for whatever two readers of it could
     take for two hosts: credentials, numbers that are no dotted quad, a trailing dot, letters that
-    are not ASCII (write a name's xn-- form)."""
+    are not ASCII (write a name's xn-- form); and for what no client sends."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
+        length = len(url.encode())
     except ValueError:
-        raise Forbidden("the URL cannot be read") from None
+        raise Forbidden("the URL cannot be read; its port is from 1 to 65535") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise Forbidden("the URL does not begin with http:// or https://")
-    if "@" in parts.netloc or "\\" in url or any(ord(char) <= ord(" ") for char in url):
-        raise Forbidden("the URL has credentials, a backslash or a space in it; use headers")
+    if "@" in parts.netloc or "\\" in url or _UNSEEN.search(url):
+        raise Forbidden(
+            "the URL has credentials, a backslash, a space or a control character in it; put "
+            "credentials into headers, and write the others percent-encoded"
+        )
+    if port == 0 or length > _URL_MAX:
+        raise Forbidden(f"the URL has port 0, or is longer than {_URL_MAX} bytes")
     target = Target(host, _DEFAULT_PORTS[parts.scheme] if port is None else port)
     check_host(target)
     return target
@@ -176,7 +185,10 @@ def check_host(target: Target) -> None:
         return
     named = len(target.host) <= _NAME_MAX and _NAME.fullmatch(target.host)
     if not named or _number(target.host):
-        raise forbidden(target)
+        raise Forbidden(
+            f"the host {target.host!r} is neither an address in its usual form nor a name of "
+            "letters, digits, - and _ with dots between; write others in their xn-- form"
+        )
 
 
 def is_public(address: Address) -> bool:

@@ -40,7 +40,7 @@ from surefoot.infra.worker_main import BATCH_OVERHEAD
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.state.agent import Agent
-from surefoot.state.context import HTTP_EFFECT, HttpEffect
+from surefoot.state.http_effect import HTTP_EFFECT, HttpEffect
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic

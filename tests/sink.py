@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.state.context import HttpEffect
+from surefoot.state.http_effect import HttpEffect
 from tests import checker
+from tests.waiting import until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +149,4 @@ async def sink() -> AsyncIterator[Sink]:
         for writer in list(target._open):
             writer.transport.abort()
         await server.wait_closed()
+        await until(lambda: not target._open, what="whoever has said nothing to be gone")

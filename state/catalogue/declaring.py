@@ -350,7 +350,12 @@ DECLARING: tuple[Page, ...] = (
         number="SF1206",
         title="ctx was asked for what cannot be",
         means="A method of ctx has an argument that can never work, in every attempt.",
-        causes=("a URL that is not http(s)", "json= and body= at once", "an id that is not there"),
+        causes=(
+            "a URL that nobody can ask for",
+            "a header that cannot be sent, or that is the relay's to set",
+            "json= and body= at once",
+            "an id that is not there",
+        ),
         mend=("Mend the call that the message names, then `surefoot runs retry AGENT RUN_ID`",),
     ),
 )

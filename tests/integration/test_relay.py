@@ -13,6 +13,7 @@ from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
+from surefoot.state import context
 from surefoot.state.targets import parse_allowed
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
 from tests.patience import PATIENT
@@ -147,6 +148,56 @@ async def test_out_of_attempts_and_refused_effects_are_dead_lettered_and_the_nex
             assert b"400" in dead[keys[1]]["sf-dead-message"]
             for key in keys[:2]:
                 assert await kafka.status("outbox", key) == "failed"
+
+
+async def test_an_effect_that_can_never_be_sent_is_dead_at_once_and_the_next_one_goes(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as a version of before wrote them, which looked at less
+    monkeypatch.setattr(context, "check_request", lambda *_: None)
+    agent = Agent(agent_name)
+    async with sink() as target:
+
+        @agent.step
+        async def send(ctx: Context, payload: int) -> Done:
+            ctx.outbox.http("POST", f"{target.url}/", headers={"Authorization": "Bearer x\n"})
+            ctx.outbox.http("POST", "http://127.0.0.1:99999/")
+            ctx.outbox.http("POST", f"{target.url}/")
+            return Done()
+
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            await kafka.start(agent, "r")
+            keys = [f"{agent_name}:r:0:{index}" for index in range(3)]
+            await kafka.until_status("outbox", keys[2], "completed")
+            assert target.keys() == [keys[2]]
+            dead = {(r.key or b"").decode(): headers_of(r) for r in await kafka.dead()}
+            assert set(dead) == set(keys[:2])
+            for key, why in zip(keys, (b"can never be sent", b"cannot be read"), strict=False):
+                assert dead[key]["sf-dead-attempts"] == b"1"
+                assert why in dead[key]["sf-dead-message"]
+
+
+async def test_a_step_that_asks_for_what_can_never_be_sent_is_not_run_again(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    attempts: list[int] = []
+    agent = Agent(agent_name)
+
+    @agent.step
+    async def send(ctx: Context, payload: int) -> Done:
+        attempts.append(ctx.attempt)
+        ctx.outbox.http("POST", "http://127.0.0.1/", headers={"Content-Length": "0"}, json=1)
+        return Done()
+
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+        await kafka.work(agent)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "failed")
+        (dead,) = await kafka.dead()
+        assert b"'Content-Length' is the relay's to set" in headers_of(dead)["sf-dead-message"]
+    assert attempts == [0]
 
 
 async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(

@@ -22,7 +22,7 @@ from surefoot.consumers.attempt import (
 )
 from surefoot.schemas.payload import BadPayload, Unserialisable
 from surefoot.state.agent import Step
-from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked, RetryableError
+from surefoot.state.errors import BadArgument, BudgetSpent, OwnershipLost, Parked, RetryableError
 from surefoot.state.model import (
     Amount,
     Await,
@@ -240,6 +240,8 @@ def failed(error: BaseException, run: Run | None = None, **declared: Any) -> Fai
         (Unserialisable("$", "set", "no"), "unserialisable", False, False),
         (BadPayload("$", "no"), "bad_payload", False, False),
         (Parked("odd", "no"), "odd", False, True),
+        (BadArgument("SF1206", "no"), "step_raised", False, False),
+        (ExceptionGroup("", [OSError(), BadArgument("SF1206", "no")]), "step_raised", False, False),
     ],
 )
 def test_what_an_exception_means(

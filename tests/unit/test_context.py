@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from surefoot.schemas.payload import Unserialisable
 from surefoot.state.context import idempotency_key
+from surefoot.state.errors import BadArgument
 from surefoot.state.model import Entry, Memory, PlanItem
 from tests.attempts import FakeEngine, a_run
 
@@ -46,21 +48,55 @@ def test_a_rewound_run_has_the_same_keys_unless_its_effects_are_to_be_sent_anew(
     ("given", "told"),
     [
         ({"method": "FETCH"}, "unknown method 'FETCH'"),
-        ({"url": "ftp://h/"}, r"is not an http\(s\) URL"),
-        ({"url": "/path"}, r"is not an http\(s\) URL"),
+        ({"url": "ftp://h/"}, "does not begin with http:// or https://"),
+        ({"url": "/path"}, "does not begin with http:// or https://"),
+        ({"url": "http://h:99999/"}, "its port is from 1 to 65535"),
+        ({"url": "http://h:0/"}, "port 0"),
+        ({"url": "http://h:eighty/"}, "its port is from 1 to 65535"),
+        ({"url": "http://[::1/"}, "cannot be read"),
+        ({"url": "http:///path"}, "the host '' is neither"),
+        ({"url": "http://bücher.example/"}, "write others in their xn-- form"),
+        ({"url": "http://h/a b"}, "percent-encoded"),
+        ({"url": "http://h/\x7f"}, "percent-encoded"),
+        ({"url": "http://ann:secret@h/"}, "put credentials into headers"),
+        ({"url": f"http://h/{'x' * 65_536}"}, "longer than 65536 bytes"),
         ({"json": 1, "body": "1"}, "json or body, not both"),
+        ({"headers": {"": "1"}}, "header '' has a name that is not"),
+        ({"headers": {" A": "1"}}, "header ' A' has a name that is not"),
+        ({"headers": {"A B": "1"}}, "has a name that is not"),
+        ({"headers": {"A:": "1"}}, "has a name that is not"),
+        ({"headers": {"Ä": "1"}}, "has a name that is not"),
+        ({"headers": {"A\0": "1"}}, "has a name that is not"),
         ({"headers": {"A": "1\r\nB: 2"}}, "line break"),
-        ({"headers": {"A\0": "1"}}, "line break or NUL"),
+        ({"headers": {"A": "1\x7f"}}, "control character"),
+        ({"headers": {"A": " 1"}}, "begins or ends with a blank"),
+        ({"headers": {"A": "token\n"}}, "begins or ends with a blank or a line break"),
+        ({"headers": {"A": "ü"}}, "not ASCII"),
+        ({"headers": {"A": 1}}, "no text but int"),
+        ({"headers": {"A": "1", "a": "2"}}, "header 'a' is there twice"),
+        ({"headers": {"content-length": "0"}}, "is the relay's to set"),
+        ({"headers": {"Host": "other"}}, "is the relay's to set"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "is the relay's to set"),
+        ({"headers": {"connection": "close"}}, "is the relay's to set"),
     ],
 )
 def test_what_can_never_be_sent_is_refused_and_takes_no_key(given: Any, told: str) -> None:
     ctx = FakeEngine().attempt()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(BadArgument, match=re.escape(told)) as refused:
         ctx.outbox.http(**{"method": "POST", "url": "http://h/"} | given)
+    assert str(refused.value).startswith("SF1206: outbox.http: ")
     with pytest.raises(Unserialisable):
         ctx.outbox.http("POST", "http://h/", json={1, 2})
     assert ctx.effects() == ()
     assert ctx.outbox.http("GET", "http://h/") == "a:r:0:0"
+
+
+@pytest.mark.parametrize("name", ["content-type", "Content-Type", "CONTENT-TYPE"])
+def test_a_content_type_is_there_once_and_the_authors_own(name: str) -> None:
+    ctx = FakeEngine().attempt()
+    ctx.outbox.http("POST", "http://h/", json={}, headers={name: "application/vnd.x+json"})
+    (effect,) = ctx.effects()
+    assert json.loads(effect.payload)["headers"] == {name: "application/vnd.x+json"}
 
 
 def test_the_runs_memory_is_put_into_the_steps_hands() -> None:

@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from surefoot import RetryableError
+from surefoot import RetryableError, TerminalError
 from surefoot.infra.dial import GuardedBackend, GuardedTransport
 from surefoot.infra.http import HttpDeliver
+from surefoot.state.http_effect import check_request
 from surefoot.state.ports import HttpRequest
 from surefoot.state.targets import Allowed, Forbidden, Target, forbidden, parse_allowed, target_of
 from tests.patience import LONG_S
@@ -166,6 +167,7 @@ ODD = [
     "http://a:b@hook.example/", "http://hook.example\\@10.0.0.1/", "http://bücher.example/",
     "http://①②⑦.0.0.1/", "http://１２７.0.0.1/", "http://hook。example/", "http://[fe80::1%25lo]/",  # noqa: RUF001
     "http://[::1/", "http:///x", "http://", "http://ho st/", "http://h/\nx", "http://h:99999/",
+    "http://h:0/", "http://h/\x7f", "http://h/\ud800", f"http://h/{'x' * 65_536}",
     "file:///etc/passwd", "gopher://hook.example/", "ftp://hook.example/", "hook.example",
     f"http://{'a' * 64}.example/", "http://-a.example/", "http://a..b/", "http://1.2.3.4.5/",
 ]  # fmt: skip
@@ -376,6 +378,48 @@ async def test_an_answer_is_not_unpacked_and_only_its_beginning_is_kept() -> Non
         response = await deliver(a_request(f"http://127.0.0.1:{port}/"))
         await deliver.close()
     assert response.body == packed[:1024]
+
+
+UNSENDABLE = [
+    {"": "1"}, {"A B": "1"}, {"A": " 1"}, {"A": "1\r\nB: 2"}, {"A": "ü"},
+    {"Transfer-Encoding": "gzip"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", UNSENDABLE)
+async def test_what_no_client_could_send_is_final(headers: dict[str, str]) -> None:
+    deliver = patient_deliver()
+    async with sink() as target:
+        with pytest.raises(TerminalError, match="can never be sent"):
+            await deliver(HttpRequest(method="GET", url=target.url, headers=headers, body=b""))
+        await deliver.close()
+    assert target.book == []
+
+
+async def test_what_a_step_may_ask_for_is_sent_as_it_is() -> None:
+    every = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+    token = "".join(char for char in every if char.isalnum() or char in "!#$%&'*+-.^_`|~")
+    headers = {token: every, "x-inside": "a \t b", "x-empty": "", "accept": "text/plain"}
+    check_request("GET", "http://h/", headers)
+    deliver = patient_deliver()
+    async with sink() as target:
+        sent = HttpRequest(
+            method="GET", url=target.url, headers={**headers, "webhook-id": "m"}, body=b""
+        )
+        assert (await deliver(sent)).status == 200
+        await deliver.close()
+    (asked,) = target.book
+    assert {name: asked.headers[name.lower()] for name in headers} == headers
+
+
+@pytest.mark.parametrize("where", ["http://[::1", "http://h:99999999/", "http://\x7f"])
+async def test_a_redirect_to_nowhere_is_an_answer_too(where: str) -> None:
+    deliver = patient_deliver()
+    async with sink() as target:
+        target.script = {"/hook": [Reply(302, {"Location": where})]}
+        answer = await deliver(a_request(f"{target.url}/hook"))
+        assert (answer.status, answer.headers["location"]) == (302, where)
+        await deliver.close()
 
 
 async def test_a_cookie_goes_out_with_no_other_effect() -> None:

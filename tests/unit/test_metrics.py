@@ -175,8 +175,7 @@ async def test_requests_are_counted_by_their_answer(registry: CollectorRegistry)
     await server.wait_closed()
     with deaf_port() as deaf, pytest.raises(RetryableError):
         await deliver(replace(request, url=f"http://127.0.0.1:{deaf}/"))
-    assert deliver._client is not None
-    await deliver._client.aclose()
+    await deliver.close()
     assert value(registry, "surefoot_outbox_deliveries_total", answer="2xx") == 1
     assert value(registry, "surefoot_outbox_deliveries_total", answer="none") == 1
 

@@ -9,8 +9,8 @@ import pytest
 from surefoot import RetryableError, TerminalError
 from surefoot.consumers.relay import judge, outbox_agent
 from surefoot.infra.clock import SystemClock
-from surefoot.state.context import HttpEffect
 from surefoot.state.errors import OwnershipLost
+from surefoot.state.http_effect import HttpEffect
 from surefoot.state.ports import HttpRequest, HttpResponse
 from tests.attempts import FakeEngine, a_run
 
@@ -67,8 +67,10 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
     run = a_run(agent="outbox", run_id="a:r:0:0", step="deliver_effect", attempt=2)
     ctx = FakeEngine(run, lease_s=lease_s).attempt()
     effect = HttpEffect(
-        method="PUT", url="http://h/p", headers={"A": "1", "idempotency-key": "forged"}, body="ü"
-    )
+        method="PUT", url="http://h/p", body="ü",
+        headers={"A": "1", "idempotency-key": "forged", "Content-Length": "0",
+                 "transfer-encoding": "chunked"},
+    )  # fmt: skip
     if sent:
         await agent.start_step.fn(ctx, effect)
         (request,) = requests

@@ -1,0 +1,81 @@
+"""One HTTP request as an effect, and what of it can never be sent. Pure.
+
+Sources: RFC 9110, sections 5.1, 5.5 and 7.6.1; RFC 9112, section 6
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from surefoot.state.errors import BadArgument
+from surefoot.state.targets import Forbidden, target_of
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+#: fields that say where a message ends
+FRAMING = frozenset({"content-length", "transfer-encoding"})
+#: what is between the relay and whoever it talks to
+_RELAYS = FRAMING | {
+    "connection", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
+}  # fmt: skip
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpEffect:
+    """One HTTP request that the outbox delivers; its Idempotency-Key is the effect's run_id."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    #: sent as UTF-8
+    body: str
+
+
+HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
+
+
+def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
+    """Raises BadArgument for what can never be sent as it is, wherever it goes."""
+    if method not in _METHODS:
+        raise _refused(f"unknown method {method!r}; there are: {', '.join(sorted(_METHODS))}")
+    try:
+        target_of(url)
+    except Forbidden as error:
+        raise _refused(f"{url!r} cannot be asked for: {error}") from None
+    seen: set[str] = set()
+    for name, value in headers.items():
+        why = _why_not(name, value)
+        if why is None and name.lower() in seen:
+            why = "is there twice, as the case of letters tells no names apart"
+        if why is not None:
+            raise _refused(f"header {name!r} {why}")
+        seen.add(name.lower())
+
+
+def _why_not(name: Any, value: Any) -> str | None:
+    """What is wrong with a header; its value may be a secret."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return "has a name that is not made of letters, digits and !#$%&'*+-.^_`|~"
+    if name.lower() in _RELAYS:
+        return "is the relay's to set"
+    if not isinstance(value, str):
+        return f"has a value that is no text but {type(value).__name__}"
+    if value != value.strip():
+        return "has a value that begins or ends with a blank or a line break"
+    if not value.isascii():
+        return "has a value that is not ASCII; encode it as the target reads it"
+    if not _VALUE.fullmatch(value):
+        return "has a value with a line break, a NUL or another control character in it"
+    return None
+
+
+def _refused(why: str) -> BadArgument:
+    return BadArgument("SF1206", f"outbox.http: {why}")
