@@ -12,17 +12,16 @@ from surefoot.state.agent import Agent
 from surefoot.state.context import Context
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.flow_control import Flow
-from surefoot.state.http_effect import FRAMING, HttpEffect
+from surefoot.state.http_effect import FRAMING, HttpEffect, worth_another
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
 from surefoot.state.retry import Retry, retry_after_s
 from surefoot.state.returns import Done
 from surefoot.state.topics import OUTBOX
 
-#: statuses that say "not now" rather than "not like this"
-RETRYABLE = frozenset({408, 409, 421, 423, 425, 429})
-
 KEY_HEADER = "Idempotency-Key"
 TRACE_HEADER = "traceparent"
+#: of where a redirect leads, what is shown
+_PLACE_MAX = 200
 _OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}
 
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
@@ -45,19 +44,32 @@ def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Age
         if ctx.lease_left_s() <= 0:
             raise OwnershipLost
         response = await deliver(request)
-        return Done(judge(response, clock.now_ms()))
+        return Done(judge(effect, response, ctx.attempt, clock.now_ms()))
 
     agent.step(start=True, retry=retry)(deliver_effect)
     return agent
 
 
-def judge(response: HttpResponse, now_ms: int) -> dict[str, int]:
+def judge(effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int) -> dict[str, int]:
     """The receipt of a delivery that was taken. Raises when it was not."""
     status = response.status
     if 200 <= status < 300:  # noqa: PLR2004
         return {"status": status}
-    told = response.body.decode("utf-8", "replace")
-    message = f"the target answered {status}: {told}"
-    if status in RETRYABLE or status >= 500:  # noqa: PLR2004
+    message = f"the target answered {status}"
+    if status < 400 and (where := _header(response, "location")):  # noqa: PLR2004
+        message += f" and names {_place(where)}; redirects are not followed, so ask for that URL"
+    if effect.keep_body and response.body:
+        message += f": {response.body.decode('utf-8', 'replace')}"
+    if worth_another(effect, status, attempt):
         raise RetryableError(message, retry_after_s=retry_after_s(response.headers, now_ms))
     raise TerminalError(message)
+
+
+def _place(location: str) -> str:
+    """Without what a session or a login could have put behind it."""
+    shown = location.partition("?")[0].partition("#")[0]
+    return shown if len(shown) <= _PLACE_MAX else f"{shown[:_PLACE_MAX]}…"
+
+
+def _header(response: HttpResponse, name: str) -> str | None:
+    return next((v for k, v in response.headers.items() if k.lower() == name), None)

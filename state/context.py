@@ -6,13 +6,19 @@ Calls are recorded while the step runs (state.journal).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.errors import BadArgument
-from surefoot.state.http_effect import HTTP_EFFECT, HttpEffect, check_request
+from surefoot.state.http_effect import (
+    HTTP_EFFECT,
+    HttpEffect,
+    Statuses,
+    check_request,
+    parse_statuses,
+)
 from surefoot.state.inbox import Inbox
 from surefoot.state.journal import Cost, ErrorKinds, Journal
 from surefoot.state.model import (
@@ -57,12 +63,18 @@ class Outbox:
         json: Any = None,
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
+        retry_on: Iterable[Statuses] | None = None,
+        keep_body: bool = False,
     ) -> str:
         """Send an HTTP request once this step has committed. Returns its idempotency key.
 
         It is delivered at least once, always with the same Idempotency-Key header and body, in the
-        order in which this run asked for it. `json` must be strict JSON.
+        order in which this run asked for it.
 
+        Args:   json: strict JSON. retry_on: the statuses, such as 404 or "5xx", after which it is
+                sent again for as long as an outage may last, instead of the usual ones; any other
+                but 2xx is final then. keep_body: if it fails, show the beginning of what the target
+                answered to everybody who may see the run; the status only otherwise
         Raises: BadArgument (a bug in the step, so not retried) for what can never be sent.
         """
         method, sent = method.upper(), dict(headers or {})
@@ -73,7 +85,10 @@ class Outbox:
             body = strict_json(json).decode()
             if all(name.lower() != "content-type" for name in sent):
                 sent["Content-Type"] = "application/json"
-        effect = HttpEffect(method=method, url=url, headers=sent, body=body or "")
+        effect = HttpEffect(
+            method=method, url=url, headers=sent, body=body or "", keep_body=keep_body,
+            retry_on=None if retry_on is None else parse_statuses(retry_on),
+        )  # fmt: skip
         return self._add(OUTBOX, dump(HTTP_EFFECT, effect))
 
     def _add(self, agent: str, payload: bytes) -> str:

@@ -1,16 +1,17 @@
-"""One HTTP request as an effect, and what of it can never be sent. Pure.
+"""One HTTP request as an effect: what of it can never be sent, and which answers are worth another
+attempt. Pure.
 
-Sources: RFC 9110, sections 5.1, 5.5 and 7.6.1; RFC 9112, section 6
+Sources: RFC 9110, sections 5.1, 5.5, 7.6.1 and 15; RFC 9112, section 6
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from surefoot.state.errors import BadArgument
 from surefoot.state.targets import Forbidden, target_of
@@ -23,6 +24,16 @@ FRAMING = frozenset({"content-length", "transfer-encoding"})
 _RELAYS = FRAMING | {
     "connection", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
 }  # fmt: skip
+
+#: what an answer's status is among: itself, or all that begin with that digit
+Statuses = int | Literal["3xx", "4xx", "5xx"]
+#: not now: the target, or what is before it, is out, full, or busy with this very key
+OUTAGE = frozenset({"408", "409", "421", "423", "425", "429", "5xx"})
+#: not like this, or just not yet: a deploy, a token that is being replaced
+DOUBTFUL = frozenset({"401", "403", "404"})
+#: attempts of an effect after which a doubtful answer is believed: two to four minutes
+DOUBTFUL_ATTEMPTS = 10
+_STATUS = re.compile(r"[345](?:[0-9]{2}|xx)")
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
@@ -37,6 +48,10 @@ class HttpEffect:
     headers: dict[str, str]
     #: sent as UTF-8
     body: str
+    #: answers that are outages; None: OUTAGE, and for a while DOUBTFUL
+    retry_on: Annotated[tuple[str, ...] | None, Field(exclude_if=lambda on: on is None)] = None
+    #: the beginning of an answer's body is part of the failure that everybody sees
+    keep_body: Annotated[bool, Field(exclude_if=lambda keep: not keep)] = False
 
 
 HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
@@ -75,6 +90,27 @@ def _why_not(name: Any, value: Any) -> str | None:
     if not _VALUE.fullmatch(value):
         return "has a value with a line break, a NUL or another control character in it"
     return None
+
+
+def parse_statuses(given: Iterable[Statuses]) -> tuple[str, ...]:
+    """Raises BadArgument for what is no status of an answer that was not taken."""
+    told = tuple(str(each) for each in given)
+    for each in told:
+        if not _STATUS.fullmatch(each):
+            raise _refused(
+                f'retry_on has statuses from 300 to 599, "3xx", "4xx" or "5xx"; got {each}'
+            )
+    return told
+
+
+def worth_another(effect: HttpEffect, status: int, attempt: int) -> bool:
+    """Whether a target that has answered so, to that attempt (from 0), is asked again."""
+    words = {str(status), f"{status // 100}xx"}
+    if effect.retry_on is not None:
+        return not words.isdisjoint(effect.retry_on)
+    if not words.isdisjoint(DOUBTFUL):
+        return attempt + 1 < DOUBTFUL_ATTEMPTS
+    return not words.isdisjoint(OUTAGE)
 
 
 def _refused(why: str) -> BadArgument:

@@ -51,8 +51,9 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
             "/close/0": ["close", "close"],
             "/part/0": ["part"],
             "/busy/0": [Reply(429, {"Retry-After": "1"})],
+            "/deploy/0": [Reply(404), Reply(401), Reply(403)],
         }
-        runs = ["fine", "error", "close", "part", "busy"]
+        runs = ["fine", "error", "close", "part", "busy", "deploy"]
         keys = {run_id: f"{agent_name}:{run_id}:0:0" for run_id in runs}
         async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
             await relay(kafka)
@@ -62,7 +63,7 @@ async def test_whatever_the_target_does_each_effect_is_asked_for_until_it_is_tak
             await kafka.until_status("outbox", keys["fine"], "completed")
             await kafka.until_status("outbox", keys.values(), "completed")
             tries = {run_id: target.keys().count(key) for run_id, key in keys.items()}
-            assert tries == {"fine": 1, "error": 3, "close": 3, "part": 2, "busy": 2}
+            assert tries == {"fine": 1, "error": 3, "close": 3, "part": 2, "busy": 2, "deploy": 4}
             target.check(await kafka.effects())
             assert target.acted[keys["fine"]].body.decode() == ('{"run":"fine","index":0,"ä":"ü"}')
             asked, again = (

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from surefoot.schemas.payload import Unserialisable
+from surefoot.schemas.payload import Unserialisable, load
 from surefoot.state.context import idempotency_key
 from surefoot.state.errors import BadArgument
+from surefoot.state.http_effect import HTTP_EFFECT
 from surefoot.state.model import Entry, Memory, PlanItem
 from tests.attempts import FakeEngine, a_run
 
@@ -61,6 +62,9 @@ def test_a_rewound_run_has_the_same_keys_unless_its_effects_are_to_be_sent_anew(
         ({"url": "http://ann:secret@h/"}, "put credentials into headers"),
         ({"url": f"http://h/{'x' * 65_536}"}, "longer than 65536 bytes"),
         ({"json": 1, "body": "1"}, "json or body, not both"),
+        ({"retry_on": [200]}, "got 200"),
+        ({"retry_on": ["6xx"]}, "got 6xx"),
+        ({"retry_on": "404"}, "got 4"),
         ({"headers": {"": "1"}}, "header '' has a name that is not"),
         ({"headers": {" A": "1"}}, "header ' A' has a name that is not"),
         ({"headers": {"A B": "1"}}, "has a name that is not"),
@@ -89,6 +93,17 @@ def test_what_can_never_be_sent_is_refused_and_takes_no_key(given: Any, told: st
         ctx.outbox.http("POST", "http://h/", json={1, 2})
     assert ctx.effects() == ()
     assert ctx.outbox.http("GET", "http://h/") == "a:r:0:0"
+
+
+def test_what_an_author_says_of_answers_is_in_the_effect() -> None:
+    ctx = FakeEngine().attempt()
+    ctx.outbox.http("POST", "http://h/", retry_on=(404, "5xx"), keep_body=True)
+    ctx.outbox.http("POST", "http://h/", retry_on=())
+    ctx.outbox.http("POST", "http://h/")
+    found = [load(HTTP_EFFECT, effect.payload) for effect in ctx.effects()]
+    assert [(effect.retry_on, effect.keep_body) for effect in found] == [
+        (("404", "5xx"), True), ((), False), (None, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["content-type", "Content-Type", "CONTENT-TYPE"])
