@@ -28,6 +28,9 @@ _HOOK_SECRET = re.compile(r"SUREFOOT_HOOK_([A-Z0-9_]+)_SECRET")
 _SQLITE = re.compile(r"sqlite:///(?!:memory:$)(.*[^/])")
 _BLOBS = re.compile(r"s3://[^/]+(/.*)?|(?!.*://).+")
 _ARCHIVE = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
+#: what Kubernetes says of a service to every container of its namespace: one that is named
+#: surefoot-gateway is SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787 there
+_SERVICE_LINK = re.compile(r"(?:tcp|udp|sctp)://.*")
 _APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -146,6 +149,15 @@ class Settings(BaseSettings):
     #: how long events wait for a schema that the registry does not have, before they are dead
     #: letters
     schema_wait_s: Annotated[float, Field(ge=0)] = 600.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_service_links(cls, given: Any) -> Any:
+        return {
+            name: value
+            for name, value in given.items()
+            if not (name.endswith("_port") and _SERVICE_LINK.fullmatch(str(value)))
+        }
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

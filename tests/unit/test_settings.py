@@ -177,6 +177,43 @@ def test_webhook_secrets_are_listed_by_source_and_an_empty_one_is_kept(monkeypat
     }
 
 
+def service_links(service: str, port: int) -> dict[str, str]:
+    """What Kubernetes puts into every container of the service's namespace."""
+    name, url = service.upper().replace("-", "_"), f"tcp://10.0.0.1:{port}"
+    link = f"{name}_PORT_{port}_TCP"
+    return {
+        f"{name}_SERVICE_HOST": "10.0.0.1", f"{name}_SERVICE_PORT": str(port),
+        f"{name}_SERVICE_PORT_HTTP": str(port), f"{name}_PORT": url, link: url,
+        f"{link}_PROTO": "tcp", f"{link}_PORT": str(port), f"{link}_ADDR": "10.0.0.1",
+    }  # fmt: skip
+
+
+def names_of_services() -> set[str]:
+    """Those whose variables begin as a setting does, and those of our processes."""
+    words = [field.split("_") for field in Settings.model_fields]
+    parts = {"-".join(each[:length]) for each in words for length in range(len(each) + 1)}
+    return {f"surefoot-{part}".rstrip("-") for part in parts | {"worker", "relay", "serve"}}
+
+
+def test_services_of_kubernetes_set_nothing(monkeypatch):
+    before = load_settings()
+    services = names_of_services()
+    assert {"surefoot", "surefoot-gateway", "surefoot-worker", "surefoot-metrics"} <= services
+    for service in services:
+        for variable, value in service_links(service, 8787).items():
+            monkeypatch.setenv(variable, value)
+    assert load_settings() == before
+    assert load_settings(gateway_port=9000).gateway_port == 9000
+    assert (before.webhook_secrets(), before.hook_secrets()) == ({}, {})
+
+
+@pytest.mark.parametrize("value", ["tcp:", "http://10.0.0.1:8787", "8787/tcp"])
+def test_a_port_that_is_none_is_refused_all_the_same(monkeypatch, value):
+    monkeypatch.setenv("SUREFOOT_GATEWAY_PORT", value)
+    with pytest.raises(ConfigError, match="SUREFOOT_GATEWAY_PORT"):
+        load_settings()
+
+
 def test_what_the_relay_may_reach_is_checked_at_the_start(monkeypatch):
     assert load_settings().out_allow == ""
     monkeypatch.setenv("SUREFOOT_OUT_ALLOW", "billing.internal,10.0.0.0/33")
