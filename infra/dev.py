@@ -31,7 +31,7 @@ from surefoot.infra.demo.deliveries import issue_event
 from surefoot.infra.demo.tracker import Tracker
 from surefoot.infra.hooks import new_secret, without_secret
 from surefoot.infra.loader import load_agents
-from surefoot.infra.reload import Reload
+from surefoot.infra.reload import Changed, Reload
 from surefoot.infra.sample import sample
 from surefoot.infra.serve_main import serve
 from surefoot.infra.settings import Settings, load_settings
@@ -143,13 +143,16 @@ class _Dev:
     ) -> None:
         self._agents = agents
         self._reload = reload
-        #: the agents' file was changed since the start
+        #: the agents' files were changed since the start: these, last
         self._again = False
+        self._files: list[Path] = []
         self._agent_file = agent_file
         self._settings = settings
         self._site = site
         #: webhook secrets that were made here, by variable
         self._made: dict[str, str] = {}
+        #: those of them that have been shown
+        self._told: set[str] = set()
         self._tails: dict[str, Tail] = {}
         self._out = plain_console()
         self._url = f"http://{settings.gateway_host}:{settings.gateway_port}"
@@ -227,11 +230,10 @@ class _Dev:
                 say("nothing runs until it is changed again; Ctrl-C stops")
                 await asyncio.wait({changed, stopped}, return_when="FIRST_COMPLETED")
             if changed.done() and not stopping.is_set():
-                say(f"{self._agent_file} or what is beside it was changed: starting anew")
                 parts.stop()
                 await asyncio.wait({running})
                 if not stopping.is_set():
-                    self._agents = changed.result()
+                    self._agents, self._files = changed.result().agents, changed.result().files
                     return None
             say("stopped gateway, workers and relay")
         finally:
@@ -250,16 +252,16 @@ class _Dev:
             say(f"surefoot: {error}")
             return EXIT_CONFIG
 
-    async def _changed(self, backend: Backend) -> list[Agent]:
+    async def _changed(self, backend: Backend) -> Changed:
         """Wait for other agents, which can run here."""
         while True:
-            agents = await self._reload.changed()
+            changed = await self._reload.changed()
             try:
-                await self._prepare(backend, agents)
+                await self._prepare(backend, changed.agents)
             except ConfigError as error:
                 say(f"surefoot: {error}")
             else:
-                return agents
+                return changed
 
     async def _follow(self, backend: Backend, tracker_url: str) -> None:
         """Show what happens, until cancelled. An agent once seen is followed for good."""
@@ -275,7 +277,11 @@ class _Dev:
                 raise
             say(f"surefoot: {error}")
         else:
-            self._welcome(tracker_url)
+            if self._again:
+                self._tell_changed()
+            else:
+                self._welcome(tracker_url)
+            self._told = set(self._made)
         await asyncio.Event().wait()
 
     # What is shown ---------------------------------------------------------------------------
@@ -323,6 +329,13 @@ class _Dev:
         lines += ["", "Ctrl-C stops everything. What the runs do:", ""]
         for line in lines:
             out.print(line, soft_wrap=True)
+
+    def _tell_changed(self) -> None:
+        """One line, and what is new of what the welcome has said."""
+        names = ", ".join(os.path.relpath(path) for path in self._files)
+        say(f"{names} changed: {', '.join(agent.name for agent in self._agents)} started anew")
+        for variable in sorted(self._made.keys() - self._told):
+            self._out.print(f"secret   {variable}={self._made[variable]}", soft_wrap=True)
 
     def _watched(self) -> list[str]:
         """The queues and folders that start runs, each once."""

@@ -80,10 +80,12 @@ app.add_typer(hooks, name="hooks")
 app.add_typer(dead, name="dead")
 
 AgentFile = Annotated[
-    Path, typer.Argument(metavar="AGENT.py", help="File that defines one agent or several.")
+    Path,
+    typer.Argument(metavar="AGENT.py", help="File, or module, that defines one agent or several."),
 ]
 AgentFiles = Annotated[
-    list[Path], typer.Argument(metavar="AGENT.py...", help="Files that define the agents.")
+    list[Path],
+    typer.Argument(metavar="AGENT.py...", help="Files, or modules, that define the agents."),
 ]
 AgentName = Annotated[
     str, typer.Argument(metavar="AGENT", help="Name of the agent, or the file of a single agent.")
@@ -775,7 +777,7 @@ def dev(
 ) -> None:
     """Run everything for one agent: a broker, its topics, gateway, worker and relay.
 
-    Shows what its runs do, and starts anew when AGENT.py, or Python beside it, is changed. Ctrl-C
+    Shows what its runs do, and starts anew when AGENT.py, or what it imports, is changed. Ctrl-C
     stops it all; a broker that was started here goes with its data. Where none can be had, or
     SUREFOOT_LOG says so, everything is one process on the embedded log.
     """

@@ -14,6 +14,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from surefoot.infra import loader
 from surefoot.infra.broker import Broker, start_broker
 
 #: The same examples each time, however slow the machine. Others: `--hypothesis-profile=default`.
@@ -92,6 +93,13 @@ def no_swallowed_errors(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
     asyncio_log.removeHandler(reports)
     assert not reports.messages, "asyncio reported errors:\n" + "\n".join(reports.messages)
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded() -> Iterator[None]:
+    """Each test's agent file is the first one that its process loads."""
+    yield
+    loader.forget()
 
 
 @pytest.fixture(autouse=True)

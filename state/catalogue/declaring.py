@@ -21,8 +21,12 @@ DECLARING: tuple[Page, ...] = (
         causes=(
             "the agent is made inside of a function",
             "this is the test or a helper; the agent is in another file",
+            "the file only imports agents: those are served where they are defined",
         ),
-        mend=('Write at top level: `hello = Agent("hello")`',),
+        mend=(
+            'Write at top level: `hello = Agent("hello")`',
+            "Export what is imported: `agents = [hello, goodbye]`, or put the names in `__all__`.",
+        ),
     ),
     Page(
         number="SF1103",
@@ -357,5 +361,22 @@ DECLARING: tuple[Page, ...] = (
             "an id that is not there",
         ),
         mend=("Mend the call that the message names, then `surefoot runs retry AGENT RUN_ID`",),
+    ),
+    Page(
+        number="SF1182",
+        title="Two files would be one module",
+        means="A file is imported under its own name, and a process has one module of each name. So "
+        "Python could not tell these two apart, and one agent would get the other's helpers.",
+        causes=(
+            "one/agent.py and two/agent.py in one process",
+            "a helper of the same name beside each of two agents",
+            "a file called as a module of Python's, such as queue.py",
+        ),
+        mend=(
+            "Name the modules from the folder above: `surefoot gateway one.agent two.agent`, and "
+            "import helpers with `from . import helpers`.",
+            "Give one of the files another name.",
+            "Run them as processes of their own.",
+        ),
     ),
 )
