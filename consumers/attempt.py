@@ -14,6 +14,7 @@ from typing import Any
 from surefoot.consumers.interpret import Unusable, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
 from surefoot.state.agent import Agent, Resuming, Step
+from surefoot.state.calling import label
 from surefoot.state.context import Context
 from surefoot.state.errors import (
     BudgetSpent,
@@ -159,7 +160,7 @@ class Body:
         return Returned(work=self.call.work, then=End(result=encode_outcome(outcome)))
 
 
-def prepare(call: Call, engine: Engine, traceparent: str | None = None) -> Body:
+async def prepare(call: Call, engine: Engine, traceparent: str | None = None) -> Body:
     """Find the step, bring its state to this version of the agent, and decode it.
 
     Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
@@ -171,7 +172,7 @@ def prepare(call: Call, engine: Engine, traceparent: str | None = None) -> Body:
             given = decode_input(run.payload)
         except ValueError as error:
             raise BadPayload("$", f"not the input of a pool's run: {error}") from error
-    name, payload = _upcast(agent, given.version, run.step, given.payload)
+    name, payload = await _upcast(agent, engine, given.version, run.step, given.payload)
     step = agent.steps.get(name)
     if step is None:
         failure = unknown_step(agent, name, given.version)
@@ -212,14 +213,16 @@ def unknown_step(agent: Agent, name: str, version: int) -> Failure:
     )
 
 
-def _upcast(agent: Agent, version: int, step: str, payload: bytes) -> tuple[str, bytes]:
+async def _upcast(
+    agent: Agent, engine: Engine, version: int, step: str, payload: bytes
+) -> tuple[str, bytes]:
     """(step, payload) as this version of the agent has them."""
     for number in range(version, agent.version):
         up = agent.upcasters.get(number)
         if up is None:
             continue
         try:
-            step, value = up(step, parse_json(payload))
+            step, value = await engine.invoke(up, (step, parse_json(payload)))
             payload = strict_json(value)
         except Exception as error:  # the author's code
             raise Parked(
@@ -241,8 +244,7 @@ async def verify(body: Body, engine: Engine) -> None:
         except BaseException as error:
             if body.call._given_up:
                 raise
-            name = getattr(check, "__name__", "verify")
-            raise Parked("verify_failed", f"{name}: {_text(error)}") from error
+            raise Parked("verify_failed", f"{label(check)}: {_text(error)}") from error
 
 
 class StepTimeout(RetryableError):

@@ -36,6 +36,7 @@ from surefoot.consumers.attempt import (
 from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.threads import in_thread
 from surefoot.state import log_context, metrics, spans
+from surefoot.state.calling import is_async
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.model import Journaled
 from surefoot.state.ports import Clock, Piece
@@ -221,7 +222,7 @@ class Executor:
         with spans.step(run, call.partition) as span:
             try:
                 if await self._claims.redeem(call):
-                    body = prepare(call, engine, span.traceparent)
+                    body = await prepare(call, engine, span.traceparent)
                     if call.resumed:
                         await verify(body, engine)
                     value = await self._body(call, body)
@@ -259,7 +260,8 @@ class Executor:
                 # Once nobody waits for it any more, asyncio would report how it ends as an error.
                 thread.add_done_callback(lambda over: over.cancelled() or over.exception())
                 try:
-                    return await asyncio.shield(thread)
+                    value = await asyncio.shield(thread)
+                    return await value if inspect.isawaitable(value) else value
                 except asyncio.CancelledError:
                     # A thread cannot be stopped. Given up, its step is over only when it ends, so
                     # that a twin never runs beside it; timed out, the next attempt must not wait.
@@ -289,7 +291,7 @@ class _Attempt:
         await committed
 
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-        if inspect.iscoroutinefunction(inspect.unwrap(fn)):
+        if is_async(fn):
             return await fn(*args)
         value = await self._executor.in_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value

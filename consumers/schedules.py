@@ -61,15 +61,15 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
 
     async def begin(ctx: Context, spec: Spec) -> Wait:
         """There are no ticks before it was declared."""
-        return go_on(ctx, Book(name=ctx.run_id, spec=spec, until_ms=clock.now_ms()))
+        return await go_on(ctx, Book(name=ctx.run_id, spec=spec, until_ms=clock.now_ms()))
 
     async def tick(ctx: Context, book: Book) -> Wait:
-        return go_on(ctx, book)
+        return await go_on(ctx, book)
 
     async def hear(ctx: Context, said: list[Signal], book: Book) -> Wait:
-        return go_on(ctx, book, said)
+        return await go_on(ctx, book, said)
 
-    def go_on(ctx: Context, before: Book, said: Sequence[Signal] = ()) -> Wait:
+    async def go_on(ctx: Context, before: Book, said: Sequence[Signal] = ()) -> Wait:
         asks = [ask for each in (*ctx.inbox(ENDED), *said) if (ask := _ask(each)) is not None]
         now_ms = clock.now_ms()
         book = before
@@ -86,7 +86,7 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
             if due.kind == "tick":
                 late_s = (clock.now_ms() - due.at_ms) / 1000
                 metrics.TICK_LATENESS.observe(late_s, target.name)
-            book = _start(ctx, target, declared, book, due)
+            book = await _start(ctx, target, declared, book, due)
             if len(ctx.commands) >= STARTS_MAX:
                 break
         at_ms = wake_ms(book, now_ms)
@@ -111,8 +111,8 @@ def _ask(signal: Signal) -> Ask | None:
     return ask
 
 
-def _start(ctx: Context, target: Agent, declared: Schedule, book: Book, due: Due) -> Book:
-    payload: Any = declared.fn(tick_of(book, due))
+async def _start(ctx: Context, target: Agent, declared: Schedule, book: Book, due: Due) -> Book:
+    payload: Any = await ctx.engine.invoke(declared.fn, (tick_of(book, due),))
     if payload is None:
         return left_out(book)
     after = started(book, due)

@@ -13,6 +13,7 @@ from surefoot.consumers.committer import backoff
 from surefoot.consumers.threads import in_thread
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
 from surefoot.state.agent import Agent
+from surefoot.state.calling import finished, label
 from surefoot.state.errors import RecordRefused, Unavailable
 from surefoot.state.ports import Clock, Commands
 
@@ -32,15 +33,15 @@ async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> byte
     Raises: BadEvent.
     """
     try:
-        value = await in_thread(fn, event)
+        value = await in_thread(lambda: finished(fn(event)))
         return None if value is None else dump(agent.start_step.adapter, value)
     except BadPayload as error:
-        raise BadEvent(f"what the mapping {fn.__name__} reads: {error}") from error
+        raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
     except Unserialisable as error:
         raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
     except Exception as error:
-        log.exception("mapping_failed", agent=agent.name, mapping=fn.__name__)
-        raise BadEvent(f"the mapping {fn.__name__} raised {type(error).__name__}") from error
+        log.exception("mapping_failed", agent=agent.name, mapping=label(fn))
+        raise BadEvent(f"the mapping {label(fn)} raised {type(error).__name__}") from error
 
 
 def name_of(agent: Agent, run_id: str, payload: bytes) -> str:

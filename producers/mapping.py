@@ -14,6 +14,7 @@ import structlog
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
 from surefoot.state.agent import Agent, run_id_for, told_by
+from surefoot.state.calling import finished
 from surefoot.state.webhook import STARTS_MAX, Start, Webhook, WebhookTrigger
 
 log = structlog.get_logger(__name__)
@@ -83,9 +84,9 @@ def planned(triggers: Triggers, delivery: Webhook) -> Planned:
 def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[Started]:
     if trigger.events is not None and delivery.event not in trigger.events:
         return []
-    if trigger.where is not None and not trigger.where(delivery):
+    if trigger.where is not None and not finished(trigger.where(delivery)):
         return []
-    value = trigger.fn(delivery)
+    value = finished(trigger.fn(delivery))
     if value is None:
         return []
     starts = value if _is_batch(value) else [value]

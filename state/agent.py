@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +19,8 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from surefoot.schemas.event_avro import SchemaFile
 from surefoot.schemas.payload import BadPayload, load
 from surefoot.schemas.pointer import pointers
+from surefoot.state.annotations import MISSING, annotation
+from surefoot.state.calling import is_async, label
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.flow_control import Flow, Rate
@@ -230,6 +231,7 @@ class Agent:
         self,
         /,
         *,
+        name: str | None = ...,
         start: bool = ...,
         retry: Retry = ...,
         timeout: str | float | None = ...,
@@ -242,6 +244,7 @@ class Agent:
         fn: Callable[..., Any] | None = None,
         /,
         *,
+        name: str | None = None,
         start: bool = False,
         retry: Retry = _DEFAULT_RETRY,
         timeout: str | float | None = None,
@@ -251,17 +254,19 @@ class Agent:
     ) -> Any:
         """Declare a step: `async def name(ctx: Context, payload: T) -> Next | Done | Wait | ...`.
 
-        A plain `def` runs in a thread. `timeout` is per attempt ("2m" or seconds). The first step
-        declared is the start step unless another says start=True. A step that goes on after a wait
-        may take a third argument: what the waiting step gave as `carry`. A step with `pool` is run
-        by the workers of that pool (`surefoot worker --pool`), `concurrency` at a time in each.
-        `rate` limits how often it is run for all runs of one key of the agent's flow.
+        A plain `def` runs in a thread, and what it gives is awaited if it can be. The step is
+        called as the function; a partial, or an object that can be called, needs `name`. `timeout`
+        is per attempt ("2m" or seconds). The first step declared is the start step unless another
+        says start=True. A step that goes on after a wait may take a third argument: what the
+        waiting step gave as `carry`. A step with `pool` is run by the workers of that pool
+        (`surefoot worker --pool`), `concurrency` at a time in each. `rate` limits how often it is
+        run for all runs of one key of the agent's flow.
 
         Raises: ConfigError at import when the declaration cannot work.
         """
 
         def declare(fn: F) -> F:
-            step = self._declare(fn, retry, duration_s(timeout), pool, concurrency, rate)
+            step = self._declare(fn, retry, duration_s(timeout), pool, concurrency, rate, name)
             if start and self._start is not None:
                 raise ConfigError(
                     "SF1107",
@@ -282,11 +287,24 @@ class Agent:
         pool: str | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
+        name: str | None = None,
     ) -> Step:
-        name = fn.__name__
+        name = getattr(fn, "__name__", None) if name is None else name
+        if not name:
+            raise ConfigError(
+                "SF1108",
+                f"agent {self.name!r}: {label(fn)} has no name of its own; say "
+                '@agent.step(name="..."), or write a def around it',
+            )
         where = f"step {name!r} of agent {self.name!r}"
         if name in self.steps:
             raise ConfigError("SF1107", f"{where} is declared twice; give one of them another name")
+        if (same := self.step_of(fn)) is not None:
+            raise ConfigError(
+                "SF1107",
+                f"{where} is the same function as step {same.name!r}, and Next(...) could not tell "
+                "them apart; give it another one, such as a partial",
+            )
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigError(
                 "SF1108", f"{where} is a generator; return Next(...) or Done(...) instead"
@@ -317,7 +335,7 @@ class Agent:
             carry_type=carry_type,
             retry=retry,
             timeout_s=timeout_s,
-            is_async=inspect.iscoroutinefunction(fn),
+            is_async=is_async(fn),
             pool=pool,
             concurrency=concurrency,
             rate=rate,
@@ -385,7 +403,7 @@ class Agent:
         *,
         provider: Provider | None = None,
         event: str | Iterable[str] | None = None,
-        where: Callable[[Webhook], bool] | None = None,
+        where: Callable[[Webhook], Any] | None = None,
     ) -> Callable[[F], F]:
         """Start runs from a verified delivery: `def f(delivery: Webhook) -> payload | None`.
 
@@ -468,7 +486,7 @@ class Agent:
         """
 
         def declare(fn: F) -> F:
-            known = fn.__name__.replace("_", "-") if name is None else name
+            known = label(fn).replace("_", "-") if name is None else name
             where = f"schedule {known!r} of agent {self.name!r}"
             if not _SCHEDULE_NAME.fullmatch(known):
                 raise ConfigError(
@@ -479,8 +497,6 @@ class Agent:
                 raise ConfigError(
                     "SF1127", f"{where} is declared twice; give one of them another name"
                 )
-            if inspect.iscoroutinefunction(fn):
-                raise ConfigError("SF1127", f"{where} is a plain function; do the work in a step")
             try:
                 spec = spec_of(
                     cron, tz, jitter_s=duration_s(jitter), overlap=overlap, misfire=misfire,
@@ -569,8 +585,7 @@ class Agent:
 
     def step_of(self, fn: Callable[..., Any]) -> Step | None:
         """The step that was declared with this function, if it is one of this agent."""
-        step = self.steps.get(getattr(fn, "__name__", ""))
-        return step if step is not None and step.fn is fn else None
+        return next((step for step in self.steps.values() if step.fn is fn), None)
 
     @cached_property
     def rules(self) -> Rules:
@@ -627,18 +642,12 @@ def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
             f"{where} must take two arguments, (ctx: Context, payload: YourType), or a third one: "
             "what is carried over a wait",
         )
-    try:
-        hints = typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            "SF1108", f"{where}: {error}; declare the types of a step at module level, above it"
-        ) from error
-    for parameter in parameters[1:]:
-        if parameter.name not in hints:
+    types = [annotation(fn, parameter.name, where) for parameter in parameters[1:]]
+    for parameter, kind in zip(parameters[1:], types, strict=True):
+        if kind is MISSING:
             raise ConfigError(
                 "SF1108",
                 f"{where}: annotate {parameter.name!r} with the type of the payload, so that it "
                 "can be checked and stored",
             )
-    types = [hints[parameter.name] for parameter in parameters[1:]]
     return types[0], types[1] if len(types) > 1 else None

@@ -6,7 +6,7 @@ Calls are recorded while the step runs (state.journal).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,7 +161,7 @@ class Context:
         *args: Any,
         permanent: ErrorKinds = (),
         reserve: Cost | None = None,
-        cost: Callable[[Any], Cost] | None = None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Call `fn(*args)` and record its result: after a crash the step runs again and this gives
         the recorded result without calling. Durable when it returns.

@@ -8,11 +8,13 @@ run gives it that name (Agent.name_run).
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from surefoot.state.calling import is_async
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError
 
@@ -84,6 +86,12 @@ class Flow:
                 "SF1125",
                 "Flow: priority orders the runs that wait; declare concurrency or throttle too",
             )
+        for name in ("key", "id", "priority"):
+            if is_async(getattr(self, name)):
+                raise ConfigError(
+                    "SF1125", f"Flow: {name} is asked while a run is named, and cannot wait; write "
+                    "a plain def"
+                )  # fmt: skip
         _ = self.debounce_ms, self.dedup_ms
 
     @property
@@ -115,6 +123,9 @@ class Flow:
 
 def _word(value: object) -> str:
     """As part of a run's name: itself if it can be, else its digest."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("it gives something to be awaited; a Flow's functions cannot wait")
     text = str(value)
     if _KEY.fullmatch(text):
         return text

@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import typing
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
 from surefoot.schemas.weak_cache import weakly_cached
+from surefoot.state.annotations import MISSING, annotation
+from surefoot.state.calling import label
 from surefoot.state.errors import (
     BadArgument,
     BudgetSpent,
@@ -96,7 +97,7 @@ class Journal:
         *args: Any,
         permanent: ErrorKinds = (),
         reserve: Cost | None = None,
-        cost: Callable[[Any], Cost] | None = None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """See Context.call. The occurrence is counted here, in the order of the calls."""
         return self._call(self._slot(name), fn, args, permanent, reserve, cost)
@@ -128,7 +129,7 @@ class Journal:
         args: Sequence[Any],
         permanent: ErrorKinds,
         reserve: Cost | None,
-        cost: Callable[[Any], Cost] | None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None,
     ) -> Any:
         adapter, mark = result_adapter(fn), digest_of(args)
         entry = self._entries.get(slot)
@@ -144,7 +145,7 @@ class Journal:
             if not isinstance(error, (TerminalError, *permanent)):
                 raise
             raise await self._failed(slot, mark, error) from error
-        told = cost(value).amounts() if cost is not None else reserved
+        told = reserved if cost is None else await _amounts(cost(value))
         await self._record(slot, kind="call", digest=mark, value=dump(adapter, value), cost=told)
         return value
 
@@ -224,6 +225,11 @@ class Journal:
         await self._engine.record(Journaled(work=self._work, slot=slot, **told))
 
 
+async def _amounts(cost: Cost | Awaitable[Cost]) -> Amounts:
+    told = await cost if inspect.isawaitable(cost) else cost
+    return told.amounts()
+
+
 def in_doubt(slot: str) -> Parked:
     """Nobody knows whether it happened."""
     return Parked(
@@ -243,19 +249,27 @@ def _mismatch(slot: str, why: str) -> Parked:
 
 
 def result_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
-    """Of what the function says that it returns; of plain JSON when it does not say."""
+    """Of what the function says that it returns; of plain JSON when it does not say.
+
+    Raises: ConfigError — what it says cannot be resolved, or cannot be stored.
+    """
     while isinstance(fn, partial):
         fn = fn.func
-    return _adapter_of(getattr(fn, "__func__", fn) if inspect.isroutine(fn) else type(fn).__call__)
+    return _adapter_of(getattr(fn, "__func__", fn))
 
 
 @weakly_cached
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any]:
+    where = f"function {label(fn)!r} of a call"
+    kind = annotation(fn, "return", where)
     try:
-        hints = typing.get_type_hints(fn)
-    except (AttributeError, NameError, TypeError):
-        hints = {}
-    return TypeAdapter(hints.get("return", Any))
+        return TypeAdapter(Any if kind is MISSING else kind)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigError(
+            "SF1109",
+            f"{where}: what it returns, {kind!r}, cannot be stored; return a dataclass, a pydantic "
+            "model, a TypedDict or plain JSON types, such as response.json()",
+        ) from error
 
 
 def digest_of(args: Sequence[Any]) -> bytes:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 from surefoot.state.agent import Agent, Step
+from surefoot.state.annotations import plain_function
 from surefoot.state.errors import ConfigError
 from surefoot.state.returns import Approve, Call, Fork, Next, Sleep, Wait
 
@@ -54,22 +55,22 @@ def _check_target(
                 "SF1117", f"{where}: {name} takes the step function itself, not its name"
             )
         return
-    if not callable(fn) or agent.step_of(fn) is None:
+    wanted = agent.step_of(fn) if callable(fn) else None
+    if wanted is None:
         raise ConfigError(
             "SF1117",
             f"{where}: {name} names {ast.unparse(target)!r}, which is not a step of this agent; "
             f"its steps are {', '.join(sorted(agent.steps))}",
         )
-    wanted = agent.steps[fn.__name__]
     if wanted.carry_type is not None and (kind, parameter) not in _AFTER_A_WAIT:
         raise ConfigError(
             "SF1118",
-            f"{where}: {name} names {fn.__name__!r}, whose third argument only a wait can give",
+            f"{where}: {name} names {wanted.name!r}, whose third argument only a wait can give",
         )
     if wanted.carry_type is None and kind is Approve and parameter == "then":
         raise ConfigError(
             "SF1118",
-            f"{where}: {fn.__name__!r} goes on after Approve: it takes (ctx, approval, what)",
+            f"{where}: {wanted.name!r} goes on after Approve: it takes (ctx, approval, what)",
         )
     if kind is Next:
         _check_payload(where, step, wanted, given.get("payload"))
@@ -90,12 +91,13 @@ def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dic
     """(line, class, arguments by parameter) of every `Next(...)` and the like in the source, of the
     classes that are wanted."""
     try:
-        lines, first = inspect.getsourcelines(step.fn)
-    except (OSError, TypeError):  # defined where there is no source, in a REPL for one
+        lines, first = inspect.getsourcelines(plain_function(step.fn))
+        if lines[0][0].isspace():  # a step declared inside of something
+            lines, first = ["if True:\n", *lines], first - 1
+        tree = ast.parse("".join(lines))
+    except (OSError, TypeError, SyntaxError):  # no source, in a REPL for one; or a lambda's
         return
-    if lines[0][0].isspace():  # a step declared inside of something
-        lines, first = ["if True:\n", *lines], first - 1
-    for node in ast.walk(ast.parse("".join(lines))):
+    for node in ast.walk(tree):
         kind = resolve(node.func, step) if isinstance(node, ast.Call) else None
         if not isinstance(node, ast.Call) or not isinstance(kind, type) or kind not in wanted:
             continue
@@ -108,18 +110,18 @@ def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dic
 def resolve(node: ast.expr, step: Step) -> Any:
     """What a name in the step's source stands for at module level; None when it cannot be told."""
     if isinstance(node, ast.Name):
-        code = step.fn.__code__
-        if node.id in code.co_varnames or node.id in code.co_freevars:
-            return _closure(step).get(node.id)
-        return step.fn.__globals__.get(node.id, getattr(builtins, node.id, None))
+        fn = plain_function(step.fn)
+        if node.id in fn.__code__.co_varnames or node.id in fn.__code__.co_freevars:
+            return _closure(fn).get(node.id)
+        return fn.__globals__.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):
         return getattr(resolve(node.value, step), node.attr, None)
     return None
 
 
-def _closure(step: Step) -> dict[str, Any]:
+def _closure(fn: Callable[..., Any]) -> dict[str, Any]:
     found = {}
-    for name, cell in zip(step.fn.__code__.co_freevars, step.fn.__closure__ or (), strict=True):
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         with suppress(ValueError):  # not filled yet
             found[name] = cell.cell_contents
     return found

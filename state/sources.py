@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, get_args
 
 from surefoot.schemas.payload import parse_json
+from surefoot.state.annotations import annotation
+from surefoot.state.calling import label
 from surefoot.state.errors import ConfigError
 
 #: folders that the files of a watched folder are moved to
@@ -111,7 +112,7 @@ class FolderTrigger:
 
 def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigger:
     """Raises ConfigError when the declaration cannot work."""
-    where = f"queue mapping {fn.__name__!r} of agent {agent!r}"
+    where = f"queue mapping {label(fn)!r} of agent {agent!r}"
     shape = _only_argument(fn, where)
     shapes = get_args(QueueEvent)
     if shape not in shapes:
@@ -124,7 +125,7 @@ def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigge
 
 def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTrigger:
     """Raises ConfigError when the declaration cannot work."""
-    where = f"folder mapping {fn.__name__!r} of agent {agent!r}"
+    where = f"folder mapping {label(fn)!r} of agent {agent!r}"
     if _only_argument(fn, where) is not WatchedFile:
         raise ConfigError("SF1128", f"{where}: annotate its argument with WatchedFile")
     folder, _, name = pattern.rpartition("/")
@@ -139,16 +140,7 @@ def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTr
 
 def _only_argument(fn: Callable[..., Any], where: str) -> Any:
     """Its annotated type."""
-    if inspect.iscoroutinefunction(fn):
-        raise ConfigError(
-            "SF1128", f"{where}: a mapping is a plain function; do the work in a step"
-        )
     parameters = list(inspect.signature(fn).parameters)
     if len(parameters) != 1:
         raise ConfigError("SF1128", f"{where} must take one argument")
-    try:
-        return typing.get_type_hints(fn).get(parameters[0])
-    except NameError as error:
-        raise ConfigError(
-            "SF1128", f"{where}: {error}; declare its types at module level"
-        ) from error
+    return annotation(fn, parameters[0], where)

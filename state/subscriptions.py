@@ -6,7 +6,6 @@ event is decided here too; signing is the relay's business (consumers.hooks). Pu
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from surefoot.schemas.payload import strict_json
+from surefoot.state.calling import finished
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.model import EventType
 from surefoot.state.targets import target_of
@@ -79,10 +79,10 @@ class Subscription:
         if event["type"] not in self.events:
             return None
         told = run_event(event)
-        if self.where is not None and not self.where(told):
+        if self.where is not None and not finished(self.where(told)):
             return None
         partition, offset = place
-        data = default_data(told, offset) if self.data is None else self.data(told)
+        data = default_data(told, offset) if self.data is None else finished(self.data(told))
         body = {"type": told.type, "timestamp": iso(told.at_ms), "data": data}
         # The time tells it from that of a topic that was made anew.
         identity = f"{told.agent}-{partition}-{offset}-{told.at_ms}"
@@ -131,9 +131,6 @@ def subscription(
         )
     if start not in get_args(Start):
         raise ConfigError("SF1138", f'{place}: start is "latest" or "earliest"; got {start!r}')
-    for fn in (where, data):
-        if inspect.iscoroutinefunction(fn):
-            raise ConfigError("SF1138", f"{place}: where and data are plain functions")
     try:
         target_of(url)
     except TerminalError as error:

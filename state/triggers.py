@@ -22,6 +22,8 @@ from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError
 from surefoot.schemas.branches import ByBranch
 from surefoot.schemas.event_avro import BadSchema, SchemaFile, load_schemas, parsed
 from surefoot.schemas.payload import BadPayload, load, parse_json, validate
+from surefoot.state.annotations import MISSING, annotation, plain_function
+from surefoot.state.calling import finished, label
 from surefoot.state.errors import ConfigError
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
@@ -135,7 +137,7 @@ class EventTrigger:
         """The author's functions, all called in one way."""
         key = _field(self.key) if isinstance(self.key, str) else self.key
         return {
-            "fn": _asking(self.fn, self.fn.__name__),
+            "fn": _asking(self.fn, label(self.fn)),
             "where": _asking(self.where or _always, "where"),
             "key": _asking(key or _always, "key"),
         }
@@ -202,7 +204,7 @@ def _asking(fn: Callable[..., Any], name: str) -> Callable[[Any, Received], Any]
 
     def asked(event: Any, received: Received) -> Any:
         try:
-            return fn(event, received) if both else fn(event)
+            return finished(fn(event, received) if both else fn(event))
         except (Exception, SystemExit) as error:
             told = f"{name} raised {type(error).__name__}: {error}"
             raise Unusable("mapping_raised", told) from error
@@ -221,7 +223,7 @@ def declare_event(
     start: str,
 ) -> EventTrigger:
     """Raises ConfigError when the declaration cannot work."""
-    place = f"on_event {fn.__name__!r} of agent {agent!r}"
+    place = f"on_event {label(fn)!r} of agent {agent!r}"
     if not _TOPIC.fullmatch(topic) or len(topic) > _TOPIC_MAX:
         raise ConfigError("SF1126", f"{place}: {topic[:80]!r} cannot be the name of a topic")
     if start not in ("latest", "earliest"):
@@ -232,7 +234,7 @@ def declare_event(
     event_type = _event_type(fn, place)
     if isinstance(key, str):
         _check_field(event_type, key, place)
-    folder = Path(inspect.getfile(inspect.unwrap(fn))).parent
+    folder = Path(inspect.getfile(plain_function(fn))).parent
     try:
         schemas, reader = load_schemas(schema, folder)
     except BadSchema as error:
@@ -265,27 +267,22 @@ def _arguments(fn: Callable[..., Any]) -> int:
         return 1
     asked = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in asked if p.default is p.empty]
+    if not needed and any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 1  # a decorator's, which does not tell
     return len(needed)
 
 
 def _check_function(fn: Callable[..., Any], what: str) -> None:
-    if inspect.iscoroutinefunction(fn):
-        raise ConfigError("SF1126", f"{what} is a plain function; do the work in a step")
     if _arguments(fn) not in (1, _BOTH):
         raise ConfigError("SF1126", f"{what} takes (event) or (event, received)")
 
 
 def _event_type(fn: Callable[..., Any], place: str) -> Any:
     first = next(iter(inspect.signature(fn).parameters))
-    try:
-        hints = typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            "SF1126", f"{place}: {error}; declare the type of the event at module level, above it"
-        ) from error
-    if first not in hints:
+    found = annotation(fn, first, place)
+    if found is MISSING:
         raise ConfigError("SF1126", f"{place}: annotate {first!r} with the type of the event")
-    return hints[first]
+    return found
 
 
 def _check_field(event_type: Any, name: str, place: str) -> None:

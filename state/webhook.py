@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from surefoot.state.calling import label
 from surefoot.state.errors import ConfigError
 from surefoot.state.webhook_body import form_fields, json_values
 
@@ -168,7 +168,7 @@ class WebhookTrigger:
     provider: Provider
     #: names of the events that are wanted; None: all
     events: frozenset[str] | None
-    where: Callable[[Webhook], bool] | None
+    where: Callable[[Webhook], Any] | None
     fn: Callable[[Webhook], Any]
 
 
@@ -179,14 +179,10 @@ def declare(
     *,
     provider: Provider | None,
     event: str | Iterable[str] | None,
-    where: Callable[[Webhook], bool] | None,
+    where: Callable[[Webhook], Any] | None,
 ) -> WebhookTrigger:
     """The trigger of one `@agent.webhook`. Raises ConfigError when it cannot work."""
-    named = f"webhook {getattr(fn, '__name__', '?')!r} of agent {agent!r}"
-    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(where):
-        raise ConfigError(
-            "SF1116", f"{named}: a mapping is a plain function; do the work in a step"
-        )
+    named = f"webhook {label(fn)!r} of agent {agent!r}"
     if not _SOURCE.fullmatch(source):
         raise ConfigError(
             "SF1124", f"{named}: source {source!r}: use a-z 0-9 -, beginning with a letter"

@@ -13,6 +13,7 @@ from typing import Any
 
 from surefoot import Context
 from surefoot.schemas.codec import encode
+from surefoot.state.calling import is_async
 from surefoot.state.machine import decide
 from surefoot.state.model import (
     NO_MEMORY,
@@ -71,7 +72,7 @@ class FakeEngine:
                 del self.entries[record.slot]
 
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-        if inspect.iscoroutinefunction(fn):
+        if is_async(fn):
             return await fn(*args)
         value = await asyncio.to_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value

@@ -131,13 +131,6 @@ DECLARING: tuple[Page, ...] = (
         mend=("Raise `Agent(..., version=N + 1)`; docs/how-to/versions.md",),
     ),
     Page(
-        number="SF1116",
-        title="A webhook's mapping is async",
-        means="A mapping makes a payload of a delivery, while the sender waits, and does no more.",
-        causes=("the work is done in the mapping",),
-        mend=("Make it a plain `def`, and do the work in a step.",),
-    ),
-    Page(
         number="SF1117",
         title="A step names a step that is not there",
         means="Found in the source, before anything runs: the name is not a step of this agent.",
@@ -365,18 +358,32 @@ DECLARING: tuple[Page, ...] = (
     Page(
         number="SF1182",
         title="Two files would be one module",
-        means="A file is imported under its own name, and a process has one module of each name. So "
-        "Python could not tell these two apart, and one agent would get the other's helpers.",
+        means="A file is imported under its own name, and a process has one module of each name. "
+        "So Python could not tell these two apart, and one agent would get the other's helpers.",
         causes=(
             "one/agent.py and two/agent.py in one process",
             "a helper of the same name beside each of two agents",
             "a file called as a module of Python's, such as queue.py",
         ),
         mend=(
-            "Name the modules from the folder above: `surefoot gateway one.agent two.agent`, and "
-            "import helpers with `from . import helpers`.",
+            "Name them from the folder above: `surefoot gateway one.agent two.agent`",
+            "Import the helpers of each with `from . import helpers`.",
             "Give one of the files another name.",
             "Run them as processes of their own.",
         ),
+    ),
+    Page(
+        number="SF1183",
+        title="An annotation cannot be resolved",
+        means="The type of what a function takes or gives says how it is stored and read back, so "
+        "it is never guessed. The message names the function and the annotation. Looked at are the "
+        "module's names, those of the functions around it, and what is imported under `if "
+        "TYPE_CHECKING:` of modules that are loaded.",
+        causes=(
+            "the type is defined below the function",
+            "the name is mistyped, or its import is missing",
+            "it is imported under `if TYPE_CHECKING:`, and nothing else loads that module",
+        ),
+        mend=("Define or import the type at module level, above the function.",),
     ),
 )

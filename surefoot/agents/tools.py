@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal, overload
@@ -18,6 +17,8 @@ from pydantic_core import to_json
 from surefoot.agents.messages import ToolCall, clean
 from surefoot.schemas.payload import strict_json
 from surefoot.state.agent import Agent
+from surefoot.state.annotations import MISSING, annotation, plain_function
+from surefoot.state.calling import is_async
 from surefoot.state.context import Context
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
@@ -93,41 +94,44 @@ class Tool:
         Raises: ToolError for whatever the function raises; not for TerminalError and
         RetryableError; of a tool that is `once` only for a ToolError.
         """
-        fn, errors = self.fn, _definite if self.way == "once" else _any
-        assert fn is not None
-
-        async def awaited(made: Any) -> str:
-            with errors():
-                value = await made
-            return self.text(value)
-
-        async def body(call: ToolCall) -> Any:
-            given = self.read(call)
-            with errors():
-                made = fn(**given)
-            return await awaited(made)
-
-        def body_in_thread(call: ToolCall) -> Any:
-            given = self.read(call)
-            with errors():
-                value = fn(**given)
-            return awaited(value) if inspect.isawaitable(value) else self.text(value)
-
-        return body if inspect.iscoroutinefunction(_written(fn)) else body_in_thread
+        errors = _definite if self.way == "once" else _any
+        assert self.fn is not None
+        return self._calling(self.fn, errors, self.text)
 
     @cached_property
     def look(self) -> Callable[[ToolCall], Any] | None:
         """The probe, as ctx.once takes it."""
-        probe = self.probe
-        if probe is None:
+        if self.probe is None:
             return None
 
-        async def look(call: ToolCall) -> Any:
-            told = probe(**self.read(call))
-            told = await told if inspect.isawaitable(told) else told
-            return told if told is None or isinstance(told, bool) else self.text(told)
+        def told(value: Any) -> Any:
+            return value if value is None or isinstance(value, bool) else self.text(value)
 
-        return look
+        return self._calling(self.probe, nullcontext, told)
+
+    def _calling(
+        self,
+        fn: Callable[..., Any],
+        errors: Callable[[], AbstractContextManager[None]],
+        told: Callable[[Any], Any],
+    ) -> Callable[[ToolCall], Any]:
+        """Calls `fn` with the arguments of a call; async or not as that is."""
+
+        async def to_its_end(value: Any) -> Any:
+            with errors():
+                value = await value
+            return told(value)
+
+        def body(call: ToolCall) -> Any:
+            given = self.read(call)
+            with errors():
+                value = fn(**given)
+            return to_its_end(value) if inspect.isawaitable(value) else told(value)
+
+        async def async_body(call: ToolCall) -> Any:
+            return await body(call)
+
+        return async_body if is_async(fn) else body
 
     async def in_step(self, ctx: Context, call: ToolCall) -> str:
         """Run it with the step's own context. What it wants of that is committed with the step.
@@ -137,8 +141,7 @@ class Tool:
         assert self.fn is not None
         given = self.read(call)
         with _any():
-            value = self.fn(ctx, **given)
-            return self.text(await value if inspect.isawaitable(value) else value)
+            return self.text(await ctx.engine.invoke(partial(self.fn, ctx, **given), ()))
 
     def text(self, value: Any) -> str:
         """What the model is told of a result: text as it is, all else as JSON; at most `chars_max`
@@ -226,7 +229,10 @@ def tool(
     crash whether it has happened (see Context.once). With `approve` a person is asked first, and
     the answer holds for these very arguments. A function whose first parameter is a Context runs in
     the step itself: what it asks of ctx.outbox, ctx.plan and so on is committed with the step; it
-    is called again when the step is, and a plain `def` must be quick.
+    is called again when the step is.
+
+    A partial, or an object that can be called, needs `name`, and `description` unless it has a
+    docstring of its own.
 
     What it raises is told to the model, but for RetryableError (the step is tried again, and the
     model told when no attempt is left) and TerminalError (the run fails).
@@ -238,7 +244,7 @@ def tool(
         given: object = fn
         if not callable(given) or isinstance(given, type):
             raise ConfigError("SF1122", f"{fn!r:.80} is no function, and so no tool")
-        written = _written(fn)
+        written = plain_function(fn)
         named = str(name or getattr(written if isinstance(fn, partial) else fn, "__name__", ""))
         where = f"tool {named!r}"
         hints, parameters = _signature(fn, where)
@@ -303,22 +309,10 @@ def _checked(made: Tool) -> Tool:
     return made
 
 
-def _written(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that stands in somebody's file, with its name, its types and its docstring."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return fn if inspect.isroutine(fn) else type(fn).__call__
-
-
 def _signature(
     fn: Callable[..., Any], where: str
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
-    try:
-        hints = typing.get_type_hints(_written(fn), include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            "SF1122", f"{where}: {error}; declare its types at module level"
-        ) from error
+    """(types by name, parameters)."""
     bound = fn.keywords if isinstance(fn, partial) else {}
     signature = inspect.signature(fn)
     parameters = [each for each in signature.parameters.values() if each.name not in bound]
@@ -327,8 +321,10 @@ def _signature(
             raise ConfigError(
                 "SF1122", f"{where}: {parameter} cannot be told to a model; name each argument"
             )
-        if parameter.name not in hints:
-            raise ConfigError("SF1122", f"{where}: annotate {parameter.name!r} with its type")
+    hints = {each.name: annotation(fn, each.name, where) for each in parameters}
+    for name, hint in hints.items():
+        if hint is MISSING:
+            raise ConfigError("SF1122", f"{where}: annotate {name!r} with its type")
     return hints, parameters
 
 

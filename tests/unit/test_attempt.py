@@ -55,8 +55,8 @@ def call_of(agent: Agent, run: Run, **fields: Any) -> Call:
     )  # fmt: skip
 
 
-def prepared(agent: Agent, run: Run, **fields: Any) -> Body:
-    return prepare(call_of(agent, run, **fields), FakeEngine(run))
+async def prepared(agent: Agent, run: Run, **fields: Any) -> Body:
+    return await prepare(call_of(agent, run, **fields), FakeEngine(run))
 
 
 def two_steps(version: int = 1, **declared: Any) -> Agent:
@@ -79,21 +79,21 @@ ISSUE = b'{"title":"x","labels":[]}'
 # Before --------------------------------------------------------------------------------------
 
 
-def test_a_step_is_given_its_input_and_what_was_carried_over_the_wait() -> None:
+async def test_a_step_is_given_its_input_and_what_was_carried_over_the_wait() -> None:
     agent = two_steps()
-    body = prepared(agent, a_run(step="read", payload=ISSUE))
+    body = await prepared(agent, a_run(step="read", payload=ISSUE))
     assert body.args == (body.context, Issue("x", []))
-    body = prepared(agent, a_run(step="heard", payload=b'"go"', carry=ISSUE))
+    body = await prepared(agent, a_run(step="heard", payload=b'"go"', carry=ISSUE))
     assert body.args == (body.context, "go", Issue("x", []))
 
 
-def test_the_context_has_all_that_the_run_remembers() -> None:
+async def test_the_context_has_all_that_the_run_remembers() -> None:
     item = PlanItem(id="0.0", text="look")
     run = a_run(
         step="read", payload=ISSUE, seq=3, attempt=2, epoch=1, emit=1,
         memory=Memory(plan=(item,), thread=1),
     )  # fmt: skip
-    ctx = prepared(two_steps(), run, messages=(b'"hello"',)).context
+    ctx = (await prepared(two_steps(), run, messages=(b'"hello"',))).context
     assert (ctx.run_id, ctx.seq, ctx.attempt, ctx.epoch) == ("r", 3, 2, 1)
     assert (ctx.thread.messages, ctx.plan.items) == (["hello"], [item])
     assert ctx.outbox.http("GET", "http://h") == "a:r~e1:3:0"
@@ -107,14 +107,14 @@ def test_the_context_has_all_that_the_run_remembers() -> None:
         a_run(step="heard", payload=b'"go"', carry=None),
     ],
 )
-def test_what_does_not_fit_is_refused(run: Run) -> None:
+async def test_what_does_not_fit_is_refused(run: Run) -> None:
     with pytest.raises(BadPayload):
-        prepared(two_steps(), run)
+        await prepared(two_steps(), run)
 
 
-def test_a_step_that_there_is_no_more_says_what_to_do() -> None:
+async def test_a_step_that_there_is_no_more_says_what_to_do() -> None:
     with pytest.raises(Parked) as parked:
-        prepared(two_steps(version=3), a_run(step="gone", version=2))
+        await prepared(two_steps(version=3), a_run(step="gone", version=2))
     assert parked.value.code == "unknown_step"
     told = str(parked.value)
     for part in (
@@ -124,7 +124,7 @@ def test_a_step_that_there_is_no_more_says_what_to_do() -> None:
         assert part in told
 
 
-def test_state_of_an_older_version_goes_through_every_upcaster_in_order() -> None:
+async def test_state_of_an_older_version_goes_through_every_upcaster_in_order() -> None:
     agent = two_steps(version=4)
     seen: list[Any] = []
 
@@ -138,15 +138,15 @@ def test_state_of_an_older_version_goes_through_every_upcaster_in_order() -> Non
         seen.append((3, step, payload))
         return "read", payload | {"labels": ["old"]}
 
-    body = prepared(agent, a_run(step="look", payload=b'"x"', version=1))
+    body = await prepared(agent, a_run(step="look", payload=b'"x"', version=1))
     assert (body.step.name, body.payload) == ("read", Issue("x", ["old"]))
     assert seen == [(1, "look", "x"), (3, "scan", {"title": "x"})]
     assert body.context.step == "read"
     seen.clear()
-    body = prepared(agent, a_run(step="scan", payload=b'{"title":"x"}', version=2))
+    body = await prepared(agent, a_run(step="scan", payload=b'{"title":"x"}', version=2))
     assert body.payload == Issue("x", ["old"])
     assert seen == [(3, "scan", {"title": "x"})]
-    prepared(agent, a_run(step="read", payload=ISSUE, version=4))
+    await prepared(agent, a_run(step="read", payload=ISSUE, version=4))
     assert len(seen) == 1
 
 
@@ -158,19 +158,19 @@ def test_state_of_an_older_version_goes_through_every_upcaster_in_order() -> Non
         lambda _step, _payload: ("read", {1, 2}),
     ],
 )
-def test_an_upcaster_that_cannot_parks_the_run(up: Callable[..., Any]) -> None:
+async def test_an_upcaster_that_cannot_parks_the_run(up: Callable[..., Any]) -> None:
     agent = two_steps(version=2)
     agent.upcast(from_version=1)(up)
     with pytest.raises(Parked, match="from version 1 to 2, step 'read'") as parked:
-        prepared(agent, a_run(step="read", payload=ISSUE))
+        await prepared(agent, a_run(step="read", payload=ISSUE))
     assert parked.value.code == "upcast_failed"
 
 
-def test_an_upcaster_that_leads_nowhere_parks_the_run() -> None:
+async def test_an_upcaster_that_leads_nowhere_parks_the_run() -> None:
     agent = two_steps(version=2)
     agent.upcast(from_version=1)(lambda _step, payload: ("nowhere", payload))
     with pytest.raises(Parked, match="no step 'nowhere'"):
-        prepared(agent, a_run(step="read", payload=ISSUE))
+        await prepared(agent, a_run(step="read", payload=ISSUE))
 
 
 async def test_checks_of_a_run_that_goes_on_see_it_and_the_first_that_fails_parks_it() -> None:
@@ -191,7 +191,7 @@ async def test_checks_of_a_run_that_goes_on_see_it_and_the_first_that_fails_park
 
     run = a_run(step="read", payload=ISSUE, seq=2)
     with pytest.raises(Parked, match=r"^branch_is_open: the branch is gone$") as parked:
-        await verify(prepared(agent, run), FakeEngine(run))
+        await verify(await prepared(agent, run), FakeEngine(run))
     assert parked.value.code == "verify_failed"
     assert seen == [Resuming(run_id="r", seq=2, step="read", payload=Issue("x", []))]
 
@@ -199,9 +199,9 @@ async def test_checks_of_a_run_that_goes_on_see_it_and_the_first_that_fails_park
 # After ---------------------------------------------------------------------------------------
 
 
-def test_a_result_has_all_that_the_attempt_collected() -> None:
+async def test_a_result_has_all_that_the_attempt_collected() -> None:
     run = a_run(step="read", payload=ISSUE, version=1, attempt=1)
-    body = prepared(two_steps(version=2), run)
+    body = await prepared(two_steps(version=2), run)
     ctx = body.context
     ctx.outbox.http("GET", "http://h")
     ctx.thread.append("hello")
@@ -215,18 +215,18 @@ def test_a_result_has_all_that_the_attempt_collected() -> None:
     )  # fmt: skip
 
 
-def test_a_wait_has_what_is_carried() -> None:
-    body = prepared(two_steps(), a_run(step="read", payload=ISSUE))
+async def test_a_wait_has_what_is_carried() -> None:
+    body = await prepared(two_steps(), a_run(step="read", payload=ISSUE))
     heard = body.agent.steps["heard"].fn
     returned = body.outcome(Wait("go", then=heard, carry=Issue("x", [])), 0, 0)
     assert isinstance(returned.then, Await)
     assert returned.carry == ISSUE
 
 
-def failed(error: BaseException, run: Run | None = None, **declared: Any) -> Failed:
+async def failed(error: BaseException, run: Run | None = None, **declared: Any) -> Failed:
     run = run or a_run(step="read", payload=ISSUE, attempt=1)
     call = call_of(two_steps(**declared), run)
-    outcome = classify(error, call, prepare(call, FakeEngine(run)), 5, 7)
+    outcome = classify(error, call, await prepare(call, FakeEngine(run)), 5, 7)
     assert isinstance(outcome, Failed)
     return outcome
 
@@ -244,17 +244,17 @@ def failed(error: BaseException, run: Run | None = None, **declared: Any) -> Fai
         (ExceptionGroup("", [OSError(), BadArgument("SF1206", "no")]), "step_raised", False, False),
     ],
 )
-def test_what_an_exception_means(
+async def test_what_an_exception_means(
     error: BaseException, code: str, retryable: bool, park: bool
 ) -> None:
-    told = failed(error)
+    told = await failed(error)
     assert (told.failure.code, told.retryable, told.park) == (code, retryable, park)
     assert (told.failure.step, told.failure.attempt) == ("read", 1)
     assert (told.started_ms, told.took_ms) == (5, 7)
     assert "no" in told.failure.message
 
 
-def test_the_policy_says_which_exceptions_are_worth_it() -> None:
+async def test_the_policy_says_which_exceptions_are_worth_it() -> None:
     policy = Retry(on=(OSError,), give_up_on=(FileNotFoundError,))
     for error, retryable in [
         (ConnectionError(), True), (FileNotFoundError(), False), (ValueError(), False),
@@ -262,21 +262,22 @@ def test_the_policy_says_which_exceptions_are_worth_it() -> None:
         (ExceptionGroup("", [ValueError(), ConnectionError()]), True),
         (ExceptionGroup("", [ConnectionError(), FileNotFoundError()]), False),
     ]:  # fmt: skip
-        told = failed(error, retry=policy)
+        told = await failed(error, retry=policy)
         assert (told.retryable, told.retry) == (retryable, policy), error
 
 
-def test_how_long_another_side_asks_to_wait_is_understood_in_a_group() -> None:
+async def test_how_long_another_side_asks_to_wait_is_understood_in_a_group() -> None:
     busy = RetryableError("busy", retry_after_s=9.0)
-    assert failed(ExceptionGroup("", [ValueError(), busy])).retry_after_s == 9.0
+    told = await failed(ExceptionGroup("", [ValueError(), busy]))
+    assert told.retry_after_s == 9.0
 
 
-def test_a_step_that_has_another_name_by_now_is_retried_as_it_says() -> None:
+async def test_a_step_that_has_another_name_by_now_is_retried_as_it_says() -> None:
     agent = two_steps(version=2, retry=Retry(attempts=9))
     agent.upcast(from_version=1)(lambda _step, payload: ("read", payload))
     run = a_run(step="look", payload=ISSUE)
     call = call_of(agent, run)
-    outcome = classify(ValueError(), call, prepare(call, FakeEngine(run)), 0, 0)
+    outcome = classify(ValueError(), call, await prepare(call, FakeEngine(run)), 0, 0)
     assert isinstance(outcome, Failed)
     assert (outcome.retryable, outcome.retry.attempts) == (True, 9)
 
@@ -330,13 +331,13 @@ def in_pool(agent: Agent, home: Run) -> Call:
     return call_of(agent.pool("gpu"), run)
 
 
-def test_a_step_in_a_pool_is_the_step_of_its_run() -> None:
+async def test_a_step_in_a_pool_is_the_step_of_its_run() -> None:
     home = a_run(
         step="heavy", seq=5, epoch=2, emit=2, payload=ISSUE, version=2,
         memory=Memory(plan=(PlanItem(id="0.0", text="look"),)),
     )  # fmt: skip
     call = in_pool(pooled(), home)
-    body = prepare(call, FakeEngine(call.run))
+    body = await prepare(call, FakeEngine(call.run))
     ctx = body.context
     assert (ctx.agent, ctx.run_id, ctx.seq, ctx.step, ctx.attempt) == ("a", "r", 5, "heavy", 1)
     assert ctx.outbox.http("GET", "http://h") == "a:r~e2:5:0"
@@ -348,7 +349,7 @@ async def test_what_came_of_it_goes_back_as_a_result_and_is_the_outcome_of_the_r
     agent = pooled()
     call = in_pool(agent, a_run(step="heavy", seq=5, payload=ISSUE, version=2))
     engine = FakeEngine(call.run)
-    body = prepare(call, engine)
+    body = await prepare(call, engine)
     ctx = body.context
     ctx.outbox.http("GET", "http://h/ü")
     ctx.thread.append("hello 🐦")
@@ -368,9 +369,9 @@ async def test_what_came_of_it_goes_back_as_a_result_and_is_the_outcome_of_the_r
     )  # fmt: skip
 
 
-def test_a_budget_spent_in_a_pool_is_the_runs() -> None:
+async def test_a_budget_spent_in_a_pool_is_the_runs() -> None:
     call = in_pool(pooled(), a_run(step="heavy", seq=5, payload=ISSUE, version=2))
-    body = prepare(call, FakeEngine(call.run))
+    body = await prepare(call, FakeEngine(call.run))
     outcome = classify(BudgetSpent("tokens", "why"), call, body, 0, 0)
     assert isinstance(outcome, Returned)
     assert isinstance(outcome.then, End)
@@ -381,10 +382,10 @@ def test_a_budget_spent_in_a_pool_is_the_runs() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"1", b"{}", b"", b"\xff"])
-def test_a_pools_run_that_somebody_else_started_is_refused(payload: bytes) -> None:
+async def test_a_pools_run_that_somebody_else_started_is_refused(payload: bytes) -> None:
     call = call_of(pooled().pool("gpu"), a_run(step="heavy", payload=payload))
     with pytest.raises(BadPayload, match="not the input of a pool's run"):
-        prepare(call, FakeEngine(call.run))
+        await prepare(call, FakeEngine(call.run))
 
 
 def test_a_pool_has_its_own_steps_only() -> None:

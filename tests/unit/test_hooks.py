@@ -141,18 +141,12 @@ def test_a_declaration_that_cannot_work_is_refused(said: Mapping[str, Any]) -> N
         an_agent(**said)
 
 
-def test_names_are_used_once_and_functions_are_plain() -> None:
+def test_names_are_used_once() -> None:
     agent = an_agent()
     with pytest.raises(ConfigError, match="twice"):
         agent.subscribe("crm", url="https://crm.example/")
     with pytest.raises(ConfigError, match="name it"):
         agent.subscribe("C R M", url="https://crm.example/")
-
-    async def later(event: RunEvent) -> bool:
-        return True
-
-    with pytest.raises(ConfigError, match="plain"):
-        agent.subscribe("other", url="https://crm.example/", where=later)
 
 
 DELIVERY = HookDelivery(hook="crm", url="https://crm.example/", id="shop-3-41-1", body='{"ü":1}')

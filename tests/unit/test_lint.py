@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,37 @@ async def only(ctx: Context, payload: int) -> Done:
     return Done()
 """
 )
+
+
+def test_a_step_behind_a_decorator_a_partial_or_an_object_is_read_too() -> None:
+    async def wrong(ctx: Context, payload: Issue) -> Next:
+        return Next(stranger, payload)
+
+    class Wrong:
+        async def __call__(self, _ctx: Context, payload: Issue) -> Next:
+            return Next(stranger, payload)
+
+    def kept(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*given: Any) -> Any:
+            return fn(*given)
+
+        return wraps(fn)(wrapper)
+
+    for fn in (kept(wrong), partial(wrong), Wrong()):
+        agent = Agent("a")
+        agent.step(name="only")(fn)
+        with pytest.raises(ConfigError, match="names 'stranger', which is not a step"):
+            check(agent)
+
+
+def test_a_lambda_is_no_source_to_read() -> None:
+    agent = Agent("a")
+    only = lambda _ctx, _payload: Done()  # noqa: E731
+    only.__annotations__["_payload"] = Issue
+    agent.step(
+        only,
+    )
+    check(agent)
 
 
 def test_all_agents_of_the_files_are_loaded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -131,6 +132,24 @@ def test_a_tick_has_one_run_wherever_the_process_is_killed(simulate) -> None:
                 sim.advance("2m")
                 assert ids(sim) == expected, (commit, moment)
                 assert {run.status for run in runs(sim)} == {"completed"}
+
+
+def test_a_function_may_be_async_or_wrapped_by_a_plain_decorator(simulate) -> None:
+    async def minutely(tick: Tick) -> str:
+        await asyncio.sleep(0)
+        return f"{tick.at:%H:%M}"
+
+    def given(tick: Tick) -> Any:
+        return minutely(tick)
+
+    for fn in (minutely, given):
+        agent = Agent("report")
+        agent.step(report().steps["end"].fn)
+        agent.schedule("* * * * *", name="minutely")(fn)
+        sim = simulate(agent)
+        sim.schedule("minutely")
+        sim.advance("2m")
+        assert [run.result for run in runs(sim)] == ["09:00", "09:01"]
 
 
 def test_a_function_that_returns_none_wants_no_run(simulate) -> None:
@@ -574,11 +593,6 @@ def test_names_are_checked_and_taken_from_the_function() -> None:
         agent.schedule("@daily", name="every-day")(every_day)
     with pytest.raises(ConfigError, match="name it with"):
         agent.schedule("@daily", name="Every Day")(every_day)
-
-    async def later(tick: Tick) -> None: ...
-
-    with pytest.raises(ConfigError, match="plain function"):
-        agent.schedule("@daily")(later)
 
 
 def test_next_ticks_are_told() -> None:

@@ -282,7 +282,6 @@ def two(a: Order, b: Received, c: int) -> None: ...
 def bare(order) -> None: ...
 def fine(order: Order) -> Order | None: ...
 def odd(order: Registry) -> None: ...
-async def later(order: Order) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -290,14 +289,12 @@ async def later(order: Order) -> None: ...
     [
         (two, {}, "takes (event) or (event, received)"),
         (bare, {}, "annotate 'order'"),
-        (later, {}, "plain function"),
         (odd, {}, "cannot be a Registry"),
         (fine, {"topic": "a b"}, "name of a topic"),
         (fine, {"topic": "a" * 221}, "name of a topic"),
         (fine, {"start": "now"}, '"latest" or "earliest"'),
         (fine, {"key": "nope"}, "has no field 'nope'"),
         (fine, {"key": lambda: 1}, "key takes"),
-        (fine, {"where": later}, "where is a plain function"),
         (fine, {"schema": "nowhere.avsc"}, "nowhere.avsc"),
         (fine, {"schema": {"type": "array", "items": "null"}}, "take no bytes"),
     ],

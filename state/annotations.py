@@ -1,0 +1,137 @@
+"""What an author's function is annotated with, each annotation resolved by itself.
+
+One that cannot be resolved matters only if somebody asks for it: the type of `ctx`, or of what a
+step returns, nobody does. Names are looked up where Python would (the function's module, what is
+around the function), and in what the module imports for type checkers only.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from functools import partial
+from importlib.util import resolve_name
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
+
+from surefoot.state.errors import ConfigError
+
+#: of a parameter, or of what is returned, that has no annotation
+MISSING = inspect.Parameter.empty
+
+
+def plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is called in the end: of a partial, an object, a method; and what a
+    decorator that uses functools.wraps has wrapped."""
+    while True:
+        if isinstance(fn, partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        elif hasattr(fn, "__func__"):
+            fn = fn.__func__
+        elif inspect.isroutine(fn) or inspect.isclass(fn):
+            return fn
+        else:
+            fn = type(fn).__call__
+
+
+def annotation(fn: Callable[..., Any], name: str, where: str) -> Any:
+    """The type that `fn` gives its parameter `name` (or "return"); MISSING when it gives none.
+
+    Raises: ConfigError — naming it, when it cannot be resolved.
+    """
+    # A decorator may say something else than the function that it wraps.
+    annotated, fn = fn if inspect.isroutine(fn) else plain_function(fn), plain_function(fn)
+    written = getattr(annotated, "__annotations__", {}).get(name, MISSING)
+    if written is MISSING or isinstance(written, type):
+        return written
+    names = _names_around(fn)
+    while True:
+        try:
+            return _resolved(fn, name, written, names)
+        except Exception as error:
+            found = _for_checkers(fn) if isinstance(error, NameError) else {}
+            missing = getattr(error, "name", None)
+            if missing not in found or missing in names:
+                told = str(error) if isinstance(error, NameError) else repr(error)
+                raise _unresolved(where, name, written, told) from error
+            names[missing] = found[missing]
+
+
+def _resolved(fn: Callable[..., Any], name: str, written: Any, names: dict[str, Any]) -> Any:
+    alone: Any = SimpleNamespace(__annotations__={name: written})
+    hints = typing.get_type_hints(alone, getattr(fn, "__globals__", {}), names, include_extras=True)
+    return hints[name]
+
+
+def _unresolved(where: str, name: str, written: Any, why: str) -> ConfigError:
+    what = "what it returns" if name == "return" else repr(name)
+    return ConfigError(
+        "SF1183",
+        f"{where}: the annotation {str(written)!r} of {what} cannot be resolved ({why}); define or "
+        "import that type at module level, above the function",
+    )
+
+
+def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What the functions around `fn` have defined: what it uses of them, and all that they have as
+    long as they run."""
+    found: dict[str, Any] = {}
+    code: Any = getattr(fn, "__code__", None)
+    frame: FrameType | None = sys._getframe()
+    if "<locals>" not in getattr(fn, "__qualname__", ""):
+        return found
+    while frame is not None and isinstance(code, CodeType):
+        if _holds(frame.f_code, code):
+            found = {**frame.f_locals, **found}
+            code = frame.f_code
+        frame = frame.f_back
+    for name, cell in zip(
+        getattr(getattr(fn, "__code__", None), "co_freevars", ()),
+        getattr(fn, "__closure__", None) or (),
+        strict=True,
+    ):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    return found
+
+
+def _holds(outer: CodeType, inner: CodeType) -> bool:
+    """Whether `inner` is made by `outer`, or by the body of a class in it."""
+    made = [each for each in outer.co_consts if isinstance(each, CodeType)]
+    return any(each is inner or _holds(each, inner) for each in made)
+
+
+def _for_checkers(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What the function's module imports under `if TYPE_CHECKING:`, of modules that are loaded."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    try:
+        tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    except (OSError, TypeError, SyntaxError):  # there is no source
+        return {}
+    found: dict[str, Any] = {}
+    for block in ast.walk(tree):
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING"):
+            for node in block.body:
+                found |= _loaded(node, getattr(module, "__package__", None))
+    return found
+
+
+def _loaded(node: ast.stmt, package: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            name = alias.name if alias.asname else alias.name.partition(".")[0]
+            found[alias.asname or name] = sys.modules.get(name)
+    elif isinstance(node, ast.ImportFrom):
+        origin = resolve_name("." * node.level + (node.module or ""), package)
+        for alias in node.names:
+            whole = sys.modules.get(f"{origin}.{alias.name}")
+            found[alias.asname or alias.name] = getattr(sys.modules.get(origin), alias.name, whole)
+    return {name: value for name, value in found.items() if value is not None}
