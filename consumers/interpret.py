@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from surefoot.schemas.payload import BadPayload, dump, load, strict_json
-from surefoot.state.agent import RESULT, Agent, Step
+from surefoot.schemas.payload import BadPayload, dump, dump_own, load
+from surefoot.state.agent import Agent, Step
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
@@ -52,7 +52,7 @@ def interpret(agent: Agent, step: Step, value: Any) -> tuple[Outlook, bytes | No
             case Sleep():
                 return reading.sleep(value), None
             case Done():
-                return End(result=dump(RESULT, value.result)), None
+                return End(result=dump_own(value.result)), None
             case Wait():
                 return reading.wait(value)
             case Approve():
@@ -146,7 +146,7 @@ class _Reading:
             data = dump(target.start_step.adapter, payload)
             return Branch(agent=target.name, step=None, payload=data)
         if isinstance(target, str):
-            return Branch(agent=target, step=None, payload=strict_json(payload))
+            return Branch(agent=target, step=None, payload=dump_own(payload))
         step = self._plain(target, "a branch")
         return Branch(
             agent=self._agent.name, step=step.name, payload=dump(step.adapter, payload)

@@ -5,6 +5,9 @@ else is refused before it is stored. It is kept by making the trip: dump, load, 
 no list of supported types to get wrong: whatever the declared type lets pydantic restore is
 supported. Where nothing is declared (Any), that is plain JSON.
 
+The declared type wins where nothing is lost by it: an int that is given for a float or a Decimal,
+and a list for a tuple, are taken as what is declared.
+
 Not kept, on purpose: which fields of a model were set explicitly; the name of a fixed UTC offset;
 that one object was referred to from two places. A class that is neither a dataclass nor a pydantic
 model is compared by its own ==.
@@ -31,7 +34,7 @@ from types import MemberDescriptorType
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import TzInfo, from_json
 
 from surefoot.schemas.pointer import pointer_of
@@ -42,6 +45,8 @@ __all__ = [
     "Unserialisable",
     "digest",
     "dump",
+    "dump_own",
+    "kept",
     "load",
     "parse_json",
     "strict_json",
@@ -63,7 +68,8 @@ _DEPTH_MAX = 200
 #: types without parts whose == tells all there is to tell between two values of the same type
 _EXACT = frozenset({str, int, bool, type(None), bytes, UUID, date, timedelta})
 
-_TEXT = frozenset({str})
+#: what JSON itself has
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 #: types that have no parts and are no iterators
 _SCALARS = _EXACT | {float, Decimal, datetime, time}
@@ -121,17 +127,66 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
     Raises:  Unserialisable: with the path and type of the first value that would be lost or
              changed, and what to do about it
     """
-    try:
+    return kept(adapter, value)[0]
+
+
+def kept(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
+    """(strict JSON, what `load` makes of it): for who goes on with the value, so that it is the
+    same now and when it is read. Pure. Raises as `dump`."""
+    return _refusing(lambda: _trip(adapter, value))
+
+
+def dump_own(value: Any) -> bytes:
+    """Return a value whose type nobody declares as strict JSON: each part of plain lists, tuples
+    and dicts as the type that it is. Pure.
+
+    Raises:  Unserialisable: as `dump` does for a part of its own type
+    """
+
+    def trip() -> tuple[bytes, Any]:
         _refuse_endless(value, set())
-        data = _dump_json(adapter, value)
-        back = _load_back(adapter, value, data)
-        if not _surely_same(value, back):
-            _compare(value, back)
+        return _trip(_ANY, _plain(value))
+
+    return _refusing(trip)[0]
+
+
+def _refusing(make: Callable[[], tuple[bytes, Any]]) -> tuple[bytes, Any]:
+    try:
+        return make()
     except _Refused as refused:
         raise Unserialisable(
             _path(refused.steps[::-1]), _type_name(refused.value), refused.reason
         ) from refused.__cause__
-    return data
+
+
+def _trip(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
+    _refuse_endless(value, set())
+    data = _dump_json(adapter, value)
+    back = _load_back(adapter, value, data)
+    if not _surely_same(value, back):
+        _compare(value, back)
+    return data, back
+
+
+def _plain(value: Any) -> Any:
+    """The value as plain JSON values."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is not dict and kind is not list and kind is not tuple:
+        try:
+            adapter = TypeAdapter(kind)
+        except PydanticSchemaGenerationError as error:
+            raise _Refused(value, _advice(value)) from error
+        return json.loads(_trip(adapter, value)[0])
+    made = []
+    for step, part in _parts(value, _form_of(value)):
+        try:
+            made.append((step, _plain(part)))
+        except _Refused as refused:
+            refused.steps.append(step)
+            raise
+    return dict(made) if kind is dict else [part for _, part in made]
 
 
 def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
@@ -350,11 +405,11 @@ def _surely_same(sent: Any, back: Any) -> bool:
 def _compare(sent: Any, back: Any) -> None:
     """Refuse the first difference in value or type between `sent` and what came back."""
     kind: Any = type(sent)
-    if kind is not type(back):
+    if kind is not type(back) and not _may_stand_for(sent, back):
         raise _Refused(sent, f"it would come back as {_type_name(back)}; {_advice(sent)}")
     form = _form_of(sent)
     if form == "leaf":
-        if not _same_leaf(kind, sent, back):
+        if kind is type(back) and not _same_leaf(kind, sent, back):
             raise _Refused(sent, f"it would come back as {_short(back)}; {_advice(sent)}")
     elif form == "sequence":
         if len(sent) != len(back) or (kind is deque and sent.maxlen != back.maxlen):
@@ -365,6 +420,14 @@ def _compare(sent: Any, back: Any) -> None:
         _compare_by_key(dict.fromkeys(sent), dict.fromkeys(back), sent)
     else:
         _compare_by_key(dict(_parts(sent, form)), dict(_parts(back, form)), sent)
+
+
+def _may_stand_for(sent: Any, back: Any) -> bool:
+    """Whether the declared type, which is that of `back`, may be given as what `sent` is."""
+    kind: Any = type(sent)
+    if kind is int:
+        return isinstance(back, float | Decimal) and sent == back
+    return kind is list and type(back) is tuple
 
 
 def _compare_by_key(sent: dict[Any, Any], back: dict[Any, Any], whole: Any) -> None:

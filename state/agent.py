@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import TypeAdapter
 
 from surefoot.schemas.event_avro import SchemaFile
 from surefoot.schemas.payload import BadPayload, load
@@ -28,6 +28,7 @@ from surefoot.state.model import Amount, Amounts
 from surefoot.state.retry import Retry
 from surefoot.state.schedule import Misfire, Overlap, Spec, Tick, spec_of
 from surefoot.state.sources import FolderTrigger, QueueTrigger, folder_trigger, queue_trigger
+from surefoot.state.stored import adapter_of
 from surefoot.state.subscriptions import RunEvent, Subscription, subscription
 from surefoot.state.triggers import EventTrigger, Start, declare_event
 from surefoot.state.turn import SCHEDULES, Rules, pool_agent_name
@@ -124,9 +125,6 @@ class Step:
     @cached_property
     def carry_adapter(self) -> TypeAdapter[Any] | None:
         return None if self.carry_type is None else TypeAdapter(self.carry_type)
-
-
-RESULT: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,14 +338,8 @@ class Agent:
             concurrency=concurrency,
             rate=rate,
         )
-        try:
-            _ = step.adapter, step.carry_adapter
-        except (PydanticSchemaGenerationError, PydanticUserError) as error:
-            raise ConfigError(
-                "SF1109",
-                f"{where}: its payload type {step.payload_type!r} cannot be stored; use a "
-                f"dataclass, a pydantic model, a TypedDict or plain JSON types ({error})",
-            ) from error
+        for kind in (payload_type, carry_type):
+            adapter_of(kind, where)
         self.steps[name] = step
         return step
 

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load
+from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load
 from surefoot.schemas.weak_cache import weakly_cached
 from surefoot.state.annotations import MISSING, annotation
 from surefoot.state.calling import label
@@ -45,8 +45,10 @@ from surefoot.state.model import (
     total,
 )
 from surefoot.state.ports import Engine
+from surefoot.state.stored import adapter_of, check_stored
 
 _NAME_MAX = 128
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 ErrorKinds = tuple[type[Exception], ...]
 
@@ -146,7 +148,8 @@ class Journal:
                 raise
             raise await self._failed(slot, mark, error) from error
         told = reserved if cost is None else await _amounts(cost(value))
-        await self._record(slot, kind="call", digest=mark, value=dump(adapter, value), cost=told)
+        data, value = kept(adapter, value)
+        await self._record(slot, kind="call", digest=mark, value=data, cost=told)
         return value
 
     async def _once(
@@ -169,7 +172,7 @@ class Journal:
             told = await self._engine.invoke(probe, args)
             if told is not None and told is not False:
                 value = None if told is True else told
-                data = dump(adapter, value)
+                data, value = kept(adapter, value)
                 await self._record(slot, kind="call", digest=mark, value=data)
                 return value
         else:
@@ -187,7 +190,8 @@ class Journal:
             if probe is None:
                 raise in_doubt(slot) from error
             raise
-        await self._record(slot, kind="call", digest=mark, value=dump(adapter, value))
+        data, value = kept(adapter, value)
+        await self._record(slot, kind="call", digest=mark, value=data)
         return value
 
     def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> Any:
@@ -248,28 +252,31 @@ def _mismatch(slot: str, why: str) -> Parked:
     )
 
 
-def result_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
+def result_adapter(fn: Callable[..., Any], where: str = "") -> TypeAdapter[Any]:
     """Of what the function says that it returns; of plain JSON when it does not say.
 
     Raises: ConfigError — what it says cannot be resolved, or cannot be stored.
     """
     while isinstance(fn, partial):
         fn = fn.func
-    return _adapter_of(getattr(fn, "__func__", fn))
+    fn = getattr(fn, "__func__", fn)
+    return _adapter_of(fn, where) if where else _known_adapter(fn)
 
 
 @weakly_cached
-def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any]:
-    where = f"function {label(fn)!r} of a call"
+def _known_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
+    return _adapter_of(fn, f"function {label(fn)!r}, which a step calls")
+
+
+def _adapter_of(fn: Callable[..., Any], where: str) -> TypeAdapter[Any]:
     kind = annotation(fn, "return", where)
-    try:
-        return TypeAdapter(Any if kind is MISSING else kind)
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise ConfigError(
-            "SF1109",
-            f"{where}: what it returns, {kind!r}, cannot be stored; return a dataclass, a pydantic "
-            "model, a TypedDict or plain JSON types, such as response.json()",
-        ) from error
+    if get_origin(kind) in (Awaitable, Coroutine):  # what a plain def gives, and is awaited
+        kind = get_args(kind)[-1]
+    if kind is MISSING or kind is Any:
+        return _ANY
+    adapter = adapter_of(kind, f"{where}: its result")
+    check_stored(adapter, kind, f"{where}: its result")
+    return adapter
 
 
 def digest_of(args: Sequence[Any]) -> bytes:

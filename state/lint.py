@@ -18,8 +18,11 @@ from typing import Any
 
 from surefoot.state.agent import Agent, Step
 from surefoot.state.annotations import plain_function
+from surefoot.state.calling import label
 from surefoot.state.errors import ConfigError
+from surefoot.state.journal import result_adapter
 from surefoot.state.returns import Approve, Call, Fork, Next, Sleep, Wait
+from surefoot.state.stored import check_stored
 
 #: what a step may return, and the parameters of it that name a step
 _TARGETS: dict[Any, set[str]] = {
@@ -35,9 +38,16 @@ _AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Fork, "join"), (Call, "then
 
 
 def check(agent: Agent) -> None:
-    """Raises ConfigError for the first step that names a target or payload that cannot be."""
+    """Raises ConfigError for the first step that names a target or payload that cannot be, or
+    whose types, or those of the functions that it calls, cannot be stored."""
     _ = agent.start_step
     for step in agent.steps.values():
+        where = f"step {step.name!r} of agent {agent.name!r}"
+        check_stored(step.adapter, step.payload_type, where)
+        if step.carry_adapter is not None:
+            check_stored(step.carry_adapter, step.carry_type, where)
+        for line, fn in _called(step):
+            result_adapter(fn, f"function {label(fn)!r}, which {where} (line {line}) calls")
         for line, kind, given in returns(step, _TARGETS):
             where = f"step {step.name!r} of agent {agent.name!r} (line {line})"
             for parameter in sorted(_TARGETS[kind] & given.keys()):
@@ -90,6 +100,26 @@ def _check_payload(where: str, step: Step, target: Step, payload: ast.expr | Non
 def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
     """(line, class, arguments by parameter) of every `Next(...)` and the like in the source, of the
     classes that are wanted."""
+    for line, node in _calls(step):
+        kind = resolve(node.func, step)
+        if isinstance(kind, type) and kind in wanted:
+            yield line, kind, _given(node, [each.name for each in fields(kind)])
+
+
+def _called(step: Step) -> Iterator[tuple[int, Callable[..., Any]]]:
+    """(line, function) of every `ctx.call("name", function)` and `ctx.once` that can be told."""
+    context = next(iter(inspect.signature(step.fn).parameters))
+    for line, node in _calls(step):
+        match node.func:
+            case ast.Attribute(ast.Name(name), "call" | "once") if name == context:
+                fn = _given(node, ["name", "fn"]).get("fn")
+                found = None if fn is None else resolve(fn, step)
+                if callable(found):
+                    yield line, found
+
+
+def _calls(step: Step) -> Iterator[tuple[int, ast.Call]]:
+    """(line, what is called and with what) in the step's source."""
     try:
         lines, first = inspect.getsourcelines(plain_function(step.fn))
         if lines[0][0].isspace():  # a step declared inside of something
@@ -98,13 +128,14 @@ def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dic
     except (OSError, TypeError, SyntaxError):  # no source, in a REPL for one; or a lambda's
         return
     for node in ast.walk(tree):
-        kind = resolve(node.func, step) if isinstance(node, ast.Call) else None
-        if not isinstance(node, ast.Call) or not isinstance(kind, type) or kind not in wanted:
-            continue
-        names = [each.name for each in fields(kind)]
-        given = dict(zip(names, node.args, strict=False))
-        given |= {word.arg: word.value for word in node.keywords if word.arg}
-        yield first + node.lineno - 1, kind, given
+        if isinstance(node, ast.Call):
+            yield first + node.lineno - 1, node
+
+
+def _given(call: ast.Call, names: list[str]) -> dict[str, ast.expr]:
+    """Arguments by the names of the parameters."""
+    given = dict(zip(names, call.args, strict=False))
+    return given | {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def resolve(node: ast.expr, step: Step) -> Any:

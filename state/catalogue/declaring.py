@@ -386,4 +386,20 @@ DECLARING: tuple[Page, ...] = (
         ),
         mend=("Define or import the type at module level, above the function.",),
     ),
+    Page(
+        number="SF1184",
+        title="A union that loses which of its members a value was",
+        means="Values are stored as plain JSON, which other systems read too, without their types. "
+        "The message has an example that would come back as another member of the union, so runs "
+        "would fail, or go wrong, by what is in their data.",
+        causes=(
+            "`UUID | str`, `Decimal | str`, `bytes | str`: each is text in JSON",
+            "two dataclasses, or a dataclass and a dict, with the same fields",
+            "`list[int] | tuple[int, ...]`",
+        ),
+        mend=(
+            "Take the one type that is meant: a str can be made a UUID where it is used.",
+            'Tell dataclasses apart by a field: `kind: Literal["order"] = "order"`',
+        ),
+    ),
 )

@@ -148,7 +148,9 @@ def test_the_result_of_a_call_is_of_the_type_that_is_said_or_it_is_refused() -> 
     adapter = result_adapter(fetch)
     assert load(adapter, dump(adapter, Price(1))) == Price(1)
     assert load(result_adapter(nothing), b"1") == 1
-    with pytest.raises(ConfigError, match="function 'lost' of a call: the annotation 'Gone'"):
+    with pytest.raises(
+        ConfigError, match="function 'lost', which a step calls: the annotation 'Gone'"
+    ):
         result_adapter(lost)
 
 

@@ -93,6 +93,15 @@ NOON_MS = 1_893_499_200_000
     [
         (Done(), End(result=b"null")),
         (Done({"a": [1]}), End(result=b'{"a":[1]}')),
+        (Done([Offer(1), ("x",)]), End(result=b'[{"price":1},["x"]]')),
+        (
+            Call("far", Offer(1), then=first),
+            Spawn(
+                branches=(Branch(agent="far", step=None, payload=b'{"price":1}'),),
+                join="first",
+                mode="one",
+            ),
+        ),
         (Next(first, 1), Go(step="first", payload=b"1")),
         (
             Next(sell, Offer(3), after="1.5s"),
@@ -249,12 +258,11 @@ def test_a_value_that_means_nothing(value: Any, told: str) -> None:
     [
         Next(first, "text"),
         Done(object()),
-        Done(Offer(1)),  # it would come back as a dict
         Sleep(1, sell, {"price": 1}),
         Wait(any_of("x"), then=heard, carry="text"),
         Approve("text", then=sold),
         Fork([(first, "text")], join=joined),
-        Fork([("far", {1, 2})], join=joined),
+        Fork([("far", {1: 2})], join=joined),
         Call(other, 1, then=first),
         Handoff(other, 1),
     ],

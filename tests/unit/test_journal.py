@@ -204,6 +204,17 @@ async def test_a_sync_function_is_called_in_a_thread(engine: FakeEngine) -> None
     assert await engine.attempt().call("where", where) != here
 
 
+async def test_a_result_is_the_same_now_and_from_the_record(engine: FakeEngine) -> None:
+    async def measure() -> tuple[float, ...]:
+        return [30, 1.5]  # type: ignore[return-value]
+
+    for _ in range(2):
+        ctx = engine.attempt()
+        for way in (ctx.call, ctx.once):
+            value = await way(way.__name__, measure)
+            assert (value, repr(value)) == ((30.0, 1.5), "(30.0, 1.5)")
+
+
 async def test_a_result_comes_back_as_the_function_says_that_it_is(
     engine: FakeEngine, calls: Calls
 ) -> None:

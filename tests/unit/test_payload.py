@@ -44,6 +44,8 @@ from surefoot.schemas.payload import (
     Unserialisable,
     digest,
     dump,
+    dump_own,
+    kept,
     load,
     parse_json,
     strict_json,
@@ -369,7 +371,9 @@ REFUSED: list[tuple[Any, Any, str, str, str]] = [
     (Any, 10**5000, "$", "int", "4300 digits"),
     (int, -(10**5000), "$", "int", "4300 digits"),
     (Item, Item("a", extra=[{"f": open}]), "$.extra[0].f", "builtin_function", "code cannot"),
-    (Item, Item("a", score=1), "$.score", "int", "come back as float"),
+    (Item, Item("a", score=2**53 + 1), "$.score", "int", "come back as float"),
+    (Item, Item("a", score=True), "$.score", "bool", "come back as float"),
+    (int, 1.0, "$", "float", "come back as int"),
     (Item, Item("a", tags=("x",)), "$.tags", "tuple", "come back as list"),  # type: ignore[arg-type]
     (Item, Item(name=5), "$.name", "int", "."),  # type: ignore[arg-type]
     (Item, stray(Item("a")), "$.stray", "int", "would be lost"),
@@ -378,7 +382,6 @@ REFUSED: list[tuple[Any, Any, str, str, str]] = [
     (Options, {"a": "x", "b": 1, "c": 2}, "$.c", "int", "would be lost"),
     (int, "5", "$", "str", "come back as int"),
     (Wordy, Wordy(value=math.inf), "$.value", "float", "use None or text"),
-    (Slotted, Slotted("a", 1), "$.score", "int", "come back as float"),
     (Any, {Word.A: 1}, "$.a", "Word", "come back as str"),
     (dict[Word, int], {"a": 1}, "$.a", "str", "come back as .*Word"),
     (dict[str, list[int]], {"a": [0, True]}, "$.a[1]", "bool", "come back as int"),
@@ -413,6 +416,74 @@ def test_what_would_be_changed_is_refused_with_its_path_and_type(
     assert caught.value.path == path
     assert kind in caught.value.type_name
     assert caught.value.path in str(caught.value)
+
+
+@dataclass
+class Measured:
+    score: float
+    tags: tuple[str, ...]
+    price: Decimal = Decimal(1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "stored", "back"),
+    [
+        (float, 30, b"30", 30.0),
+        (float | None, 30, b"30", 30.0),
+        (tuple[int, str], [1, "a"], b'[1,"a"]', (1, "a")),
+        (list[tuple[float, ...]], [[1, 2.5]], b"[[1,2.5]]", [(1.0, 2.5)]),
+        (
+            Measured,
+            Measured(30, ["a"], 2),  # type: ignore[arg-type]
+            b'{"score":30,"tags":["a"],"price":2}',
+            Measured(30.0, ("a",), Decimal(2)),
+        ),
+    ],
+)
+def test_what_loses_nothing_is_taken_as_what_is_declared(
+    declared: Any, value: Any, stored: bytes, back: Any
+):
+    data, made = kept(TypeAdapter(declared), value)
+
+    assert json.loads(data) == json.loads(stored)
+    assert (made, repr(made)) == (back, repr(back))
+    assert load(TypeAdapter(declared), data) == back
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ({"a": Item("x")}, {"a": {"name": "x", "tags": [], "score": 0.0, "extra": None}}),
+        ([Issue(number=1), (uuid.UUID(int=1), None)], [None, [f"{uuid.UUID(int=1)}", None]]),
+        ({"when": date(2026, 1, 2), "all": {1}}, {"when": "2026-01-02", "all": [1]}),
+        (Colour.RED, Colour.RED.value),
+        (Decimal("1.50"), "1.50"),
+        ({"a": [1, 2.5, None, True, "x"]}, {"a": [1, 2.5, None, True, "x"]}),
+    ],
+)
+def test_what_nobody_declares_is_stored_as_what_it_is(value: Any, stored: Any):
+    if isinstance(value, list):
+        stored[0] = json.loads(value[0].model_dump_json(round_trip=True))
+    assert json.loads(dump_own(value)) == stored
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "says"),
+    [
+        ({"a": [Item("x"), {"b": math.nan}]}, "$.a[1].b", "use None or text"),
+        ({"a": Item("x", math.inf)}, "$.a.score", "use None or text"),
+        ([{1: "a"}], "$[0][1]", "as a key"),
+        ({"a": object()}, "$.a", "declare its type"),
+        ([ValueError("x")], "$[0]", "store str"),
+        ([iter([1])], "$[0]", "only once"),
+        (deep(300), "$" + "[0]" * 200, "nested more than 200 deep"),
+    ],
+)
+def test_what_cannot_be_stored_as_what_it_is_has_a_path_too(value: Any, path: str, says: str):
+    with pytest.raises(Unserialisable, match=says) as caught:
+        dump_own(value)
+
+    assert caught.value.path == path
 
 
 def test_nesting_as_deep_as_can_be_read_is_kept():
