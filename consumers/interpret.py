@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from surefoot.schemas.payload import BadPayload, dump, dump_own, load
+from surefoot.schemas.payload import BadPayload, dump, dump_own, load, text_of
 from surefoot.state.agent import Agent, Step
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, TerminalError
@@ -103,8 +103,8 @@ class _Reading:
         if isinstance(timeout, datetime):
             until_ms, timeout = _at_ms(timeout, "Wait"), None
         return Await(
-            then=then.name, names=names, mode=mode, need=need, timeout_ms=_ms(timeout),
-            until_ms=until_ms,
+            then=then.name, names=tuple(text_of(name) for name in names), mode=mode, need=need,
+            timeout_ms=_ms(timeout), until_ms=until_ms,
             on_timeout=self._on_timeout(value.on_timeout, carry, "Wait"),
         ), carry  # fmt: skip
 
@@ -116,9 +116,10 @@ class _Reading:
                 f"step {then.name!r} goes on after Approve: it takes (ctx, approval, what)",
             )
         about = dump(then.carry_adapter, value.what)
-        by = (value.by,) if isinstance(value.by, str) else tuple(value.by)
+        by = [value.by] if isinstance(value.by, str) else value.by
         return Await(
-            then=then.name, about=about, by=by, timeout_ms=_ms(value.expires),
+            then=then.name, about=about, by=tuple(text_of(each) for each in by),
+            timeout_ms=_ms(value.expires),
             on_timeout=self._on_timeout(value.on_timeout, about, "Approve"),
         ), about  # fmt: skip
 

@@ -239,7 +239,8 @@ def _import(path: Path) -> ModuleType:
 def _import_named(path: Path) -> ModuleType:
     """Of a module's name, as `python -m` takes it."""
     name = str(path)
-    if all(part.isidentifier() for part in name.split(".")) and path.suffix != ".py":
+    named = path.suffix != ".py" and all(part.isidentifier() for part in name.split("."))
+    if named:
         _ROOTS.add(Path.cwd())
         try:
             there: Any = importlib.util.find_spec(name)
@@ -247,9 +248,7 @@ def _import_named(path: Path) -> ModuleType:
             there = None
         if there is not None:
             return importlib.import_module(name)
-    raise ConfigError(
-        "SF1101", f"no such file: {path}; give a file, or a module's name from here (shop.agent)"
-    )
+    raise ConfigError("SF1101", f"no such file{' or module' if named else ''}: {path}")
 
 
 if __name__ == "__main__":  # only to see whether it loads: infra/reload.py

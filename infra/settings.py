@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from surefoot.schemas.text import refuse_halves
 from surefoot.state.errors import ConfigError
 from surefoot.state.targets import parse_allowed
 
@@ -81,6 +82,8 @@ class Settings(BaseSettings):
     heartbeat_interval_ms: Count = 1_000
     #: on SIGTERM, how long running steps may take to finish
     drain_timeout_s: Annotated[float, Field(gt=0)] = 20.0
+    #: half of a surrogate pair in a text: U+FFFD in its place, or "strict": refused
+    lone_surrogates: Literal["replace", "strict"] = "replace"
     #: largest record, batch overhead included
     record_max_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     #: how long a finished run answers a repeated start
@@ -297,14 +300,17 @@ def _secrets(variable: re.Pattern[str], environ: Mapping[str, str]) -> dict[str,
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of the environment; `overrides` win (the command line's options).
+    """The settings of the environment; `overrides` win (the command line's options). What they say
+    of texts holds for the process from then on.
 
     Raises: ConfigError — what is wrong, by the name of its variable and never with its value.
     """
     try:
-        return Settings(**overrides)
+        made = Settings(**overrides)
     except ValidationError as error:
         raise ConfigError("SF1001", "; ".join(_told(item) for item in error.errors())) from None
+    refuse_halves(made.lone_surrogates == "strict")
+    return made
 
 
 def _told(item: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.schemas.text import halves_are_refused, whole
 from surefoot.state.agent import check_run_id
 from surefoot.state.sources import EventBridgeEvent, QueueEvent, QueueMessage, S3Object
 
@@ -27,11 +28,13 @@ def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
     shape stays as it is."""
     identity, body = raw["MessageId"], raw["Body"]
     attributes = _texts(raw.get("MessageAttributes"), "StringValue") or {}
+    if not halves_are_refused():
+        body = whole(body)
     told = _object(body)
     wrapped, named = told.get("Message"), told.get("MessageId") or identity
     more = _texts(told.get("MessageAttributes"), "Value")
-    whole = isinstance(wrapped, str) and isinstance(named, str) and more is not None
-    if told.get("Type") == "Notification" and whole:
+    complete = isinstance(wrapped, str) and isinstance(named, str) and more is not None
+    if told.get("Type") == "Notification" and complete:
         identity, body, attributes = named, wrapped, attributes | (more or {})
     system = raw.get("Attributes", {})
     return QueueMessage(

@@ -23,6 +23,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -38,6 +39,7 @@ from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, Vali
 from pydantic_core import TzInfo, from_json
 
 from surefoot.schemas.pointer import pointer_of
+from surefoot.schemas.text import halves_are_refused, whole, whole_json
 from surefoot.schemas.weak_cache import weakly_cached
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "load",
     "parse_json",
     "strict_json",
+    "text_of",
     "validate",
 ]
 
@@ -61,6 +64,7 @@ class Validator(Protocol):
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
+_TEXT: TypeAdapter[str] = TypeAdapter(str)
 
 #: the JSON parser's own limit, so that nothing is stored that cannot be read
 _DEPTH_MAX = 200
@@ -161,11 +165,61 @@ def _refusing(make: Callable[[], tuple[bytes, Any]]) -> tuple[bytes, Any]:
 
 def _trip(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
     _refuse_endless(value, set())
+    try:
+        return _there_and_back(adapter, value)
+    except _Refused:
+        made = value if halves_are_refused() else _whole(value)
+        if made is value:
+            raise
+        return _there_and_back(adapter, made)
+
+
+def _there_and_back(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
     data = _dump_json(adapter, value)
     back = _load_back(adapter, value, data)
     if not _surely_same(value, back):
         _compare(value, back)
     return data, back
+
+
+def _whole(value: Any) -> Any:
+    """The value with whole texts at every level; itself, if they are."""
+    kind: Any = type(value)
+    if kind is str:
+        made = whole(value)
+        return value if made == value else made
+    form = _form_of(value)
+    if form == "leaf":
+        return value
+    if form == "object":
+        changed = {
+            name: made
+            for name, part in _state(value).items()
+            if part is not _UNSET and (made := _whole(part)) is not part
+        }
+        return _with(value, changed) if changed else value
+    parts = [
+        (_whole(step) if form == "mapping" else step, _whole(part))
+        for step, part in _parts(value, form)
+    ]
+    before = list(_parts(value, form))
+    if all(a is c and b is d for (a, b), (c, d) in zip(parts, before, strict=True)):
+        return value
+    try:
+        make = getattr(kind, "_make", kind)  # of a NamedTuple
+        made = make(parts if form == "mapping" else [part for _, part in parts])
+    except Exception:  # noqa: BLE001  (a class with a constructor of its own)
+        return value
+    if len(made) < len(value):
+        raise _Refused(value, "two of its texts differ only in halves of surrogate pairs")
+    return made
+
+
+def _with(value: Any, changed: dict[str, Any]) -> Any:
+    made = copy(value)
+    for name, part in changed.items():
+        object.__setattr__(made, name, part)  # frozen ones too
+    return made
 
 
 def _plain(value: Any) -> Any:
@@ -222,11 +276,17 @@ def strict_json(value: Any) -> bytes:
     return dump(_ANY, value)
 
 
+def text_of(value: Any) -> str:
+    """Return a text as it can be stored; Unserialisable for what is none. Pure."""
+    return str(kept(_TEXT, value)[1])
+
+
 def parse_json(data: bytes) -> Any:
     """Return what JSON from outside says, provided that it says it without doubt. Pure.
 
-    A UTF-8 byte order mark is accepted. Duplicate keys, NaN and Infinity, numbers too large for a
-    float, lone surrogates, nesting over 200 deep and integers over 4300 digits are not.
+    A UTF-8 byte order mark is accepted, and half of a surrogate pair is U+FFFD (see schemas.text).
+    Duplicate keys, NaN and Infinity, numbers too large for a float, nesting over 200 deep and
+    integers over 4300 digits are not.
 
     Raises:  BadPayload
     Source:  RFC 8259; RFC 7493 (I-JSON) section 2
@@ -246,6 +306,7 @@ def digest(payload: bytes) -> bytes:
 
 
 def _load(adapter: TypeAdapter[Any], data: bytes) -> Any:
+    data = whole_json(data)
     if _may_not_be_finite(data):
         _parse(data, dict)
     return adapter.validate_json(data, by_alias=True, by_name=True)
@@ -265,6 +326,7 @@ def _may_not_be_finite(data: bytes) -> bool:
 
 
 def _parse(data: bytes, make_object: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    data = whole_json(data)
     try:
         from_json(data, allow_inf_nan=False)  # UTF-8, depth, lone surrogates, digits
         return json.loads(data, object_pairs_hook=make_object, parse_float=_finite)

@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load
+from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load, text_of
 from surefoot.schemas.weak_cache import weakly_cached
 from surefoot.state.annotations import MISSING, annotation
 from surefoot.state.calling import label
@@ -116,6 +116,7 @@ class Journal:
         return self._once(self._slot(name), fn, args, probe, permanent)
 
     def _slot(self, name: str) -> str:
+        name = text_of(name)
         if not 0 < len(name) <= _NAME_MAX:
             raise ConfigError(
                 "SF1120", f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}"

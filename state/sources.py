@@ -35,7 +35,7 @@ class QueueMessage:
     @property
     def json(self) -> Any:
         """The body as strict JSON; raises BadPayload, which makes it a bad message."""
-        return parse_json(self.body.encode())
+        return parse_json(self.body.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from pydantic import TypeAdapter
-
-from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.schemas.payload import parse_json, strict_json, text_of
+from surefoot.schemas.text import joined
 from surefoot.state.model import Entry, Journaled, Work
 from surefoot.state.ports import Engine, Piece
 
 #: at most so much output, in seconds, is lost by a crash
 KEEP_EVERY_S = 1.0
-
-_TEXT: TypeAdapter[str] = TypeAdapter(str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +30,17 @@ class Stream:
     def __init__(
         self, run_id: str, name: str, work: Work, entries: Mapping[str, Entry], engine: Engine
     ) -> None:
-        dump(_TEXT, name)
         self._run_id = run_id
-        self._name = name
+        self._name = text_of(name)
         self._work = work
         self._engine = engine
-        self._slot = f"p:{name}"
+        self._slot = f"p:{self._name}"
         entry = entries.get(self._slot)
         #: what an earlier attempt had written; None: there was none, or it had written nothing
         self.partial = None if entry is None else Partial(str(parse_json(entry.value or b'""')))
         self._pieces: list[str] = []
+        #: the first half of a surrogate pair, until the other one comes
+        self._half = ""
         self._length = 0
         self._kept = 0
         self._kept_s = 0.0
@@ -64,6 +62,8 @@ class Stream:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
+            half, self._half = self._half, ""
+            await self._append(half)
             self._tell("end")
         elif isinstance(error, Exception) and self._kept < self._length:
             await self._keep()
@@ -75,11 +75,19 @@ class Stream:
         return text
 
     async def write(self, text: str) -> None:
-        """Append. Watchers have it at once; after a crash the next attempt is given it.
+        """Append. Watchers have it at once; after a crash the next attempt is given it. A character
+        that is split over two pieces is put together.
 
-        Raises: Unserialisable for what is no text, half of a surrogate pair for one.
+        Raises: Unserialisable for what is no text.
         """
-        dump(_TEXT, text)
+        if isinstance(text, str):
+            text, self._half = joined(self._half + text), ""
+            if "\ud800" <= text[-1:] <= "\udbff":
+                text, self._half = text[:-1], text[-1:]
+        await self._append(text)
+
+    async def _append(self, text: str) -> None:
+        text = text_of(text)
         if not text:
             return
         self._tell("text", text)

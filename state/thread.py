@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.schemas.payload import parse_json, strict_json, text_of
 from surefoot.state.errors import BadArgument
 from surefoot.state.model import PlanItem
-
-_TEXT: TypeAdapter[str] = TypeAdapter(str)
 
 
 class Thread:
@@ -70,10 +66,10 @@ class Plan:
 
         Raises: Unserialisable for what is no text.
         """
-        dump(_TEXT, text)
+        told = text_of(text)
         made = f"{self._seq}.{self._added}"
         self._added += 1
-        self._items[made] = PlanItem(id=made, text=text)
+        self._items[made] = PlanItem(id=made, text=told)
         return made
 
     def tick(self, item_id: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.text import halves_are_refused, whole
 
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 1_000
@@ -91,6 +92,8 @@ def _decoded(data: bytes, charset: str) -> str:
     if charset not in _CHARSETS:
         raise BadPayload("$", f"the charset {charset[:40]!r} is not read: decode delivery.body")
     try:
+        if charset == "utf-8" and not halves_are_refused():
+            return whole(data.decode(charset, "surrogatepass"))
         return data.decode(charset)
     except UnicodeDecodeError as error:
         told = f"the body is not {charset}, and says no other charset: decode delivery.body"

@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import Unserialisable, strict_json
+from surefoot.schemas.text import whole
 from surefoot.state.errors import Parked, TerminalError
 from surefoot.state.returns import Signal
 
@@ -110,20 +111,20 @@ def storable(reply: object, seq: int) -> Reply:
     ids = Counter(call.id for call in reply.tool_calls)
     calls = tuple(
         ToolCall(
-            id=clean(call.id) if call.id and ids[call.id] == 1 else f"call_{seq}_{index}",
-            name=clean(call.name),
+            id=whole(call.id) if call.id and ids[call.id] == 1 else f"call_{seq}_{index}",
+            name=whole(call.name),
             arguments=_plain(call.arguments),
         )
         for index, call in enumerate(reply.tool_calls)
     )
-    return replace(reply, text=clean(reply.text), tool_calls=calls, extra=_cleaned(reply.extra))
+    return replace(reply, text=whole(reply.text), tool_calls=calls, extra=_cleaned(reply.extra))
 
 
 def _cleaned(value: Any) -> Any:
     """JSON that has come over the wire, as the log can take it."""
     match value:
         case str():
-            return clean(value)
+            return whole(value)
         case float() if not math.isfinite(value):
             return None
         case dict():
@@ -138,14 +139,9 @@ def _plain(arguments: dict[str, Any] | str) -> dict[str, Any] | str:
         try:
             strict_json(arguments)
         except Unserialisable:
-            return clean(str(arguments))
+            return whole(str(arguments))
         return arguments
-    return clean(arguments)
-
-
-def clean(text: str) -> str:
-    """The text, with a replacement character for each lone surrogate."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole(arguments)
 
 
 def user(content: str) -> Message:

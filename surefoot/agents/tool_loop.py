@@ -36,7 +36,6 @@ from surefoot.agents.messages import (
     answer,
     assistant,
     calls_of,
-    clean,
     heard,
     said,
     storable,
@@ -298,7 +297,7 @@ async def _ask(
                 async with stream, aclosing(made) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
                         if isinstance(piece, str):
-                            await stream.write(clean(piece))
+                            await stream.write(piece)
                         else:
                             reply = piece
                 reply = stream.text if reply is None else reply

@@ -14,8 +14,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_mod
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import to_json
 
-from surefoot.agents.messages import ToolCall, clean
+from surefoot.agents.messages import ToolCall
 from surefoot.schemas.payload import strict_json
+from surefoot.schemas.text import whole
 from surefoot.state.agent import Agent
 from surefoot.state.annotations import MISSING, annotation, plain_function
 from surefoot.state.calling import is_async
@@ -175,13 +176,13 @@ def _definite() -> Iterator[None]:
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return clean(value)
+        return whole(value)
     if value is None:
         return "done"
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="constants", fallback=str).decode()
     except ValueError:  # text that is not even UTF-8, or something that contains itself
-        return clean(str(value))
+        return whole(str(value))
 
 
 def _in_words(error: ValidationError) -> str:

@@ -297,10 +297,9 @@ class Opaque:
     [
         (lambda: {"a": [1.0, float("nan")]}, "$.a[1]"),
         (lambda: {"a": {"b": [Opaque()]}}, "$.a.b[0]"),
-        (lambda: ["ok", "\ud800"], "$[1]"),
         (lambda: {"a": {1: "int key"}}, "$.a"),
     ],
-    ids=["NaN", "object", "lone surrogate", "int key"],
+    ids=["NaN", "object", "int key"],
 )
 @pytest.mark.parametrize("where", ["next", "result"])
 async def test_a_value_that_cannot_be_stored_fails_its_run_at_once_and_says_where_it_is(

@@ -124,7 +124,7 @@ def test_a_gateway_without_the_secret_of_its_webhook_does_not_start(
 
 @pytest.mark.parametrize(
     ("payload", "told"),
-    [("{", "JSON"), ("17", "string"), ("NaN", "JSON"), ('"\\ud800"', "JSON")],
+    [("{", "JSON"), ("17", "string"), ("NaN", "JSON")],
 )
 def test_a_payload_that_cannot_be_is_refused_before_anything_is_sent(
     payload: str, told: str, agent_file: str

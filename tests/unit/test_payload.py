@@ -326,8 +326,6 @@ REFUSED: list[tuple[Any, Any, str, str, str]] = [
     (Item, Item("a", -math.inf), "$.score", "float", "use None or text"),
     (Open, Open(value=math.inf), "$.value", "float", "use None or text"),
     (Open, Open(value=math.nan), "$.value", "float", "use None or text"),
-    (Any, {"a": "x\ud800"}, "$.a", "str", "lone surrogate"),
-    (str, "\udfff", "$", "str", "lone surrogate"),
     (Any, {"a": {1, 2}}, "$.a", "set", "declare its type"),
     (Any, (1, 2), "$", "tuple", "come back as list"),
     (Any, {"a": [(1,)]}, "$.a[0]", "tuple", "come back as list"),
@@ -571,7 +569,7 @@ VALUES = st.recursive(
     | st.datetimes()
     | st.uuids()
     | st.integers(4290, 4310).map(lambda digits: 10**digits)
-    | st.sampled_from([Colour.RED, Word.A, math.nan, "\ud800"]),
+    | st.sampled_from([Colour.RED, Word.A, math.nan]),
     lambda parts: (
         st.lists(parts)
         | st.tuples(parts, parts)
@@ -623,7 +621,6 @@ def test_any_value_comes_back_exactly_or_is_refused(value: Any, declared: Any):
         b"[" + b"9" * 400 + b".0]",
         b"[" + b"9" * 250 + b"e99]",
         b'"\xff"',
-        b'"\\ud800"',
         b"[" * 202 + b"]" * 202,
         b"[" * 100_000,
         b"1" * 4301,

