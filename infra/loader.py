@@ -129,6 +129,8 @@ class _Roots:
 
     def __init__(self) -> None:
         self.folders: list[Path] = []
+        #: those of them that were not on the path before
+        self._added: list[str] = []
         self._before: set[str] = set()
 
     def add(self, folder: Path) -> None:
@@ -142,7 +144,9 @@ class _Roots:
             if "." not in name and _has(folder, name):
                 raise _twice(name, *(root for root in self.folders if _has(root, name)), folder)
         self.folders.append(folder)
-        sys.path.insert(0, str(folder))
+        if str(folder) not in sys.path:
+            self._added.append(str(folder))
+            sys.path.insert(0, str(folder))
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -168,15 +172,17 @@ class _Roots:
                 yield name, path
 
     def forget(self) -> None:
+        if not self.folders:
+            return
         roots = {name.partition(".")[0] for name, _ in self.imported()}
         for name in set(sys.modules) - self._before:
             if name.partition(".")[0] in roots:  # also a package without a file of its own
                 del sys.modules[name]
-        for folder in self.folders:
-            sys.path.remove(str(folder))
-        if self.folders:
-            sys.meta_path.remove(self)
+        for folder in self._added:
+            sys.path.remove(folder)
+        sys.meta_path.remove(self)
         self.folders.clear()
+        self._added.clear()
 
 
 _ROOTS = _Roots()

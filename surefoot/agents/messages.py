@@ -81,10 +81,11 @@ class Ask:
     partial: str | None = None
 
 
-#: Asks a model: `async def` that returns the reply (or its text), or an async generator that yields
-#: pieces of text as they come, and at last a Reply if there is more to tell than the text.
-#: RetryableError is tried again; TerminalError fails the run. Any other exception is retried too.
-Model = Callable[[Ask], Awaitable[Reply | str] | AsyncIterator[str | Reply]]
+#: Asks a model: a function that returns the reply (or its text), `async def` or in a thread; or an
+#: async generator that yields pieces of text as they come, and at last a Reply if there is more to
+#: tell than the text. RetryableError is tried again; TerminalError fails the run. Any other
+#: exception is retried too.
+Model = Callable[[Ask], Awaitable[Reply | str] | AsyncIterator[str | Reply] | Reply | str]
 
 REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 _CALLS: TypeAdapter[tuple[ToolCall, ...]] = TypeAdapter(tuple[ToolCall, ...])

@@ -289,12 +289,12 @@ async def _ask(
             partial=stream.partial.text if stream.partial is not None else None,
         )
         try:
-            made = model(asked)
+            made = await ctx.engine.invoke(model, (asked,))
             if not hasattr(made, "__aiter__"):
-                reply: Any = await made
+                reply: Any = made
             else:
                 reply = None
-                async with stream, aclosing(made) as pieces:  # type: ignore[type-var]
+                async with stream, aclosing(made) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, str):
                             await stream.write(piece)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial, wraps
 from typing import Any
 
 import pytest
 
 from surefoot import Agent, ConfigError, Context, Done, Flow, Next
-from surefoot.agents.messages import ToolCall
-from surefoot.agents.tool_loop import tool
+from surefoot.agents.messages import Ask, ToolCall
+from surefoot.agents.tool_loop import tool, tool_loop
 from surefoot.consumers.attempt import Failed, verify
 from surefoot.infra.sources import payload_of
 from surefoot.producers.mapping import by_source, planned
@@ -24,6 +24,7 @@ from surefoot.state.sources import QueueMessage
 from surefoot.state.subscriptions import RunEvent
 from surefoot.state.triggers import Received
 from surefoot.state.webhook import Webhook
+from surefoot.testing import Simulation
 from tests.attempts import FakeEngine, a_run
 from tests.unit.test_attempt import prepared
 from tests.unit.test_executor import Bench, bench
@@ -305,6 +306,20 @@ def test_a_tool(fn: Callable[..., Any]) -> None:
         return body, await engine.invoke(once.look, (call,))
 
     assert asyncio.run(asked()) == ("42", "42")
+
+
+def test_a_model() -> None:
+    async def answers(asked: Ask) -> str:
+        return f"{await double(len(asked.messages))}"
+
+    async def streams(asked: Ask) -> AsyncIterator[str]:
+        yield f"{await double(len(asked.messages))}"
+
+    models: list[Any] = [answers, streams, plain(answers), plain(streams), with_a_loop_of_its_own(answers)]
+    for model in (*models, partial(streams), lambda asked: f"{2 * len(asked.messages)}"):
+        agent = Agent("a")
+        tool_loop(agent, model=model)
+        assert Simulation(agent).run("hello").result == "2"
 
 
 def _typed(fn: Callable[..., Any]) -> Callable[..., Any]:
