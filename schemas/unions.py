@@ -45,11 +45,9 @@ _EXAMPLES: dict[Any, list[Any]] = {
     tuple: [()],
     UUID: [UUID(int=1)],
 }
-_SEQUENCES: dict[Any, Any] = {
-    list: list, set: set, frozenset: frozenset, deque: deque, tuple: tuple
-}  # fmt: skip
-#: so many types stand inside of each other at most, where examples are made
-_DEPTH_MAX = 6
+#: how an example may look at most, in characters: those of types within types grow fast
+_LONG_MOST = 4_000
+_SEQUENCES = (list, set, frozenset, deque, tuple)
 
 
 class Mixed(typing.NamedTuple):
@@ -72,29 +70,29 @@ class Mixed(typing.NamedTuple):
 
 def mixed(kind: Any) -> Mixed | None:
     """The first such union in a type, at whatever depth; None: there is none. Pure."""
-    return next(_mixed(kind, "", set()), None)
+    return next(_mixed(kind, "", set(), _Examples()), None)
 
 
-def _mixed(kind: Any, path: str, seen: set[Any]) -> Iterator[Mixed]:
+def _mixed(kind: Any, path: str, seen: set[Any], examples: _Examples) -> Iterator[Mixed]:
     with suppress(TypeError):  # what is no key is nothing that contains itself
         if kind in seen:
             return
         seen.add(kind)
     if isinstance(kind, type) and not get_args(kind):
         for name, part in _fields(kind).items():
-            yield from _mixed(part, f"{path}{kind.__name__}.{name}: ", seen)
+            yield from _mixed(part, f"{path}{kind.__name__}.{name}: ", seen, examples)
         return
     inner = _bare(kind)
     if get_origin(inner) in (Union, UnionType):
-        yield from _lost(kind, inner, path)
+        yield from _lost(kind, inner, path, examples)
     if get_origin(inner) is not Literal:
         for part in get_args(inner):
-            yield from _mixed(part, path, seen)
+            yield from _mixed(part, path, seen, examples)
     if inner is not kind and not get_args(inner):
-        yield from _mixed(inner, path, seen)
+        yield from _mixed(inner, path, seen, examples)
 
 
-def _lost(kind: Any, union: Any, path: str) -> Iterator[Mixed]:
+def _lost(kind: Any, union: Any, path: str, examples: _Examples) -> Iterator[Mixed]:
     """`kind` is the union, and perhaps how to tell its members apart."""
     whole, members = _adapter(kind), get_args(union)
     if whole is None:
@@ -103,7 +101,7 @@ def _lost(kind: Any, union: Any, path: str) -> Iterator[Mixed]:
     texts = [
         text
         for member, adapter in alone
-        for example in _examples(member)
+        for example in examples.of(member)
         if (text := _stored(adapter, example)) is not None
     ]
     for member, adapter in alone:
@@ -183,53 +181,60 @@ def _is_named(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
-def _examples(kind: Any, depth: int = 0) -> list[Any]:
-    """A few values of the type; none where none can be made."""
-    kind = _bare(kind)
-    origin, args = get_origin(kind), get_args(kind)
-    if depth > _DEPTH_MAX:
-        return []
-    if origin is Literal:
-        return list(args)
-    if origin in (Union, UnionType):
-        return [each for member in args for each in _examples(member, depth + 1)]
-    if kind in _EXAMPLES:
-        return _EXAMPLES[kind]
-    if origin in _SEQUENCES:
-        return _sequences(_SEQUENCES[origin], args, depth)
-    if origin is dict:
-        keys, values = (_examples(each, depth + 1) for each in args)
-        return [{key: value} for key in keys[:1] for value in values[:1]]
-    if not isinstance(kind, type):
-        return []
-    if issubclass(kind, Enum):
-        return list(kind)[:1]
-    return _objects(kind, depth)
+class _Examples:
+    """A few values of each type; none where none can be made. Each type is looked at once, and one
+    that is met inside of itself has none there."""
 
+    def __init__(self) -> None:
+        self._made: dict[Any, list[Any]] = {}
 
-def _sequences(make: Any, args: tuple[Any, ...], depth: int) -> list[Any]:
-    if make is tuple and args[-1:] != (...,):
-        parts = [_examples(each, depth + 1)[:1] for each in args]
-        return [tuple(part[0] for part in parts)] if all(parts) else []
-    found = _examples(args[0], depth + 1)
-    with suppress(TypeError):  # what a set cannot hold
-        return [make(), *(make([each]) for each in found)]
-    return []
+    def of(self, kind: Any) -> list[Any]:
+        kind = _bare(kind)
+        try:
+            if kind in self._made:
+                return self._made[kind]
+            self._made[kind] = []
+        except TypeError:  # it is no key
+            return []
+        self._made[kind] = self._make(kind)
+        return self._made[kind]
 
+    def _make(self, kind: Any) -> list[Any]:
+        origin, args = get_origin(kind), get_args(kind)
+        if origin is Literal:
+            return list(args)
+        if origin in (Union, UnionType):
+            return [each for member in args for each in self.of(member)]
+        if kind in _EXAMPLES:
+            return _EXAMPLES[kind]
+        if origin is tuple and args[-1:] != (...,):
+            parts = [self.of(each)[:1] for each in args]
+            return [tuple(part[0] for part in parts)] if all(parts) else []
+        if origin in _SEQUENCES:
+            with suppress(TypeError):  # what a set cannot hold
+                return [origin(), *(origin([each]) for each in self.of(args[0]))]
+        if origin is dict:
+            keys, values = self.of(args[0])[:1], self.of(args[1])[:1]
+            return [{key: value} for key in keys for value in values]
+        if not isinstance(kind, type) or args:
+            return []
+        return list(kind)[:1] if issubclass(kind, Enum) else self._objects(kind)
 
-def _objects(kind: type, depth: int) -> list[Any]:
-    """With what they need, and with all that they can have."""
-    parts = {name: _examples(part, depth + 1)[:1] for name, part in _fields(kind).items()}
-    if not parts:
-        return []
-    needed = _needed(kind, parts.keys())
-    made = []
-    for names in (needed, parts.keys()):
-        given = {name: parts[name][0] for name in parts if name in names and parts[name]}
-        if needed <= given.keys():
-            with suppress(Exception):  # a check of the author's
-                made.append(kind(**given))
-    return made
+    def _objects(self, kind: type) -> list[Any]:
+        """With what they need, and with all that they can have."""
+        parts = {name: self.of(part)[:1] for name, part in _fields(kind).items()}
+        if not parts:
+            return []
+        needed = _needed(kind, parts.keys())
+        made = []
+        for names in (needed, parts.keys()):
+            given = {name: parts[name][0] for name in parts if name in names and parts[name]}
+            if needed <= given.keys():
+                with suppress(Exception):  # a check of the author's
+                    example = kind(**given)
+                    if len(repr(example)) <= _LONG_MOST:
+                        made.append(example)
+        return made
 
 
 def _needed(kind: Any, names: Iterable[str]) -> set[str]:

@@ -315,7 +315,13 @@ def test_a_model() -> None:
     async def streams(asked: Ask) -> AsyncIterator[str]:
         yield f"{await double(len(asked.messages))}"
 
-    models: list[Any] = [answers, streams, plain(answers), plain(streams), with_a_loop_of_its_own(answers)]
+    models: list[Any] = [
+        answers,
+        streams,
+        plain(answers),
+        plain(streams),
+        with_a_loop_of_its_own(answers),
+    ]
     for model in (*models, partial(streams), lambda asked: f"{2 * len(asked.messages)}"):
         agent = Agent("a")
         tool_loop(agent, model=model)

@@ -12,7 +12,15 @@ from uuid import UUID
 
 import httpx
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    JsonValue,
+    StringConstraints,
+    TypeAdapter,
+    create_model,
+)
 from typing_extensions import TypeAliasType, TypedDict
 
 from surefoot import Agent, ConfigError, Context, Done
@@ -143,6 +151,17 @@ def test_what_cannot_be_told_apart(kind: Any) -> None:
     ids=str,
 )
 def test_what_can_be_told_apart(kind: Any) -> None:
+    assert mixed(kind) is None
+
+
+def test_a_type_of_very_many_parts_is_looked_at_once() -> None:
+    """Spelled out it would have 12 to the power of 8."""
+    kind: Any = int
+    for number in range(8):
+        fields: Any = {
+            f"f{each}": (kind | None | str if each % 2 else list[kind], ...) for each in range(12)
+        }
+        kind = create_model(f"Level{number}", **fields)
     assert mixed(kind) is None
 
 
