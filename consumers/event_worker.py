@@ -12,6 +12,7 @@ import asyncio
 import structlog
 
 from surefoot.consumers.committer import backoff
+from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.event_mapping import EventMapping
 from surefoot.consumers.intake import Intake
 from surefoot.consumers.polling import poll_on
@@ -66,8 +67,7 @@ class EventWorker:
             await asyncio.shield(polling)
         finally:
             self._stopping = True
-            closing = asyncio.create_task(self._close(polling))
-            await asyncio.shield(closing)
+            await to_its_end(self._close(polling))
 
     async def _close(self, polling: asyncio.Task[None] | None) -> None:
         await self._revoked()

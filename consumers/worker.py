@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import structlog
 
+from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits, Owner
 from surefoot.consumers.polling import poll_on
@@ -129,11 +130,7 @@ class Worker:
         finally:
             stopping.cancel()
             self._stopped = True
-            await self._end(list(self._owners))
-            await asyncio.gather(*self._closing, return_exceptions=True)
-            if not polling.done():
-                await polling
-            await self._log.stop(leave=True)
+            await to_its_end(self._end(polling))
         polling.result()
         return clean
 
@@ -188,7 +185,9 @@ class Worker:
             limits=self._limits,
         )
         self._owners[partition] = owner
-        self._serving[partition] = asyncio.create_task(self._serve(owner, after_s))
+        self._serving[partition] = asyncio.create_task(
+            self._serve(owner, after_s), name=f"serve {self.agent.name}/{partition}"
+        )
 
     async def _serve(self, owner: Owner, after_s: float) -> None:
         """Serve until dropped. However an owner ends, a new one takes the partition over: from the
@@ -214,7 +213,9 @@ class Worker:
         owner = self._owners.pop(partition)
         owner.abandon()
         task = self._serving.pop(partition)
-        closing = asyncio.create_task(self._close(owner, task))
+        closing = asyncio.create_task(
+            self._close(owner, task), name=f"close {self.agent.name}/{partition}"
+        )
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -248,7 +249,10 @@ class Worker:
     def _in_flight(self) -> int:
         return sum(owner.in_flight for owner in self._owners.values())
 
-    async def _end(self, partitions: list[int]) -> None:
+    async def _end(self, polling: asyncio.Task[None]) -> None:
         self._draining = True
-        for partition in partitions:
+        for partition in list(self._owners):
             self._drop(partition)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.wait({polling})
+        await self._log.stop(leave=True)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from surefoot.consumers.committer import backoff
+from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.archive_store import ArchiveStore
 from surefoot.infra.backend import ArchiveLog
@@ -127,8 +128,11 @@ class Archiver:
                 await self._turn()
             return await self._drain(hurry, drain_s)
         finally:
-            await self._end_tasks(0.0)
-            await self._log.stop()
+            await to_its_end(self._close())
+
+    async def _close(self) -> None:
+        await self._end_tasks(0.0)
+        await self._log.stop()
 
     # Partitions -------------------------------------------------------------------------------
 

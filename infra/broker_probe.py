@@ -21,6 +21,8 @@ from aiokafka.protocol.types import (
     UnsignedVarInt32,
 )
 
+from surefoot.infra.kafka_shared import close_client
+
 #: Highest metadata.version that each release knows. Source: `kafka-features.sh version-mapping`.
 _RELEASES = {7: "3.3", 8: "3.4", 11: "3.5", 14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9"} | {
     25: "4.0",
@@ -104,7 +106,7 @@ async def _ask(client_arguments: Mapping[str, Any], timeout_s: float) -> str | N
     except (KafkaError, OSError, TimeoutError):
         return None
     finally:
-        await client.close()
+        await close_client(client)
 
 
 def _release(supported_features: bytes) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import structlog
 from aiokafka.errors import KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec import CodecError, UndecodableError
@@ -64,6 +65,7 @@ class DeliveryWriter:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
+    @whole
     async def stop(self) -> None:
         """Write what waits, within a deadline, and close. Safe to call twice."""
         task, self._task = self._task, None
@@ -182,6 +184,7 @@ class DeliveryReader:
             for record in page:
                 yield record
 
+    @whole
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         await self._lookups.stop()

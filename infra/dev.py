@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
+from surefoot.consumers.ending import stop_all
 from surefoot.consumers.hook_signing import secret_variable
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend, Tail
@@ -177,8 +178,7 @@ class _Dev:
                             return code
                         self._again = True
                 finally:
-                    for tail in self._tails.values():
-                        await tail.stop()
+                    await stop_all(*self._tails.values())
 
     async def _prepare(self, backend: Backend, agents: Sequence[Agent]) -> None:
         """Raises ConfigError when these agents cannot run here."""

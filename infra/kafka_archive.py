@@ -72,6 +72,4 @@ class KafkaArchiveLog(KafkaSourceLog):
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
         asker, self._asker = self._asker, None
-        for client in (consumer, asker):
-            if client is not None:
-                await close_client(client)
+        await close_client(*(client for client in (consumer, asker) if client is not None))

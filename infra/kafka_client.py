@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_txn import BATCH_BYTES
 from surefoot.infra.settings import Settings
@@ -183,6 +184,7 @@ class KafkaReadiness:
             producers.retire(producer)
             raise
 
+    @whole
     async def stop(self) -> None:
         """Close the producers, within a deadline. Safe to call twice."""
         for probe in self._probes.values():

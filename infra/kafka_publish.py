@@ -13,6 +13,7 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.ports import Out
@@ -43,6 +44,7 @@ class Publisher:
             except asyncio.QueueFull:
                 self._drop("too many are waiting")
 
+    @whole
     async def close(self) -> None:
         """Stop; what has not been written is dropped. Safe to call twice."""
         task, self._task = self._task, None

@@ -21,6 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of
 from surefoot.infra.kafka_shared import close_client, leave_group
@@ -88,8 +89,10 @@ class KafkaSourceLog:
         except (TimeoutError, KafkaError, FencedError, OutcomeUnknown) as error:
             raise Unavailable("SF3002", f"where to begin in {self._topic}: {error!r}") from error
         finally:
-            await close_client(asker)
-            await producer.retire()
+            try:
+                await close_client(asker)
+            finally:
+                await producer.retire()
 
     async def _existing(self) -> list[TopicPartition]:
         """The topic's partitions, once it is there. Only then is it asked for by its name: that
@@ -104,7 +107,7 @@ class KafkaSourceLog:
                 await asyncio.sleep(MISSING_POLL_S)
             (told,) = await admin.describe_topics([self._topic])
         finally:
-            await admin.close()
+            await close_client(admin)
         if told["error_code"]:
             raise Unavailable(
                 "SF3002", f"topic {self._topic}: {for_code(told['error_code']).__name__}"
@@ -122,8 +125,7 @@ class KafkaSourceLog:
             await asker.start()
             await consumer.start()
         except BaseException as error:
-            await close_client(asker)
-            await close_client(consumer)
+            await close_client(asker, consumer)
             if isinstance(error, KafkaError):
                 raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
             raise
@@ -202,6 +204,7 @@ class KafkaSourceLog:
             firsts, ends = await asker.beginning_offsets([tp]), await asker.end_offsets([tp])
         return Standing(committed, firsts[tp], ends[tp])
 
+    @whole
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
         asker, self._asker = self._asker, None

@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_tail import KafkaLookups, KafkaOffsets, coordinator_of
 from surefoot.infra.settings import Settings
@@ -26,18 +27,11 @@ COUNTED_OFFSETS = 1_000
 Offsets = dict[TopicPartition, int]
 
 
-class _Admin(AIOKafkaAdminClient):
-    """Closed by the name that all clients are stopped by."""
-
-    async def stop(self) -> None:
-        await self.close()
-
-
 class KafkaStandings:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._admin = Shared(
-            lambda: _Admin(
+            lambda: AIOKafkaAdminClient(
                 **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
             )
         )
@@ -147,6 +141,7 @@ class KafkaStandings:
             _, position = await lookups.page(place.partition, position, until, counted)
         return found
 
+    @whole
     async def stop(self) -> None:
         await self._offsets.stop()
         await self._admin.stop()

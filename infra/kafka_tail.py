@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
 from surefoot.infra.settings import Settings
@@ -99,6 +100,7 @@ class KafkaTail:
             if self._stuck is not None and not true():
                 raise self._stuck
 
+    @whole
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -219,9 +221,10 @@ class KafkaLookups:
         # a fetch that waits for new data at the end of the log holds up the next lookup
         return consumer(self._settings, isolation_level="read_committed", fetch_max_wait_ms=50)
 
+    @whole
     async def stop(self) -> None:
-        while self._idle:
-            await close_client(self._idle.pop())
+        idle, self._idle = self._idle, []
+        await close_client(*idle)
         await self._background.wait()
 
 
@@ -276,6 +279,7 @@ class KafkaOffsets:
             raise
         return found.offset if found is not None else None
 
+    @whole
     async def stop(self) -> None:
         await self._client.stop()
         await self._committed.stop()
@@ -304,7 +308,7 @@ class KafkaGroups:
             (answer,) = await admin.describe_consumer_groups([group], coordinator)
             found = await admin.list_consumer_group_offsets(group, coordinator, tps)
         finally:
-            await admin.close()
+            await close_client(admin)
         members = sum(len(described[5]) for described in answer.groups)
         offsets = {tp.topic: found[tp].offset for tp in tps if tp in found}
         return members, {

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from aiokafka.errors import KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Backend, Lookups, Offsets
 from surefoot.infra.event_hub import EventHub, OutputHub, decoded
 from surefoot.infra.history_pages import latest_before, source_of
@@ -84,6 +85,7 @@ class LogRunReader:
         for agent in self.agents.values():
             agent.state.start()
 
+    @whole
     async def stop(self) -> None:
         """End the live streams and close every client. Safe to call twice."""
         self.end_streams()
@@ -513,6 +515,7 @@ class AgentReader:
             start_worker=self._groups.start_worker,
         )  # fmt: skip
 
+    @whole
     async def stop(self) -> None:
         await self.state.stop()
         await self.hub.stop()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from surefoot.consumers.ending import stop_all
 from surefoot.infra.backend import Backend
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.run_reader import bounded
@@ -45,8 +46,7 @@ async def read_schedules(settings: Settings, backend: Backend, agent: str) -> di
             for partition, end in (await offsets.ends(topic, partitions)).items():
                 await tail.reach(partition, end)
     finally:
-        await tail.stop()
-        await offsets.stop()
+        await stop_all(tail, offsets)
     names = {*store.live, *store.receipts}
     return {name: store.state(name, schedules_agent_name(agent)) for name in sorted(names)}
 

@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaError
 from surefoot.infra.backend import Backend
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import say
+from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_tail import consumer
 from surefoot.infra.metrics import port_of_child
 from surefoot.infra.settings import Settings
@@ -163,8 +164,8 @@ async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
     places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
     admin = AIOKafkaAdminClient(**settings.kafka())
     reader = consumer(settings, isolation_level="read_committed")
-    await admin.start()
     try:
+        await admin.start()
         async with asyncio.timeout(READY_S):
             while not await _serves_groups(admin, settings.app):  # noqa: ASYNC110  (it polls)
                 await asyncio.sleep(_POLL_S)
@@ -175,8 +176,7 @@ async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
             "SF3008", f"Kafka did not serve the new topics within {READY_S:g} s"
         ) from None
     finally:
-        await reader.stop()
-        await admin.close()
+        await close_client(reader, admin)
 
 
 async def _serves_groups(admin: AIOKafkaAdminClient, group: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiokafka.errors import KafkaError
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.producers.replay import Bounds, Piece
@@ -104,6 +105,7 @@ class LogStretch:
         """Write one record. Raises Unavailable: it may or may not have been written."""
         await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
 
+    @whole
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         for lookups in self._lookups.values():

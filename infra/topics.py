@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from surefoot.infra.backend import Found
 from surefoot.infra.kafka_batches import INSTALL_CODECS, unpacks
+from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -117,15 +118,17 @@ class Topics:
     async def __aenter__(self) -> Self:
         try:
             await self._admin.start()
-        except KafkaError as error:
-            await self._admin.close()
-            raise Unavailable(
-                "SF3001", f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
-            ) from error
+        except BaseException as error:
+            await close_client(self._admin)
+            if isinstance(error, KafkaError):
+                raise Unavailable(
+                    "SF3001", f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
+                ) from error
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._admin.close()
+        await close_client(self._admin)
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Create what is missing, then verify everything. Returns the names created.

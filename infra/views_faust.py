@@ -28,6 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
+from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Backend
 from surefoot.infra.kafka_tail import received
 from surefoot.infra.settings import Settings
@@ -87,6 +88,7 @@ class FaustViews(Shard):
         await self._app.start()
         self._opening = asyncio.create_task(self._open())
 
+    @whole
     async def stop(self) -> None:
         if self._opening is not None:
             self._opening.cancel()

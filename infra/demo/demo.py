@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from surefoot.consumers.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
@@ -241,8 +242,7 @@ class _Demo:
                     group.create_task(self._kill_all(supervisor, logs))
                 await _until(self._settled, SETTLE_S)
         finally:
-            for tail in tails:
-                await tail.stop()
+            await stop_all(*tails)
 
     def _settled(self) -> bool:
         kills = self._progress.kills

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from surefoot.consumers.ending import stop_all
 from surefoot.infra.backend import Backend
 from surefoot.infra.demo.auditor import Record
 from surefoot.state.errors import Unavailable
@@ -42,6 +43,5 @@ async def _read(backend: Backend, spec: TopicSpec) -> list[Record]:
                 )
                 found += (Record(**record._asdict()) for record in page)
     finally:
-        await lookups.stop()
-        await offsets.stop()
+        await stop_all(lookups, offsets)
     return found

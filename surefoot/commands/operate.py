@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from surefoot.commands.common import reader_on, resolve, run_reader
+from surefoot.consumers.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
@@ -208,8 +209,7 @@ async def operator(
             )
             yield one, reader, stretch
         finally:
-            await stretch.stop()
-            await appender.stop()
+            await stop_all(stretch, appender)
 
 
 def exit_status(reply: Reply) -> int:

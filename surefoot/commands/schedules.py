@@ -13,6 +13,7 @@ import typer
 
 from surefoot.commands.common import require_agent, resolve, table
 from surefoot.commands.operate import SEND_S, exit_status
+from surefoot.consumers.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
@@ -217,8 +218,7 @@ def _asked(
                 )  # fmt: skip
                 return await ask(way)
             finally:
-                await appender.stop()
-                await reader.stop()
+                await stop_all(appender, reader)
 
     try:
         reply = asyncio.run(go())

@@ -226,3 +226,40 @@ async def test_a_run_of_a_newer_version_is_left_for_a_worker_that_knows_it(
         assert not older.times("r2")
         assert newer.times("r2") == 1
         await kafka.check_history(agent)
+
+
+async def test_a_worker_told_to_stop_while_a_takeover_closes_its_reader_ends(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's `close` swallows the cancellation of who awaits it."""
+    agent = Watched(agent_name).on("any")
+    closing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def metadata_task() -> None:
+        """The client's own, which ends some time after it was cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            await go_on.wait()
+
+    close_reader = KafkaOwnership._close_reader
+
+    async def closed_slowly(self: KafkaOwnership) -> None:
+        client = (await self._open_reader())._client
+        client._sync_task.cancel()
+        client._sync_task = asyncio.create_task(metadata_task())
+        await asyncio.sleep(0)
+        await close_reader(self)
+
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        monkeypatch.setattr(KafkaOwnership, "_close_reader", closed_slowly)
+        running = await kafka.work(agent, ready=False)
+        await closing.wait()
+        monkeypatch.undo()
+        serving = running.worker._serving[0]
+        draining = asyncio.create_task(running.drain())
+        await until(serving.cancelling, what="the owner to be told")
+        go_on.set()
+        assert await draining
+        assert serving.cancelled()
