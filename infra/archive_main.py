@@ -46,7 +46,7 @@ def run_archive(
     async def run() -> tuple[int, list[Archiver]]:
         clock, store = SystemClock(), require_archive(settings)
         try:
-            stop, hurry = until_signalled()
+            stop, hurry = until_signalled(settings.drain_timeout_s)
             async with open_backend(settings, clock) as backend:
                 async with backend.topics() as topics:
                     await topics.verify(specs_for(names_of(agents), settings))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 
@@ -13,6 +12,7 @@ import structlog
 from aiokafka.errors import KafkaError
 from uvicorn.loops.auto import auto_loop_factory
 
+from surefoot.consumers.ending import stop_all
 from surefoot.infra.archive_reader import open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
@@ -28,7 +28,7 @@ from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
-from surefoot.infra.worker_main import follow_supervisor
+from surefoot.infra.worker_main import follow_supervisor, until_signalled
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.state.agent import Agent
 from surefoot.state.errors import Unavailable
@@ -49,10 +49,7 @@ def run_gateway(
     """Serve until SIGTERM or SIGINT. Raises ConfigError when it cannot start."""
 
     async def run() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        stop, _ = until_signalled(settings.drain_timeout_s)
         following = asyncio.create_task(follow_supervisor(stop)) if is_supervised() else None
         try:
             async with open_backend(settings, SystemClock()) as backend:
@@ -129,11 +126,7 @@ async def serve_gateway(
             serving_app.should_exit = True
             reader.end_streams()
             await asyncio.wait([serving])
-            await commands.stop()
-            await deliveries.stop()
-            await readiness.stop()
-            await overview.stop()
-            await reader.stop()
+            await stop_all(commands, deliveries, readiness, overview, reader)
             if views is not None:
                 await views.stop()
     serving.result()

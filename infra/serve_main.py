@@ -30,7 +30,7 @@ def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
     """
 
     async def run() -> int:
-        stop, hurry = until_signalled()
+        stop, hurry = until_signalled(settings.drain_timeout_s)
         async with open_backend(settings, SystemClock(), owner=True) as backend:
             return await serve(agents, settings, backend, stop, hurry)
 

@@ -73,7 +73,7 @@ def run_trigger(agents: Sequence[Agent], settings: Settings, *, slot: int) -> in
 
     async def run() -> int:
         clock = SystemClock()
-        stop, _ = until_signalled()
+        stop, _ = until_signalled(settings.drain_timeout_s)
         async with open_backend(settings, clock) as backend:
             async with backend.topics() as topics:
                 await topics.verify(specs_for(names_of(agents), settings))
@@ -84,6 +84,7 @@ def run_trigger(agents: Sequence[Agent], settings: Settings, *, slot: int) -> in
                 await trigger(agents, settings, backend, clock, stop, slot=slot, hooks=hooks)
             finally:
                 following.cancel()
+                stop.set()  # however it ends, it does so in time
         return EXIT_CLEAN
 
     return asyncio.run(run())

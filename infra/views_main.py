@@ -35,7 +35,7 @@ def run_views(agents: Sequence[str], settings: Settings) -> None:
     """
 
     async def run() -> None:
-        stop, _ = until_signalled()
+        stop, _ = until_signalled(settings.drain_timeout_s)
         async with open_backend(settings, SystemClock()) as backend:
             await serve_views(agents, settings, backend, stop)
 

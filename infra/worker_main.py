@@ -2,7 +2,7 @@
 
 The log's clients and all decisions are on this loop, in the main thread; the author's code is on
 the executor's. A watchdog thread ends the process when this loop makes no progress, and says so
-when a step blocks the other one.
+when a step blocks the other one; another one sees to it that the process ends in time (overdue.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from surefoot.infra.backends import open_backend
 from surefoot.infra.blobs import check_blobs, open_claims
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.metrics import measure
+from surefoot.infra.overdue import EXIT_STUCK, Stop
 from surefoot.infra.schedules import declare_schedules
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
@@ -38,7 +39,7 @@ from surefoot.state.wire import Wire
 log = structlog.get_logger(__name__)
 
 #: exit statuses, told in docs/operations.md
-EXIT_CLEAN, EXIT_GAVE_UP, EXIT_STUCK = 0, 3, 70
+EXIT_CLEAN, EXIT_GAVE_UP = 0, 3
 #: a loop that has not polled for this long is stuck
 STUCK_S = 60.0
 #: room in a batch around its largest record, in bytes
@@ -53,7 +54,7 @@ def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int
 
 async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     clock = SystemClock()
-    stop, hurry = until_signalled()
+    stop, hurry = until_signalled(settings.drain_timeout_s)
     async with open_backend(settings, clock) as backend:
         async with backend.topics() as topics:
             await topics.verify(specs_for(names_of(agents), settings))
@@ -62,15 +63,20 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
             return await work(agents, settings, backend, clock, stop, hurry, slot=slot)
         finally:
             following.cancel()
+            stop.set()  # however it ends, it does so in time
 
 
-def until_signalled() -> tuple[asyncio.Event, asyncio.Event]:
-    """(stop, hurry): set by the first SIGTERM or SIGINT, and by the second."""
-    stop, hurry = asyncio.Event(), asyncio.Event()
+def until_signalled(drain_s: float) -> tuple[Stop, asyncio.Event]:
+    """(stop, hurry): set by the first SIGTERM or SIGINT, and by the second. The process is to have
+    finished so many seconds after the first one."""
+    stop, hurry = Stop(drain_s), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
-        (hurry if stop.is_set() else stop).set()
+        if stop.is_set():
+            hurry.set()
+            stop.hurry()
+        stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)

@@ -25,7 +25,7 @@ from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits
 from surefoot.consumers.worker import Worker
-from surefoot.infra import kafka_txn, worker_main
+from surefoot.infra import kafka_txn, overdue, worker_main
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_txn import TransactionalProducer
@@ -280,6 +280,7 @@ def main() -> int:
     settings = load_settings()
     configure(json=True)
     _start_again()
+    overdue.END_S = 60.0  # a machine that stands still is no process that hangs
     if given.at:
         number = signal.Signals[f"SIG{given.signal}"]
         Trap(settings, given.agents[0], number, given.skip).set(given.at)
