@@ -38,6 +38,7 @@ from surefoot.consumers.threads import in_thread
 from surefoot.state import log_context, metrics, spans
 from surefoot.state.calling import is_async
 from surefoot.state.errors import OwnershipLost
+from surefoot.state.journal import require_lease
 from surefoot.state.model import Journaled
 from surefoot.state.ports import Clock, Piece
 
@@ -225,6 +226,7 @@ class Executor:
                     body = await prepare(call, engine, span.traceparent)
                     if call.resumed:
                         await verify(body, engine)
+                    require_lease(engine)
                     value = await self._body(call, body)
                     outcome = body.outcome(value, started_ms, self._took_ms(started_s))
                     outcome = await self._claims.keep_outcome(call, outcome)

@@ -143,7 +143,7 @@ class Journal:
         if reserved:
             await self._record(slot, kind="reserved", digest=mark, cost=reserved)
         try:
-            value = await self._engine.invoke(fn, args)
+            value = await self._do(fn, args)
         except Exception as error:
             if not isinstance(error, (TerminalError, *permanent)):
                 raise
@@ -170,18 +170,17 @@ class Journal:
             await self._engine.alone()  # a former owner may be about to do it
             if probe is None:
                 raise in_doubt(slot)
-            told = await self._engine.invoke(probe, args)
+            told = await self._do(probe, args)
             if told is not None and told is not False:
                 value = None if told is True else told
                 data, value = kept(adapter, value)
                 await self._record(slot, kind="call", digest=mark, value=data)
                 return value
         else:
+            require_lease(self._engine)  # an intent that nothing follows leaves the run in doubt
             await self._record(slot, kind="intent", digest=mark, value=b"null")
-        if self._engine.lease_left_s() <= 0:
-            raise OwnershipLost
         try:
-            value = await self._engine.invoke(fn, args)
+            value = await self._do(fn, args)
         except NotDone:
             await self._record(slot, kind="intent")
             raise
@@ -225,6 +224,10 @@ class Journal:
             raise BudgetSpent(short, f"{slot.removeprefix('c:')} would use more {short} than left")
         self._costs[slot] = reserve
 
+    async def _do(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        require_lease(self._engine)
+        return await self._engine.invoke(fn, args)
+
     async def _record(self, slot: str, **told: Any) -> None:
         self._costs[slot] = told.get("cost", ())
         await self._engine.record(Journaled(work=self._work, slot=slot, **told))
@@ -233,6 +236,15 @@ class Journal:
 async def _amounts(cost: Cost | Awaitable[Cost]) -> Amounts:
     told = await cost if inspect.isawaitable(cost) else cost
     return told.amounts()
+
+
+def require_lease(engine: Engine) -> None:
+    """A frozen process that wakes up may have lost the run long ago, and somebody else be at it.
+
+    Raises: OwnershipLost — then the attempt is put back, and does not count.
+    """
+    if engine.lease_left_s() <= 0:
+        raise OwnershipLost
 
 
 def in_doubt(slot: str) -> Parked:

@@ -112,9 +112,9 @@ MUTATIONS = (
         seed=3,
     ),
     Mutation(
-        name="an action is begun without a lease",
+        name="steps, calls and actions are begun without a lease",
         file="state/journal.py",
-        old="        if self._engine.lease_left_s() <= 0:\n            raise OwnershipLost\n",
+        old="    if engine.lease_left_s() <= 0:\n        raise OwnershipLost\n",
         new="",
         seed=516,
     ),

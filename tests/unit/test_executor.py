@@ -33,6 +33,7 @@ class Bench:
     pieces: list[Piece] = field(default_factory=list)
     #: notes are committed as they come
     commits: bool = True
+    lease_s: float = 1.0
 
     def submit(self, fn: Callable[..., Any], run_id: str = "r", payload: bytes = b"0") -> Call:
         agent = Agent("a")
@@ -47,7 +48,7 @@ class Bench:
             agent=agent,
             run=run,
             partition=0,
-            lease_left_s=lambda: 1.0,
+            lease_left_s=lambda: self.lease_s,
             alone_at_s=0.0,
             on_done=lambda outcome: self.outcomes.append((run_id, outcome)),
             on_note=self._note,
@@ -98,6 +99,37 @@ async def test_a_result_is_encoded_with_the_type_of_the_step_it_goes_to(bench: B
     assert outcome.started_ms
     assert outcome.version == 1
     assert [effect.run_id for effect in outcome.effects] == ["a:r:0:0"]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_step_is_not_begun_without_a_lease(bench: Bench, sync: bool) -> None:
+    began = []
+
+    async def go(ctx: Context, n: int) -> Done:
+        began.append(n)
+        return Done(n)
+
+    def go_sync(ctx: Context, n: int) -> Done:
+        began.append(n)
+        return Done(n)
+
+    bench.lease_s = 0.0
+    assert await bench.outcome(go_sync if sync else go, b"1") == Lost()
+    assert began == []
+    bench.lease_s = 1.0
+    assert isinstance(await bench.outcome(go_sync if sync else go, b"2"), Returned)
+    assert began == [2]
+
+
+async def test_a_call_is_not_begun_without_a_lease_and_uses_no_attempt(bench: Bench) -> None:
+    called: list[int] = []
+
+    async def go(ctx: Context, n: int) -> Done:
+        bench.lease_s = 0.0  # the process was frozen here for a while
+        return Done(await ctx.call("ask", called.append, n))
+
+    assert await bench.outcome(go) == Lost()
+    assert called == []
 
 
 async def test_a_def_runs_in_a_thread_and_an_async_def_on_the_loop_of_the_steps(

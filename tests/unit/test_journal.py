@@ -523,11 +523,24 @@ async def test_a_permanent_error_of_a_one_shot_action_is_its_outcome(
     assert len(calls.seen) == 1
 
 
-async def test_nothing_is_done_without_a_lease(engine: FakeEngine, calls: Calls) -> None:
+@pytest.mark.parametrize("kind", ["call", "once"])
+async def test_nothing_is_done_without_a_lease(engine: FakeEngine, calls: Calls, kind: str) -> None:
     engine.lease_s = 0.0
     with pytest.raises(OwnershipLost):
-        await engine.attempt().once("charge", calls.ask)
+        await getattr(engine.attempt(), kind)("charge", calls.ask)
     assert calls.seen == []
+    assert engine.kinds() == []  # an intent that nothing followed would leave the run in doubt
+    engine.lease_s = 1.0
+    await getattr(engine.attempt(), kind)("charge", calls.ask)
+    assert len(calls.seen) == 1
+
+
+async def test_what_is_recorded_is_told_without_a_lease(engine: FakeEngine, calls: Calls) -> None:
+    calls.answers = ["hello"]
+    assert await engine.attempt().call("ask", calls.ask) == "hello"
+    engine.lease_s = 0.0
+    assert await engine.attempt().call("ask", calls.ask) == "hello"
+    assert len(calls.seen) == 1
 
 
 async def test_a_call_and_a_one_shot_action_are_not_taken_for_each_other(
