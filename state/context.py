@@ -171,7 +171,8 @@ class Context:
                  a thread). args: data; with other ones than recorded the run goes to `attention`.
                  permanent: exceptions that are recorded too, like TerminalError. reserve: what it
                  uses at most, set aside before; cost: of its result, what it used
-        Raises:  CallFailed for a recorded failure; what `fn` raises otherwise, unrecorded
+        Raises:  CallFailed for a recorded failure, without the exception that it was made of;
+                 what `fn` raises otherwise, unrecorded
         Under cancellation nothing is recorded, and it is called again.
         """
         return self._calls.call(name, fn, *args, permanent=permanent, reserve=reserve, cost=cost)

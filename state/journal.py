@@ -73,6 +73,22 @@ class Cost:
         return tuple(each for each in made if each.amount)
 
 
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What has come of a call, now or in an earlier attempt."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+    def told(self) -> Any:
+        """To the step. An error is that of the record, also when it has just been made: with the
+        cause and the traceback of the call itself the step would do, in the attempt that made it,
+        what no later attempt can do again."""
+        if self.failure is not None:
+            raise CallFailed(self.failure.message, kind=self.failure.kind)
+        return self.value
+
+
 class Journal:
     """What one attempt has recorded, and what it records."""
 
@@ -137,7 +153,22 @@ class Journal:
         adapter, mark = result_adapter(fn), digest_of(args)
         entry = self._entries.get(slot)
         if entry is not None and entry.kind != "reserved":
-            return self._recorded(entry, slot, mark, adapter)
+            came = self._recorded(entry, slot, mark, adapter)
+        else:
+            came = await self._called(slot, fn, args, mark, adapter, permanent, reserve, cost)
+        return came.told()
+
+    async def _called(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        mark: bytes,
+        adapter: TypeAdapter[Any],
+        permanent: ErrorKinds,
+        reserve: Cost | None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None,
+    ) -> _Came:
         reserved = reserve.amounts() if reserve is not None else ()
         self._afford(slot, reserved)
         if reserved:
@@ -147,11 +178,11 @@ class Journal:
         except Exception as error:
             if not isinstance(error, (TerminalError, *permanent)):
                 raise
-            raise await self._failed(slot, mark, error) from error
+            return await self._failed(slot, mark, error)
         told = reserved if cost is None else await _amounts(cost(value))
         data, value = kept(adapter, value)
         await self._record(slot, kind="call", digest=mark, value=data, cost=told)
-        return value
+        return _Came(value)
 
     async def _once(
         self,
@@ -164,7 +195,22 @@ class Journal:
         adapter, mark = result_adapter(fn), digest_of(args)
         entry = self._entries.get(slot)
         if entry is not None and entry.kind == "call":
-            return self._recorded(entry, slot, mark, adapter)
+            came = self._recorded(entry, slot, mark, adapter)
+        else:
+            came = await self._done(slot, entry, fn, args, mark, adapter, probe, permanent)
+        return came.told()
+
+    async def _done(
+        self,
+        slot: str,
+        entry: Entry | None,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        mark: bytes,
+        adapter: TypeAdapter[Any],
+        probe: Callable[..., Any] | None,
+        permanent: ErrorKinds,
+    ) -> _Came:
         if entry is not None:
             self._same(entry, slot, mark)
             await self._engine.alone()  # a former owner may be about to do it
@@ -175,7 +221,7 @@ class Journal:
                 value = None if told is True else told
                 data, value = kept(adapter, value)
                 await self._record(slot, kind="call", digest=mark, value=data)
-                return value
+                return _Came(value)
         else:
             require_lease(self._engine)  # an intent that nothing follows leaves the run in doubt
             await self._record(slot, kind="intent", digest=mark, value=b"null")
@@ -186,22 +232,22 @@ class Journal:
             raise
         except Exception as error:
             if isinstance(error, (TerminalError, *permanent)):
-                raise await self._failed(slot, mark, error) from error
+                return await self._failed(slot, mark, error)
             if probe is None:
                 raise in_doubt(slot) from error
             raise
         data, value = kept(adapter, value)
         await self._record(slot, kind="call", digest=mark, value=data)
-        return value
+        return _Came(value)
 
-    def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> Any:
+    def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> _Came:
         self._same(entry, slot, mark)
         if entry.kind != "call":
             raise _mismatch(slot, "it was recorded by ctx.once")
         if entry.failure is not None:
-            raise CallFailed(entry.failure.message, kind=entry.failure.kind)
+            return _Came(failure=entry.failure)
         try:
-            return load(adapter, entry.value or b"null")
+            return _Came(load(adapter, entry.value or b"null"))
         except BadPayload as error:
             raise _mismatch(slot, f"its recorded result does not fit: {error}") from error
 
@@ -209,13 +255,13 @@ class Journal:
         if entry.digest != mark:
             raise _mismatch(slot, "it was recorded with other arguments")
 
-    async def _failed(self, slot: str, mark: bytes, error: Exception) -> CallFailed:
+    async def _failed(self, slot: str, mark: bytes, error: Exception) -> _Came:
         failure = Failure(
             code="call_failed", message=str(error) or type(error).__name__,
             kind=type(error).__name__,
         )  # fmt: skip
         await self._record(slot, kind="call", digest=mark, failure=failure)
-        return CallFailed(failure.message, kind=failure.kind)
+        return _Came(failure=failure)
 
     def _afford(self, slot: str, reserve: Amounts) -> None:
         others = [cost for place, cost in self._costs.items() if place != slot]

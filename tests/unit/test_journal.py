@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -179,6 +180,29 @@ async def test_a_permanent_error_is_recorded_and_raised_alike_every_time(
         told.append((str(failed.value), failed.value.kind))
     assert told == [(str(error), type(error).__name__)] * 3
     assert len(calls.seen) == 1
+
+
+@pytest.mark.parametrize("kind", ["call", "once"])
+async def test_an_error_looks_the_same_when_it_is_made_and_when_it_is_read_back(
+    engine: FakeEngine, calls: Calls, kind: str
+) -> None:
+    calls.answers = [TerminalError("no such repository")]
+    told = []
+
+    async def step() -> None:
+        ctx = engine.attempt()
+        try:
+            await getattr(ctx, kind)("ask", calls.ask)
+        except CallFailed as error:
+            text = traceback.format_exc()
+            told.append((text, type(error), error.args, error.__cause__, error.__context__))
+            await ctx.call("report", calls.ask, text)  # its arguments are those of the record
+
+    for _ in range(2):
+        await step()
+    assert told[0] == told[1]
+    assert told[0][1:] == (CallFailed, ("no such repository",), None, None)
+    assert len(calls.seen) == 2
 
 
 async def test_a_cancelled_call_is_not_recorded(engine: FakeEngine) -> None:
