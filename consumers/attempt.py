@@ -98,6 +98,8 @@ class Call:
     on_note: Callable[[Note], None]
     #: a piece of partial output
     on_output: Callable[[Piece], None]
+    #: it begins beside the attempt that is given, which was given up and does not end
+    on_beside: Callable[[Call], None]
     _task: asyncio.Task[Outcome] | None = field(default=None, init=False)
     _given_up: bool = field(default=False, init=False)
 

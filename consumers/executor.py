@@ -37,7 +37,7 @@ from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.threads import in_thread
 from surefoot.state import log_context, metrics, spans
 from surefoot.state.calling import is_async
-from surefoot.state.errors import OwnershipLost
+from surefoot.state.errors import OwnershipLost, Parked
 from surefoot.state.journal import require_lease
 from surefoot.state.model import Journaled
 from surefoot.state.ports import Clock, Piece
@@ -48,6 +48,10 @@ T = TypeVar("T")
 
 #: how long a step may block the loop that is to stop, in seconds
 STOP_S = 2.0
+#: how long an attempt waits for one of the same step that was given up, before it begins beside it
+TWIN_WAIT_S = 30.0
+#: threads of one step that were given up or timed out and have not ended
+LEFT_MAX = 256
 
 
 class Mailbox(Generic[T]):
@@ -103,7 +107,9 @@ class Executor:
         #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
         self._live: dict[tuple[str, str, int], Call] = {}
         self._twins: dict[tuple[str, str, int], Call] = {}
+        #: these two: loop of the steps only; of a thread that nobody waits for, (agent, step)
         self._active: dict[Call, float] = {}
+        self._left: dict[asyncio.Future[Any], tuple[str, str]] = {}
         self._stopping = False
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
@@ -116,9 +122,11 @@ class Executor:
 
     def submit(self, call: Call) -> None:
         """Begin an attempt. If an abandoned attempt of the same step of the same run has not ended
-        yet (a thread cannot be stopped), this one begins when it has."""
+        yet (a thread cannot be stopped), this one begins when it has, or beside it after
+        `TWIN_WAIT_S`."""
         if call.key in self._live:
             self._twins[call.key] = call
+            asyncio.get_running_loop().call_later(TWIN_WAIT_S, self._begin_beside, call)
             return
         self._live[call.key] = call
         self._calls.post(call)
@@ -161,12 +169,23 @@ class Executor:
 
     # On the engine's loop --------------------------------------------------------------------
 
+    def _begin_beside(self, call: Call) -> None:
+        """The twin has had its time."""
+        if self._twins.get(call.key) is call:
+            del self._twins[call.key]
+            call.on_beside(self._live[call.key])
+            self._live[call.key] = call
+            self._calls.post(call)
+
     def _report(self, item: tuple[Call, Outcome]) -> None:
         call, outcome = item
-        self._live.pop(call.key, None)
-        twin = self._twins.pop(call.key, None)
-        if twin is not None:
-            self.submit(twin)
+        if self._live.get(call.key) is call:
+            del self._live[call.key]
+            twin = self._twins.pop(call.key, None)
+            if twin is not None:
+                self.submit(twin)
+        else:
+            log.info("abandoned_attempt_ended", run_id=call.run.run_id, step=call.run.step)
         if not call._given_up:
             call.on_done(outcome)
 
@@ -258,6 +277,7 @@ class Executor:
             async with limit:
                 if step.is_async:
                     return await step.fn(*body.args)
+                self._require_room(body)
                 thread = asyncio.ensure_future(self.in_thread(step.fn, *body.args))
                 # Once nobody waits for it any more, asyncio would report how it ends as an error.
                 thread.add_done_callback(lambda over: over.cancelled() or over.exception())
@@ -266,7 +286,8 @@ class Executor:
                     return await value if inspect.isawaitable(value) else value
                 except asyncio.CancelledError:
                     # A thread cannot be stopped. Given up, its step is over only when it ends, so
-                    # that a twin never runs beside it; timed out, the next attempt must not wait.
+                    # that a twin need not run beside it; timed out, the next attempt must not wait.
+                    self._leave(thread, body)
                     if call._given_up:
                         await asyncio.wait([thread])
                     raise
@@ -274,6 +295,32 @@ class Executor:
             if limit.expired():
                 raise StepTimeout(f"no result within {step.timeout_s:g} s") from error
             raise
+
+    def _leave(self, thread: asyncio.Future[Any], body: Body) -> None:
+        """Count a thread that nobody waits for any more until it ends."""
+        agent = body.agent.name
+
+        def tell() -> None:
+            metrics.THREADS_LEFT.set([of for of, _ in self._left.values()].count(agent), agent)
+
+        def over(thread: asyncio.Future[Any]) -> None:
+            del self._left[thread]
+            tell()
+
+        self._left[thread] = (agent, body.step.name)
+        tell()
+        thread.add_done_callback(over)
+
+    def _require_room(self, body: Body) -> None:
+        """Raises Parked when too many threads of the step do not end: it will not either."""
+        left = list(self._left.values()).count((body.agent.name, body.step.name))
+        if left >= LEFT_MAX:
+            raise Parked(
+                "step_hangs",
+                f"{left} attempts of step {body.step.name!r} that were given up or timed out have "
+                "not ended, and hold a thread each: give what the step waits for a time limit, "
+                "restart the worker, then `surefoot runs retry`",
+            )
 
 
 class _Attempt:

@@ -489,6 +489,7 @@ class Owner:
             on_done=lambda outcome: self._ended(flight, outcome),
             on_note=self._note,
             on_output=self._output,
+            on_beside=lambda former: self._beside(flight, former),
         )
         self._resumed.discard(run.run_id)
         self._running.add(flight.call)
@@ -506,6 +507,24 @@ class Owner:
                 self._executor.recorded(note)
 
         self._submit(call.run.run_id, note.journaled, on_done=committed)
+
+    def _beside(self, flight: Flight, former: Call) -> None:
+        """Tell whoever asks why the run stands where it stands."""
+        run = former.run
+        self._logger.warning(
+            "attempt_abandoned", run_id=run.run_id, step=run.step, seq=run.seq,
+            attempt=run.attempt, epoch=run.epoch,
+        )  # fmt: skip
+        if flight.run.status != "running":
+            return
+        message = (
+            f"attempt {run.attempt + 1} of step {run.step!r} was given up and has not ended; "
+            "the step was begun again beside it"
+        )
+        failure = Failure(
+            code="attempt_abandoned", message=message, step=run.step, attempt=run.attempt
+        )
+        self._submit(run.run_id, Forward(failure=failure))
 
     def _output(self, piece: Piece) -> None:
         """Tell the stream topic; nobody waits for it."""

@@ -66,7 +66,7 @@ def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str
             yield f"its agent's flow does not let it begin yet: others go first, {since}"
         case "running":
             yield f"step {run.step!r} is running or about to, {since}"
-            yield from _attempts(run)
+            yield from _attempts(run, now_ms)
         case "waiting":
             yield from _next(run, now_ms)
     if run.ending is not None and run.status not in TERMINAL:
@@ -146,8 +146,10 @@ def _budget(run: RunView, wait: Wait) -> tuple[float, float]:
     )
 
 
-def _attempts(run: RunView) -> Iterator[str]:
-    if run.attempt:
+def _attempts(run: RunView, now_ms: int) -> Iterator[str]:
+    if run.failure is not None and run.failure["code"] == "attempt_abandoned":
+        yield f"{_failure(run)}, {_since(run.updated_ms, now_ms)}"
+    elif run.attempt:
         yield f"this is attempt {run.attempt + 1}; the one before failed: {_failure(run)}"
 
 

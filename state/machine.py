@@ -161,6 +161,8 @@ def _apply(turn: Turn, run: Run | None, event: Input) -> Run | None:
             run = turn.moved(run, status="pending")
             turn.tell(run, "run.accepted")
         case Forward():
+            if event.failure is not None:
+                run = turn.moved(run, failure=event.failure)
             turn.task(run)
         case Returned():
             run = returned(turn, at_work(run, event.work), event)

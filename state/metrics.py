@@ -88,6 +88,12 @@ STEPS = Metric(
     "budget), lost (given up with the partition or the lease, and not counted as an attempt).",
     ("agent", "step", "outcome"),
 )  # fmt: skip
+THREADS_LEFT = Metric(
+    "surefoot_threads_left", "gauge",
+    "Threads of steps that were given up or timed out and have not ended. One that stays up is a "
+    "step that hangs.",
+    ("agent",),
+)  # fmt: skip
 TXN_SECONDS = Metric(
     "surefoot_txn_seconds", "histogram",
     "How long a transaction took, from its first record to the answer to its commit.",

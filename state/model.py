@@ -366,6 +366,9 @@ class Queue:
 class Forward:
     """Ask again for the step in work, so that its old offset can be committed."""
 
+    #: what whoever asks why the run stands there should know of that step
+    failure: Failure | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:

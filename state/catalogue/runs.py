@@ -269,6 +269,34 @@ RUNS: tuple[Page, ...] = (
         codes=("unknown_run",),
     ),
     Page(
+        number="SF4061",
+        title="An abandoned attempt does not end",
+        means="The run was sent back or moved while a step of it was running, and that attempt has "
+        "not ended: a thread cannot be stopped. After 30 s the step is begun again beside it; what "
+        "the abandoned one returns counts for nothing.",
+        causes=(
+            "a `def` step waits for something without a time limit",
+            "an `async def` step swallows asyncio.CancelledError",
+        ),
+        mend=(
+            "Give what the step waits for a time limit, and the step `timeout=`",
+            "The thread goes with its worker: restart that",
+        ),
+        codes=("attempt_abandoned",),
+    ),
+    Page(
+        number="SF4062",
+        title="Too many attempts of a step do not end",
+        means="So many attempts that were given up or timed out still hold a thread of the worker "
+        "that none is added. The run waits for a person.",
+        causes=("a `def` step waits for something without a time limit",),
+        mend=(
+            "Give what the step waits for a time limit",
+            "Restart the worker, then: `surefoot runs retry AGENT RUN_ID`",
+        ),
+        codes=("step_hangs",),
+    ),
+    Page(
         number="SF4102",
         title="The command comes too late",
         means="The run is over, so that nothing was done.",

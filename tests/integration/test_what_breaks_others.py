@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry, TerminalError
+from surefoot.consumers import executor
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
@@ -220,3 +221,41 @@ async def test_a_run_that_waits_for_a_person_holds_up_nobody_behind_it(
         (owner,) = worker.worker._owners.values()
         assert owner.in_flight == 0
         assert await kafka.status(agent, "first") == "waiting"
+
+
+async def test_a_step_that_hangs_in_its_thread_is_sent_back_and_done_beside_it(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere the run stays `running` until the process is started again."""
+    monkeypatch.setattr(executor, "TWIN_WAIT_S", 0.01)
+    agent = Agent(agent_name)
+    begun: list[int] = []
+    gates = [threading.Event(), threading.Event()]
+
+    @agent.step
+    def fetch(ctx: Context, payload: int) -> Done:
+        begun.append(ctx.epoch)
+        gates[ctx.epoch].wait()
+        return Done(ctx.epoch)
+
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+        running = await kafka.work(agent)
+        await kafka.start(agent, "r")
+        await until(lambda: begun == [0], what="the step to hang")
+        await kafka.tell(agent, "r", "rewind", epoch=0, seq=0, step="fetch", payload=b"0")
+        await until(lambda: begun == [0, 1], what="the step to begin beside it")
+
+        async def told() -> bool:
+            checkpoint = await kafka.checkpoint(agent, "r")
+            assert checkpoint is not None
+            return (checkpoint["failure"] or {}).get("code") == "attempt_abandoned"
+
+        await until(told, what="the run to say so")
+        gates[1].set()
+        await kafka.until_status(agent, "r", "completed")
+        checkpoint = await kafka.checkpoint(agent, "r")
+        assert checkpoint is not None
+        assert (checkpoint["result"], checkpoint["failure"]) == (b"1", None)
+        gates[0].set()
+        await until(lambda: not running.executor.busy(), what="the abandoned attempt to end")
+        await kafka.check_history(agent)

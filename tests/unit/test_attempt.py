@@ -51,7 +51,7 @@ def call_of(agent: Agent, run: Run, **fields: Any) -> Call:
 
     return Call(
         agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0, on_done=never,
-        on_note=never, on_output=never, **fields,
+        on_note=never, on_output=never, on_beside=never, **fields,
     )  # fmt: skip
 
 

@@ -75,7 +75,8 @@ class Bench:
         before = len(self.outcomes)
         call = Call(
             agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0,
-            on_done=self.outcomes.append, on_note=self._note, on_output=lambda _: None, **given,
+            on_done=self.outcomes.append, on_note=self._note, on_output=lambda _: None,
+            on_beside=lambda _: None, **given,
         )  # fmt: skip
         self.executor.submit(call)
         await until(lambda: len(self.outcomes) > before, what="an outcome")
@@ -399,7 +400,7 @@ async def test_an_attempt_that_was_given_up_does_not_go_on_storing(bench: Bench)
     call = Call(
         agent=agent_of(step), run=a_run(step="step", payload=b'""'), partition=0,
         lease_left_s=lambda: 1.0, alone_at_s=0.0, on_done=bench.outcomes.append,
-        on_note=lambda _: None, on_output=lambda _: None,
+        on_note=lambda _: None, on_output=lambda _: None, on_beside=lambda _: None,
     )  # fmt: skip
     bench.executor.submit(call)
     await until(lambda: bench.store.away < 1_000_000, what="the store to be asked")

@@ -6,12 +6,14 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
+from surefoot.consumers import executor as executor_module
 from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
 from surefoot.consumers.executor import Executor
 from surefoot.infra.clock import SystemClock
@@ -31,6 +33,8 @@ class Bench:
     outcomes: list[tuple[str, Outcome]] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
+    #: attempts that others have begun beside
+    beside: list[Call] = field(default_factory=list)
     #: notes are committed as they come
     commits: bool = True
     lease_s: float = 1.0
@@ -53,6 +57,7 @@ class Bench:
             on_done=lambda outcome: self.outcomes.append((run_id, outcome)),
             on_note=self._note,
             on_output=self.pieces.append,
+            on_beside=self.beside.append,
             **fields,
         )
         self.executor.submit(call)
@@ -371,6 +376,86 @@ async def test_a_twin_begins_when_the_attempt_that_was_given_up_has_ended(bench:
     assert third.key == first.key
 
 
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_twin_begins_beside_an_attempt_that_was_given_up_and_does_not_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    monkeypatch.setattr(executor_module, "TWIN_WAIT_S", 0.01)
+    begun: list[str] = []
+    end = threading.Event()
+
+    def stubborn(ctx: Context, payload: str) -> Done:
+        begun.append(payload)
+        if payload == "first":
+            end.wait()
+        return Done(payload)
+
+    async def deaf(ctx: Context, payload: str) -> Done:
+        begun.append(payload)
+        while payload == "first" and not end.is_set():
+            with suppress(asyncio.CancelledError):
+                await until(end.is_set, what="the end")
+        return Done(payload)
+
+    step = stubborn if sync else deaf
+    first = bench.submit(step, payload=b'"first"')
+    await until(lambda: begun == ["first"], what="the first to begin")
+    bench.executor.give_up(first)
+    bench.submit(step, payload=b'"second"')
+    await until(lambda: bench.outcomes, what="the outcome of the second")
+    assert bench.beside == [first]
+    assert bench.executor.busy() == [f"a.{step.__name__} of run r"]  # the first
+    third = bench.submit(step, payload=b'"third"')
+    await until(lambda: len(bench.outcomes) == 2, what="the outcome of the third")
+    assert third not in bench.beside
+    end.set()
+    await until(lambda: not bench.executor.busy(), what="the first to end")
+    ends = [o.then for _, o in bench.outcomes if isinstance(o, Returned)]
+    assert ends == [End(result=b'"second"'), End(result=b'"third"')]
+    assert bench.executor._live == {}
+
+
+@pytest.mark.parametrize("how", ["given up", "timed out"])
+async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_for_a_person(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(executor_module, "TWIN_WAIT_S", 0.01)
+    monkeypatch.setattr(executor_module, "LEFT_MAX", 2)
+    begun, end = [], threading.Event()
+    agent = Agent("a")
+
+    @agent.step(timeout="10ms" if how == "timed out" else None)
+    def hangs(ctx: Context, n: int) -> Done:
+        begun.append(n)
+        end.wait()
+        return Done(n)
+
+    @agent.step
+    def other(ctx: Context, n: int) -> Done:
+        return Done(n)
+
+    for number in range(2):
+        call = bench.submit_to(agent, "hangs", "r", str(number).encode())
+        await until(lambda n=number: len(begun) > n, what="the attempt to begin")  # type: ignore[misc]
+        if how == "given up":
+            bench.executor.give_up(call)
+        await until(lambda n=number: len(bench.executor._left) > n, what="it to be left")  # type: ignore[misc]
+    before = len(bench.outcomes)
+    bench.submit_to(agent, "hangs", "r", b"2")
+    await until(lambda: len(bench.outcomes) > before, what="it to be refused")
+    _, refused = bench.outcomes[-1]
+    assert isinstance(refused, Failed)
+    assert (refused.failure.code, refused.park, begun) == ("step_hangs", True, [0, 1])
+    assert "2 attempts of step 'hangs'" in refused.failure.message
+    bench.submit_to(agent, "other", "r2", b"2")
+    await until(lambda: len(bench.outcomes) > before + 1, what="another step to be run")
+    assert isinstance(bench.outcomes[-1][1], Returned)
+    end.set()
+    await until(lambda: not bench.executor._left, what="the threads to end")
+    bench.submit_to(agent, "hangs", "r", b"3")
+    await until(lambda: 3 in begun, what="the step to be begun again")
+
+
 async def test_a_step_that_blocks_the_loop_is_noticed_and_named(bench: Bench) -> None:
     begun, end = threading.Event(), threading.Event()
 
@@ -663,6 +748,7 @@ async def test_a_budget_that_is_spent_is_not_a_failure(bench: Bench) -> None:
     call = Call(
         agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0,
         on_done=outcomes.append, on_note=bench.notes.append, on_output=bench.pieces.append,
+        on_beside=bench.beside.append,
     )  # fmt: skip
     bench.executor.submit(call)
     await until(lambda: outcomes, what="the outcome")

@@ -53,6 +53,20 @@ def test_a_retried_step_tells_the_error_of_the_attempt_before() -> None:
     assert "attempt 3; the one before failed: SF1201 step_raised: no route" in told.because[1]
 
 
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_a_step_that_runs_beside_an_abandoned_attempt_tells_so(attempt: int) -> None:
+    abandoned = {
+        "code": "attempt_abandoned", "kind": "",
+        "message": "attempt 1 of step 'draft' was given up and has not ended",
+    }  # fmt: skip
+    told = why(attempt=attempt, failure=abandoned)
+    assert told.because[1] == (
+        "SF4061 attempt_abandoned: attempt 1 of step 'draft' was given up and has not ended, "
+        "since 2023-11-14 22:13:20Z (2 h 5 min)"
+    )
+    assert told.do == ()
+
+
 def test_a_step_that_backs_off_tells_its_error_and_the_time_of_the_next_attempt() -> None:
     [told] = why(status="waiting", attempt=1, failure=FAILURE, due_ms=NOW + 90_000).because
     assert "step 'draft' failed (SF1201 step_raised: no route); attempt 2 is at" in told

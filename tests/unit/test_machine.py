@@ -332,6 +332,15 @@ def test_carrying_forward_changes_nothing_but_asks_again() -> None:
     assert decision.records == (TaskRecord(run_id="r", seq=0, step="a"),)
 
 
+def test_carrying_forward_keeps_what_is_to_be_known_of_the_step_in_work() -> None:
+    life = started()
+    before = life.run
+    decision = life.do(Forward(failure=FAILURE))
+    assert decision.run is not None
+    assert decision.run == replace(before, failure=FAILURE, updated_ms=decision.run.updated_ms)
+    assert TaskRecord(run_id="r", seq=0, step="a") in decision.records
+
+
 def test_another_start_with_the_same_id_is_told_and_nothing_else() -> None:
     why = Failure(code="run_exists", message="there is another")
     (told,) = ignored_start(START, why, NOW)
