@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -148,6 +150,15 @@ class Executor:
         """What is in progress, longest first."""
         calls = sorted(self._active.items(), key=lambda item: item[1])
         return [call.describe() for call, _ in calls]
+
+    def stack(self) -> str:
+        """Where the thread of the steps stands just now: the author's frames, innermost last."""
+        assert self._thread.ident is not None, "start() comes first"
+        frames = traceback.extract_stack(sys._current_frames()[self._thread.ident])
+        ours = [number for number, each in enumerate(frames) if each.filename == __file__]
+        begun = next((n for n in ours if frames[n].name == self._attempt.__name__), -1)
+        theirs = [each for each in frames[begun + 1 :] if each.filename != __file__]
+        return "".join(traceback.format_list(theirs))
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the loop of the steps answers in time. False: a step is blocking it."""

@@ -174,12 +174,12 @@ async def follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> Non
 
 
 async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:
-    """Say which steps are in progress when the loop of the steps does not answer: one of them
-    blocks it, which holds up the others (never the heartbeats)."""
+    """Say which steps are in progress, and where their thread stands, when the loop of the steps
+    does not answer: one of them blocks it, which holds up the others (never the heartbeats)."""
     while True:
         await asyncio.sleep(every_s)
         if not await executor.probe(every_s):
-            log.warning("step_blocks_loop", steps=executor.busy()[:5])
+            log.warning("step_blocks_loop", steps=executor.busy()[:5], stack=executor.stack())
 
 
 class Polling(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
 from surefoot.consumers import executor as executor_module
 from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
 from surefoot.consumers.executor import Executor
 from surefoot.infra.clock import SystemClock
+from surefoot.infra.worker_main import _watch_steps
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
 from surefoot.state.model import Amount, End, Go, Memory, Overspent, PlanItem, Returned, Work
 from surefoot.state.outcome import encode_input
@@ -459,9 +462,12 @@ async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_
 async def test_a_step_that_blocks_the_loop_is_noticed_and_named(bench: Bench) -> None:
     begun, end = threading.Event(), threading.Event()
 
-    async def blocking(ctx: Context, payload: int) -> Done:
+    def helper() -> None:
         begun.set()
         end.wait(60)
+
+    async def blocking(ctx: Context, payload: int) -> Done:
+        helper()
         return Done()
 
     assert await bench.executor.probe(90.0)
@@ -470,6 +476,15 @@ async def test_a_step_that_blocks_the_loop_is_noticed_and_named(bench: Bench) ->
     bench.submit(blocking, "waiting")
     assert not await bench.executor.probe(0.05)
     assert bench.executor.busy()[0] == "a.blocking of run guilty"
+    watching = asyncio.create_task(_watch_steps(bench.executor, every_s=0.01))
+    with capture_logs() as logs:
+        await until(lambda: logs, what="the warning")
+    watching.cancel()
+    assert (logs[0]["event"], logs[0]["steps"][0]) == (
+        "step_blocks_loop", "a.blocking of run guilty",
+    )  # fmt: skip
+    frames = re.findall(r", in (\w+)\n +(.*)", logs[0]["stack"])
+    assert frames[:2] == [("blocking", "helper()"), ("helper", "end.wait(60)")]
     end.set()
     assert await bench.executor.probe(90.0)
 
