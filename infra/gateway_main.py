@@ -57,6 +57,7 @@ def run_gateway(
         finally:
             if following is not None:
                 following.cancel()
+            stop.set()  # however it ends, it does so in time
 
     def listening(url: str) -> None:
         # what has been imported and set up stays: no collection has to look through it again, with

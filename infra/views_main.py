@@ -36,8 +36,11 @@ def run_views(agents: Sequence[str], settings: Settings) -> None:
 
     async def run() -> None:
         stop, _ = until_signalled(settings.drain_timeout_s)
-        async with open_backend(settings, SystemClock()) as backend:
-            await serve_views(agents, settings, backend, stop)
+        try:
+            async with open_backend(settings, SystemClock()) as backend:
+                await serve_views(agents, settings, backend, stop)
+        finally:
+            stop.set()  # however it ends, it does so in time
 
     asyncio.run(run())
 
