@@ -57,7 +57,15 @@ from surefoot.state.partitioner import affinity, affinity_order
 from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log, Out, Piece
 from surefoot.state.retry import delay_ms
 from surefoot.state.store import RunStore
-from surefoot.state.wire import Wire, decode_command, decode_task, input_of, memory_of, parent_of
+from surefoot.state.wire import (
+    Wire,
+    actions_of,
+    decode_command,
+    decode_task,
+    input_of,
+    memory_of,
+    parent_of,
+)
 
 #: so many answered commands may stand above the lowest record in work, before it is let go
 ANSWERED_MAX = 1_000
@@ -323,6 +331,7 @@ class Owner:
             memory=memory_of(command["memory"]),
             messages=tuple(command["messages"]),
             by=command["by"],
+            actions=actions_of(command),
         )
         if self._digest_of(run_id) is None:
             return self._start(source, start, record)
@@ -369,7 +378,7 @@ class Owner:
         decision = decide(self.agent.rules, State(None), start, self._clock.now_ms())
         run = decision.run
         assert run is not None
-        if run.status != "running" or start.messages:
+        if run.status != "running" or start.messages or start.actions:
             self._submit(start.run_id, start, source)
         elif self._lanes is None or self._may_begin(self._lanes, start, run, source, record):
             self._flights[start.run_id] = self._flight(run, [source], (start,))

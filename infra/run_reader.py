@@ -25,7 +25,7 @@ from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.feed import Told
-from surefoot.state.model import Status
+from surefoot.state.model import Entry, Status
 from surefoot.state.output import Piece, Shown, settled
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Backlog, In, RunPage, RunView
@@ -342,20 +342,37 @@ class LogRunReader:
         """
         if not count:
             return ()
-        reader = self.agents[agent]
-        found = await self.summaries(agent, [run_id])
         keys = [entry_key(run_id, f"m:{number}") for number in range(count)]
-        said: dict[bytes, bytes] = {}
-        since_ms = found[run_id].created_ms if found else 0
-        wanted = frozenset(keys).__contains__
-        async for record in reader.since(reader.states, reader.home(run_id), since_ms, wanted):
-            assert record.key is not None
-            said.pop(record.key, None)
-            if record.value is not None:
-                said[record.key] = decode_entry(record.value).value or b"null"
+        said = await self._entries(agent, run_id, frozenset(keys).__contains__)
         if len(said) < count:
             raise StateError("SF2007", f"of {count} messages of {run_id} only {len(said)} are left")
-        return tuple(said[key] for key in keys)
+        return tuple(said[key].value or b"null" for key in keys)
+
+    async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:
+        """What is on record of the run's calls and actions, of whichever step and epoch.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        theirs = (entry_key(run_id, "c:"), entry_key(run_id, "o:"))
+        found = await self._entries(
+            agent, run_id, lambda key: key is not None and key.startswith(theirs)
+        )
+        return tuple(found.values())
+
+    async def _entries(
+        self, agent: str, run_id: str, wanted: Callable[[bytes | None], bool]
+    ) -> dict[bytes, Entry]:
+        """The entries of the run that are left, of those with such keys."""
+        reader = self.agents[agent]
+        found = await self.summaries(agent, [run_id])
+        since_ms = found[run_id].created_ms if found else 0
+        left: dict[bytes, Entry] = {}
+        async for record in reader.since(reader.states, reader.home(run_id), since_ms, wanted):
+            assert record.key is not None
+            left.pop(record.key, None)
+            if record.value is not None:
+                left[record.key] = decode_entry(record.value)
+        return left
 
 
 class AgentReader:

@@ -8,17 +8,18 @@ again with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.schemas.payload import digest, strict_json
+from surefoot.state.actions import call_of, found_by, handed_on, name_of, outcome
 from surefoot.state.agent import check_run_id
 from surefoot.state.catalogue import number_of
 from surefoot.state.errors import BadArgument, Unavailable
-from surefoot.state.model import jsonable
+from surefoot.state.model import Action, Entry, jsonable
 from surefoot.state.ports import Clock, Commands, RunReader, RunView
 from surefoot.state.versions import Version, Versions
 from surefoot.state.views import run_json
@@ -28,7 +29,7 @@ REFUSALS: Mapping[str, int] = {
     "unknown_run": 404, "unknown_question": 404, "no_such_version": 404, "not_allowed": 403,
     "too_late": 409, "already_decided": 409, "not_possible": 409, "stale_epoch": 409,
     "expired": 409, "compensated": 409, "nothing_in_doubt": 409, "bad_payload": 422,
-    "bad_choice": 422, "unknown_step": 422, "mailbox_full": 429,
+    "bad_choice": 422, "unknown_step": 422, "mailbox_full": 429, "no_such_action": 404,
 }  # fmt: skip
 
 #: events that answer a command; a later one may have a signal's id as well
@@ -124,6 +125,8 @@ class Reply:
     message: str | None = None
     #: the run as it is now; None: there is none, or it cannot be read just now
     run: RunView | None = None
+    #: of a rewind or a fork: what has been done with ctx.once and is not simply done again
+    kept: tuple[str, ...] = ()
 
     @property
     def status(self) -> int:
@@ -140,7 +143,8 @@ class Reply:
             number = number_of(self.code or "")
             told |= {"code": self.code, "number": number, "message": self.message}
         run = run_json(self.run) if self.run is not None else None
-        return told | {"event": self.event, "run": run}
+        kept = {"kept": list(self.kept)} if self.kept else {}
+        return told | {"event": self.event, "run": run} | kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +210,11 @@ class Operator:
         *,
         command_id: str,
         emit: bool,
+        repeat: Collection[str] = (),
         by: str | None = None,
     ) -> Reply:
-        """Send a run back to its version `seq`, as its history tells it.
+        """Send a run back to its version `seq`, as its history tells it. What it has done with
+        ctx.once since then is not done again, but for the actions that `repeat` names.
 
         Raises: as `ask`; StateError — part of that version has expired.
         """
@@ -222,8 +228,11 @@ class Operator:
         version = line.versions.get(seq)
         if version is None:
             return _refusal(command_id, "no_such_version", no_version(run, seq), run)
+        done = found_by(await versions.calls(agent, run_id), run, seq)
+        if (unknown := _not_done(repeat, done, seq)) is not None:
+            return _refusal(command_id, "no_such_action", unknown, run)
         messages = await versions.messages(agent, run_id, thread_of(version))
-        return await self.ask(
+        reply = await self.ask(
             agent,
             run_id,
             "rewind",
@@ -234,16 +243,26 @@ class Operator:
                 messages,
                 epoch=run.epoch,
                 emit=emit,
+                repeat=repeat,
                 created_ms=run.created_ms,
                 now_ms=self.clock.now_ms(),
             ),
         )
+        return replace(reply, kept=_kept(done, repeat))
 
     async def fork(
-        self, versions: Versions, agent: str, run_id: str, seq: int, *, new_id: str
+        self,
+        versions: Versions,
+        agent: str,
+        run_id: str,
+        seq: int,
+        *,
+        new_id: str,
+        repeat: Collection[str] = (),
     ) -> Reply:
         """Start another run from version `seq` of this one. Its name is the id of the command: the
-        same name again is the same run.
+        same name again is the same run. What this one has done with ctx.once since then is in doubt
+        for the new one, but for the actions that `repeat` names: it simply does those.
 
         Raises: as `ask`; StateError — part of that version has expired; BadArgument — the name
         cannot be a run's.
@@ -267,18 +286,18 @@ class Operator:
             if there.input_digest == digest(version.payload):
                 return Reply(id=new_id, accepted=True, event="command.repeated", run=there)
             return _refusal(new_id, "not_possible", f"there is another run {new_id} already", there)
+        done = found_by(await versions.calls(agent, run_id), run, seq)
+        if (unknown := _not_done(repeat, done, seq)) is not None:
+            return _refusal(new_id, "no_such_action", unknown, run)
         messages = await versions.messages(agent, run_id, thread_of(version))
-        return await self._start(agent, new_id, version, messages)
+        reply = await self._start(
+            agent, new_id, start_fields(version, messages, handed_on(done, repeat))
+        )
+        return replace(reply, kept=_kept(done, repeat))
 
-    async def _start(
-        self, agent: str, run_id: str, version: Version, messages: tuple[bytes, ...]
-    ) -> Reply:
+    async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> Reply:
         async with self.reader.answers(agent, run_id) as events:
-            await self.commands.send(
-                agent, run_id, "start", deadline_s=self.send_s, step=version.step,
-                payload=version.payload, carry=version.carry, memory=_memory(version),
-                messages=list(messages),
-            )  # fmt: skip
+            await self.commands.send(agent, run_id, "start", deadline_s=self.send_s, **fields)
             try:
                 async with asyncio.timeout(self.answer_s):
                     event = await anext(events, None)
@@ -304,6 +323,27 @@ def _refusal(identity: str, code: str, message: str, run: RunView | None = None)
     return Reply(id=identity, accepted=False, code=code, message=message, run=run)
 
 
+def _not_done(repeat: Collection[str], done: Sequence[Entry], seq: int) -> str | None:
+    """Why an action cannot be repeated: nothing of that name has been done."""
+    there = {name_of(entry) for entry in done}
+    unknown = [name for name in repeat if name not in there]
+    if not unknown:
+        return None
+    known = f"it has done {', '.join(sorted(there))}" if there else "it has done nothing"
+    return (
+        f"the run has done no action {', '.join(map(repr, unknown))} since version {seq}; {known}"
+    )
+
+
+def _kept(done: Sequence[Entry], repeat: Collection[str]) -> tuple[str, ...]:
+    """The actions that are not simply done again, for people."""
+    return tuple(
+        f"{call_of(entry)} of step {entry.name!r}" + ("" if outcome(entry) else ", in doubt")
+        for entry in done
+        if name_of(entry) not in repeat
+    )
+
+
 def no_version(run: RunView, seq: int) -> str:
     """Why a run has no version `seq` to go back to."""
     if 0 <= seq < run.seq:
@@ -320,17 +360,20 @@ def rewind_fields(
     *,
     epoch: int,
     emit: bool,
+    repeat: Collection[str],
     created_ms: int,
     now_ms: int,
 ) -> dict[str, Any]:
     """Fields of the command that sends a run, now in `epoch`, back to that version. A wait begins
-    anew, with as much time as it had; a sleep ends when it would have."""
+    anew, with as much time as it had; a sleep ends when it would have. Actions that `repeat` names
+    may be done again."""
     wait, due_ms = version.wait, version.due_ms
     if wait is not None and due_ms is not None:
         due_ms = now_ms + due_ms - wait.since_ms
     return {
         "epoch": epoch,
         "emit": int(emit),
+        "repeat": sorted(repeat),
         "seq": version.seq,
         "step": version.step,
         "payload": version.payload,
@@ -340,6 +383,21 @@ def rewind_fields(
         "wait": None if wait is None else jsonable(wait) | {"since_ms": now_ms},
         "due_ms": due_ms,
         "created_ms": created_ms,
+    }
+
+
+def start_fields(
+    version: Version, messages: tuple[bytes, ...], actions: Iterable[Action]
+) -> dict[str, Any]:
+    """Fields of the command that starts another run from that version, and tells it what the run
+    that it is a copy of has done."""
+    return {
+        "step": version.step,
+        "payload": version.payload,
+        "carry": version.carry,
+        "memory": _memory(version),
+        "messages": list(messages),
+        "actions": [jsonable(action) for action in actions],
     }
 
 

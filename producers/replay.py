@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -223,30 +223,40 @@ class Replay:
         return rows, back
 
     async def rerun(
-        self, operator: Operator, back: Mapping[str, Return], *, emit: bool
+        self,
+        operator: Operator,
+        back: Mapping[str, Return],
+        *,
+        emit: bool,
+        repeat: Collection[str] = (),
     ) -> dict[str, Reply]:
-        """Send the runs back; returns what their owners have answered."""
+        """Send the runs back; returns what their owners have answered. Actions that `repeat` names
+        may be done again."""
         replies: dict[str, Reply] = {}
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(run_id: str, to: Return) -> None:
             async with turn:
-                replies[run_id] = await self._send_back(operator, run_id, to, emit=emit)
+                replies[run_id] = await self._send_back(
+                    operator, run_id, to, emit=emit, repeat=repeat
+                )
 
         async with asyncio.TaskGroup() as group:
             for run_id, to in back.items():
                 group.create_task(one(run_id, to))
         return replies
 
-    async def _send_back(self, operator: Operator, run_id: str, to: Return, *, emit: bool) -> Reply:
+    async def _send_back(
+        self, operator: Operator, run_id: str, to: Return, *, emit: bool, repeat: Collection[str]
+    ) -> Reply:
         command_id = self.command_id(run_id)
         try:
             messages = await self.versions.messages(self.agent, run_id, thread_of(to.version))
             return await operator.ask(
                 self.agent, run_id, "rewind", command_id=command_id, by=f"replay {self.id}",
                 **rewind_fields(
-                    to.version, messages, epoch=to.epoch, emit=emit, created_ms=to.created_ms,
-                    now_ms=operator.clock.now_ms(),
+                    to.version, messages, epoch=to.epoch, emit=emit, repeat=repeat,
+                    created_ms=to.created_ms, now_ms=operator.clock.now_ms(),
                 ),
             )  # fmt: skip
         except (StateError, RecordTooLarge) as error:

@@ -193,6 +193,9 @@ class Context:
         the run goes to `attention`. An exception of `fn` leaves it in doubt too, unless it is
         NotDone (certainly nothing happened; retried), TerminalError or one of `permanent`
         (recorded, raised as CallFailed).
+
+        It holds over rewinds: the same call of the same step, with the same arguments, gets the
+        recorded outcome back. In a copy of the run (`surefoot runs fork`) it is in doubt.
         """
         return self._calls.once(name, fn, *args, probe=probe, permanent=permanent)
 

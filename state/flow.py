@@ -8,6 +8,7 @@ from typing import Any
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state import waits
+from surefoot.state.actions import keep
 from surefoot.state.model import (
     Amount,
     Amounts,
@@ -123,7 +124,8 @@ def end(
                 run, "signal.unread", id=signal.id, name=signal.name, by=signal.by,
                 payload=signal.value,
             )  # fmt: skip
-        turn.forget_all(keep=frozenset({"message"}))
+        keep(turn, run)
+        turn.forget_all()
     if run.memory is not None and run.memory.granted:  # what the last step has cost is told, too
         told = {"memory": run.memory, **told}
     turn.tell(ended, kind[status], **{"result": result, **told})
@@ -179,7 +181,8 @@ def compensate(
     memory = run.memory
     if memory is not None and memory.granted:
         memory = replace(memory, spent=total(memory.spent, journaled_cost(turn, run)))
-    turn.forget_all(keep=frozenset({"message", "signal"}))
+    keep(turn, run)
+    turn.forget_all("signal")
     follow = turn.moved(
         run,
         status="paused" if run.status == "paused" and ending == "failed" else "running",

@@ -2,7 +2,8 @@
 
 `call` repeats nothing that has been recorded; what was in the air when the worker died is done
 again. `once` never is: its intent is committed before, its outcome after, and what lies between is
-in doubt: a probe decides, or a person does.
+in doubt: a probe decides, or a person does. What an earlier line of history has done stands for it
+(state/actions.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, get_args, get_origin
 
@@ -21,6 +22,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load, text_of
 from surefoot.schemas.weak_cache import weakly_cached
+from surefoot.state import actions
 from surefoot.state.annotations import MISSING, annotation
 from surefoot.state.calling import label
 from surefoot.state.errors import (
@@ -99,6 +101,7 @@ class Journal:
         self._work = work
         self._engine = engine
         self._seen: Counter[str] = Counter()
+        self._past = actions.by_call(entries.values())
         self._granted = memory.granted
         self._before = memory.spent
         self._costs: dict[str, Amounts] = {slot: entry.cost for slot, entry in entries.items()}
@@ -193,7 +196,7 @@ class Journal:
         permanent: ErrorKinds,
     ) -> Any:
         adapter, mark = result_adapter(fn), digest_of(args)
-        entry = self._entries.get(slot)
+        entry = self._entries.get(slot) or await self._take(slot, mark)
         if entry is not None and entry.kind == "call":
             came = self._recorded(entry, slot, mark, adapter)
         else:
@@ -215,20 +218,20 @@ class Journal:
             self._same(entry, slot, mark)
             await self._engine.alone()  # a former owner may be about to do it
             if probe is None:
-                raise in_doubt(slot)
+                raise in_doubt(slot, entry.by)
             told = await self._do(probe, args)
             if told is not None and told is not False:
                 value = None if told is True else told
                 data, value = kept(adapter, value)
-                await self._record(slot, kind="call", digest=mark, value=data)
+                await self._act(slot, kind="call", digest=mark, value=data)
                 return _Came(value)
         else:
             require_lease(self._engine)  # an intent that nothing follows leaves the run in doubt
-            await self._record(slot, kind="intent", digest=mark, value=b"null")
+            await self._act(slot, kind="intent", digest=mark, value=b"null")
         try:
             value = await self._do(fn, args)
         except NotDone:
-            await self._record(slot, kind="intent")
+            await self._act(slot, kind="intent")
             raise
         except Exception as error:
             if isinstance(error, (TerminalError, *permanent)):
@@ -237,8 +240,26 @@ class Journal:
                 raise in_doubt(slot) from error
             raise
         data, value = kept(adapter, value)
-        await self._record(slot, kind="call", digest=mark, value=data)
+        await self._act(slot, kind="call", digest=mark, value=data)
         return _Came(value)
+
+    async def _take(self, slot: str, mark: bytes) -> Entry | None:
+        """What the same call has done in an earlier line of history, or in the run that this one
+        is a copy of: recorded as its own, so that no later call takes it too."""
+        past = self._past.get((slot.removeprefix("c:"), mark))
+        if not past:
+            return None
+        found = past.pop(0)
+        known = found.value is not None
+        entry = replace(
+            found, slot=slot, kind="call" if known else "intent",
+            value=found.value if known else b"null",
+        )  # fmt: skip
+        await self._act(slot, kind=entry.kind, digest=mark, value=entry.value, takes=found.slot)
+        return entry
+
+    async def _act(self, slot: str, **told: Any) -> None:
+        await self._record(slot, action=True, **told)
 
     def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> _Came:
         self._same(entry, slot, mark)
@@ -293,12 +314,15 @@ def require_lease(engine: Engine) -> None:
         raise OwnershipLost
 
 
-def in_doubt(slot: str) -> Parked:
-    """Nobody knows whether it happened."""
+def in_doubt(slot: str, by: str | None = None) -> Parked:
+    """Nobody knows whether it happened; or whether it shall again, when another run has done it."""
+    was = "was begun, and nobody knows whether it happened: find out, then"
+    if by is not None:
+        was = f"was done or begun by run {by}, of which this is a copy: decide, and"
     return Parked(
         "once_in_doubt",
-        f"{slot.removeprefix('c:')} was begun, and nobody knows whether it happened: find out, "
-        "then `surefoot runs resolve` with --happened RESULT, --did-not (it is done) or --give-up",
+        f"{slot.removeprefix('c:')} {was} `surefoot runs resolve` with --happened RESULT, "
+        "--did-not (it is done) or --give-up",
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from surefoot.state import waits
+from surefoot.state.actions import inherit
 from surefoot.state.flow import go_on, overspent, park, tell_parent
 from surefoot.state.model import (
     COMMANDS_KEPT,
@@ -250,5 +251,6 @@ def _new_run(turn: Turn, event: Start) -> Run:
 def _start(turn: Turn, event: Start) -> Run:
     run = _new_run(turn, event)
     say(turn, run.run_id, 0, event.messages)
+    inherit(turn, run, event.actions)
     turn.tell(run, "run.started", version=True, by=event.by)
     return go_on(turn, run, task=False)

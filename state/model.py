@@ -233,7 +233,9 @@ class Run:
         return self.status == "waiting" and self.wait is None
 
 
-EntryKind = Literal["call", "reserved", "intent", "partial", "signal", "branch", "message"]
+EntryKind = Literal[
+    "call", "reserved", "intent", "partial", "signal", "branch", "message", "done", "past"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +259,17 @@ class Entry:
 
 
 Entries = Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What another run has done, or begun, with ctx.once."""
+
+    run_id: str
+    step: str
+    #: NAME#N
+    call: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +368,8 @@ class Start:
     messages: tuple[bytes, ...] = ()
     #: what asks for it, where its run_id does not say so
     by: str | None = None
+    #: of the run that this one is a copy of
+    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +452,10 @@ class Journaled:
     value: bytes | None = None
     failure: Failure | None = None
     cost: Amounts = ()
+    #: it is an action: of ctx.once
+    action: bool = False
+    #: slot of the earlier action that this stands for from now on
+    takes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,6 +560,8 @@ class Rewind:
     created_ms: int | None = None
     input_digest: bytes | None = None
     by: str | None = None
+    #: names of actions that may be done again
+    repeat: tuple[str, ...] = ()
 
 
 Operation = Signal | Answer | Pause | Resume | Cancel | RetryRun | Resolve | Rewind

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefoot.state import waits
+from surefoot.state.actions import set_back
 from surefoot.state.flow import compensate, end, fail, go_on, spawn_and_tell
 from surefoot.state.model import (
     NO_MEMORY,
@@ -104,7 +105,8 @@ def resolve(turn: Turn, run: Run, event: Resolve) -> Run:
         failure = Failure(code="given_up", message=f"{doubt.slot.removeprefix('c:')} was given up")
         return fail(turn, run, failure, of=run)
     if event.choice == "happened":
-        turn.put(replace(doubt, kind="call", value=event.result, at_ms=turn.now_ms))
+        known = replace(doubt, kind="call", value=event.result, name=run.step)
+        turn.put(replace(known, at_ms=turn.now_ms))
     elif event.choice == "did_not":
         turn.forget(doubt.slot)
     else:
@@ -131,7 +133,8 @@ def rewind(turn: Turn, run: Run, event: Rewind) -> Run:
             "the one after it",
         )
     turn.records.extend(waits.cancel_children(run, turn.entries))
-    turn.forget_all(keep=frozenset({"signal", "message"}))
+    set_back(turn, run, event)
+    turn.forget_all("signal")
     said = run.memory.thread if run.memory is not None else 0
     for number in range(len(event.messages), said):  # of a run that is over only the log has them
         turn.entries.pop(f"m:{number}", None)

@@ -2,8 +2,9 @@
 
 `live` has the runs that are not over, and the failed ones, which can be tried again. Any run that
 is over has a receipt, which answers a repeated start until the dedup window has passed and is then
-tombstoned, with the entries that are left. A checkpoint or an entry that cannot be decoded costs
-that one run, never the partition: its id stands in `broken` with the reason.
+tombstoned, with the entries that are left; what it has done is kept as long. A checkpoint or an
+entry that cannot be decoded costs that one run, never the partition: its id stands in `broken` with
+the reason.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from surefoot.state.wire import (
 
 #: kinds of entries that count for the attempt in work only; their slots are used again
 _OF_A_STEP = frozenset({"call", "reserved", "intent", "partial"})
+#: kinds of entries that a run which is over still needs when it is sent back
+_OF_THE_PAST = frozenset({"done", "past"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,9 @@ class RunStore:
         if not run.terminal or run.status == "failed":
             self.live[run_id] = run
         elif run_id in self.entries:
-            del self.entries[run_id]
+            for slot, entry in list(self.entries[run_id].items()):
+                if entry.kind not in _OF_THE_PAST:
+                    self.forget_entry(run_id, slot)
 
     def put_records(self, run_id: str, records: Iterable[Record]) -> None:
         """Take in what a committed decision does to the run's entries."""
@@ -166,7 +171,8 @@ class RunStore:
 
     def put_entry(self, entry: Entry) -> None:
         """An entry's newest committed state."""
-        if entry.run_id in self.receipts and entry.run_id not in self.live:
+        over = entry.run_id in self.receipts and entry.run_id not in self.live
+        if over and entry.kind not in _OF_THE_PAST:
             return
         slots = self.entries.setdefault(entry.run_id, {})
         slots.pop(entry.slot, None)
@@ -180,11 +186,12 @@ class RunStore:
             self.entries.pop(run_id, None)
 
     def journal(self, run: Run) -> dict[str, Entry]:
-        """What the attempt in work has journaled."""
+        """What the attempt in work has journaled, and what its step has done in the past."""
         return {
             slot: entry
             for slot, entry in self.entries.get(run.run_id, {}).items()
-            if entry.kind in _OF_A_STEP and (entry.seq, entry.epoch) == (run.seq, run.epoch)
+            if (entry.kind in _OF_A_STEP and (entry.seq, entry.epoch) == (run.seq, run.epoch))
+            or (entry.kind == "past" and entry.name == run.step)
         }
 
     def signals(self, run_id: str) -> tuple[Entry, ...]:
@@ -228,6 +235,7 @@ class RunStore:
             run_id
             for run_id, slots in self.entries.items()
             if run_id not in self.live
+            and run_id not in self.receipts
             and run_id not in self.broken
             and all(entry.at_ms < before_ms for entry in slots.values())
         ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from surefoot.state import waits
 from surefoot.state.model import (
     TERMINAL,
     Amounts,
     Entry,
+    EntryKind,
     EventRecord,
     EventType,
     Failure,
@@ -25,6 +26,8 @@ from surefoot.state.model import (
     Work,
 )
 
+#: kinds of entries that last as long as the run
+_LASTING: Final = frozenset({"message", "done", "past"})
 #: no pool can have this name
 SCHEDULES = "schedules"
 
@@ -82,10 +85,10 @@ class Turn:
         del self.entries[slot]
         self.records.append(Forget(slot=slot))
 
-    def forget_all(self, *, keep: frozenset[str] = frozenset()) -> None:
-        """Of kinds other than those in `keep`."""
+    def forget_all(self, *keep: EntryKind) -> None:
+        """What is not of such a kind, and does not last as long as the run."""
         for entry in list(self.entries.values()):
-            if entry.kind not in keep:
+            if entry.kind not in _LASTING and entry.kind not in keep:
                 self.forget(entry.slot)
 
     def task(self, run: Run) -> None:

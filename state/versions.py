@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from surefoot.state.model import Memory, Wait
+from surefoot.state.model import Entry, Memory, Wait
 from surefoot.state.views import RunSummary
 from surefoot.state.wire import memory_of, wait_of
 
@@ -105,4 +105,10 @@ class Versions(Protocol):
         """The first `count` messages of a run's thread.
 
         Raises: StateError — some are missing; Unavailable — the log cannot be read just now.
+        """
+
+    async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:
+        """What is on record of the run's calls and actions, of whichever step and epoch.
+
+        Raises: Unavailable — the log cannot be read just now.
         """

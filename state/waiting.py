@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from surefoot.schemas.payload import strict_json
 from surefoot.state import waits
+from surefoot.state.actions import keep
 from surefoot.state.flow import end, fail, go_on, journaled_cost, overspent, park, spawn_and_tell
 from surefoot.state.model import (
     DECIDED_KEPT,
@@ -63,6 +64,7 @@ def returned(turn: Turn, run: Run, event: Returned) -> Run:
     }
     if isinstance(event.then, Go):
         changes |= _next_step(turn, run, event.then)
+    keep(turn, run)
     follow = turn.moved(run, **changes)
     say(turn, run.run_id, run.memory.thread if run.memory else 0, event.messages)
     told: dict[str, Any] = {
@@ -162,10 +164,14 @@ def journaled(turn: Turn, run: Run, event: Journaled) -> None:
         if event.slot in turn.entries:
             turn.forget(event.slot)
         return
+    taken = turn.entries.get(event.takes) if event.takes is not None else None
+    if taken is not None:
+        turn.forget(taken.slot)
     turn.put(
         Entry(
             run_id=run.run_id, slot=event.slot, kind=event.kind, seq=run.seq, epoch=run.epoch,
             digest=event.digest, value=event.value, failure=event.failure, cost=event.cost,
+            name=run.step if event.action else None, by=taken.by if taken is not None else None,
             at_ms=turn.now_ms,
         )
     )  # fmt: skip
@@ -259,7 +265,7 @@ def _look_for_children(turn: Turn, run: Run, wait: Wait) -> Run:
     if waits.unfinished(wait, turn.entries):
         return run
     payload = waits.results_payload(wait, turn.entries)
-    turn.forget_all(keep=frozenset({"message", "signal", "call"}))
+    turn.forget_all("signal", "call")
     return _wait_over(turn, run, payload)
 
 

@@ -15,6 +15,7 @@ from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.agent import check_run_id
 from surefoot.state.event_headers import event_headers
 from surefoot.state.model import (
+    Action,
     Amount,
     Answer,
     Branch,
@@ -237,6 +238,7 @@ _COMMAND: dict[str, Any] = {
     "step": None, "traceparent": None, "id": None, "name": None, "by": None, "parent": None,
     "carry": None, "memory": None, "messages": [], "failure": None, "seq": None, "epoch": None,
     "emit": 0, "wait": None, "due_ms": None, "created_ms": None, "input_digest": None,
+    "repeat": [], "actions": [],
 }  # fmt: skip
 
 
@@ -411,6 +413,7 @@ def input_of(command: dict[str, Any]) -> Input:
                 due_ms=command["due_ms"],
                 created_ms=command["created_ms"],
                 input_digest=command["input_digest"],
+                repeat=tuple(command["repeat"]),
             )
     raise UndecodableError(f"no such command: {kind!r}")
 
@@ -418,6 +421,11 @@ def input_of(command: dict[str, Any]) -> Input:
 def parent_of(command: dict[str, Any]) -> Parent | None:
     """Whom the run that a start command asks for will tell."""
     return _parent(command["parent"])
+
+
+def actions_of(command: dict[str, Any]) -> tuple[Action, ...]:
+    """What the run has done that the run of a start command is a copy of."""
+    return tuple(Action(**action) for action in command["actions"])
 
 
 def _needed(command: dict[str, Any], name: str) -> Any:

@@ -106,6 +106,13 @@ Effects = Annotated[
     Literal["suppress", "re-emit"],
     typer.Option(help="Effects that were asked for before: not again, or under new keys."),
 ]
+Repeat = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="An action of ctx.once that may be done again; give it for each one.",
+    ),
+]
 
 
 @app.command()
@@ -442,18 +449,24 @@ def runs_rewind(
     run_id: RunId,
     seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
     effects: Effects = "suppress",
+    repeat: Repeat = None,
     command_id: CommandId = None,
     by: By = None,
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Send a run back to what it was after one of its steps; it goes on from there."""
+    """Send a run back to what it was after one of its steps; it goes on from there.
+
+    What it has done with ctx.once since then is not done again: the same call, with the same
+    arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
+    are made anew.
+    """
     from surefoot.commands import operate  # noqa: PLC0415
 
     raise typer.Exit(
         operate.rewind(
-            agent, run_id, seq, emit=effects == "re-emit", by=by, command_id=command_id,
-            wait_s=wait_s, as_json=as_json,
+            agent, run_id, seq, emit=effects == "re-emit", repeat=repeat or (), by=by,
+            command_id=command_id, wait_s=wait_s, as_json=as_json,
         )
     )  # fmt: skip
 
@@ -466,14 +479,21 @@ def runs_fork(
     new_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the new run; a new one by default.")
     ] = None,
+    repeat: Repeat = None,
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Start another run from what this one was after one of its steps."""
+    """Start another run from what this one was after one of its steps.
+
+    What this run has done with ctx.once since then is in doubt for the new one: it asks the call's
+    probe first, or waits for a person if there is none.
+    """
     from surefoot.commands import operate  # noqa: PLC0415
 
     raise typer.Exit(
-        operate.fork(agent, run_id, seq, new_id=new_id, wait_s=wait_s, as_json=as_json)
+        operate.fork(
+            agent, run_id, seq, new_id=new_id, repeat=repeat or (), wait_s=wait_s, as_json=as_json
+        )
     )
 
 
@@ -690,6 +710,7 @@ def replay(
         str | None, typer.Option(help="rerun: go back to before this step; default: the start.")
     ] = None,
     effects: Effects = "suppress",
+    repeat: Repeat = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
     ] = False,
@@ -709,7 +730,8 @@ def replay(
         go_through(
             Wanted(
                 agent=agent, start=start, end=end, partition=partition, topic=topic, mode=mode,
-                step=step, effects=effects, dry_run=dry_run, replay_id=replay_id, wait_s=wait_s,
+                step=step, effects=effects, repeat=repeat or (), dry_run=dry_run,
+                replay_id=replay_id, wait_s=wait_s,
             )
         )
     )  # fmt: skip

@@ -25,18 +25,21 @@ from surefoot.consumers.relay import KEY_HEADER, outbox_agent
 from surefoot.consumers.schedules import schedules_agent
 from surefoot.infra.simulated import Point, Process, World
 from surefoot.infra.virtual import VirtualClock
+from surefoot.producers.operations import rewind_fields, start_fields, thread_of
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.state.actions import found_by, handed_on
 from surefoot.state.agent import Agent
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
-from surefoot.state.model import Run
+from surefoot.state.model import Run, State
 from surefoot.state.partitioner import affinity
 from surefoot.state.ports import HttpRequest, HttpResponse
 from surefoot.state.schedule import ASK, Spec
 from surefoot.state.store import RunStore
 from surefoot.state.turn import schedules_agent_name
-from surefoot.state.wire import command_out
+from surefoot.state.versions import Line, Version
+from surefoot.state.wire import command_out, decode_entry, entry_key
 
 #: an agent, or a function that makes one (or several) anew for every process
 Given = Agent | Callable[[], Agent | Sequence[Agent]]
@@ -422,6 +425,41 @@ class Simulation:
         give_up."""
         return self._command(run_id, "resolve", name=choice, payload=strict_json(result))
 
+    def rewind(
+        self, seq: int, *, run_id: str | None = None, repeat: Sequence[str] = ()
+    ) -> SimulatedRun:
+        """Send a run back to its version `seq`, and settle. `repeat` names the actions of
+        `ctx.once` that may be done again."""
+        agent, run_id = self._which(run_id)
+        run, version, messages = self._version(agent, run_id, seq)
+        fields = rewind_fields(
+            version, messages, epoch=run.epoch, emit=False, repeat=repeat,
+            created_ms=run.created_ms, now_ms=self._world.clock.now_ms(),
+        )  # fmt: skip
+        return self._command(run_id, "rewind", **fields)
+
+    def fork(
+        self, seq: int, *, new_id: str, run_id: str | None = None, repeat: Sequence[str] = ()
+    ) -> SimulatedRun:
+        """Start another run from version `seq` of a run, and settle. It simply does again what
+        `repeat` names; of other actions of `ctx.once` it asks the probe first."""
+        agent, run_id = self._which(run_id)
+        run, version, messages = self._version(agent, run_id, seq)
+        done = found_by(self._view.state(agent, run_id).entries.values(), run, seq)
+        self._started.append((agent, new_id))
+        told = start_fields(version, messages, handed_on(done, repeat))
+        self._send(new_id, "start", agent=agent, **told)
+        return self.settle()
+
+    def _version(self, agent: str, run_id: str, seq: int) -> tuple[Run, Version, tuple[bytes, ...]]:
+        state, line = self._view.state(agent, run_id), Line()
+        for event in self._view.history(agent, run_id):
+            line.apply(event)
+        if state.run is None or seq not in line.versions:
+            raise SimulationError("SF7002", f"run {run_id!r} has no version {seq}")
+        version = line.versions[seq]
+        return state.run, version, self._view.messages(agent, run_id, thread_of(version))
+
     def _command(self, run_id: str | None, kind: str, **fields: Any) -> SimulatedRun:
         """Raises: Refused — it moved nothing."""
         agent, run_id = self._which(run_id)
@@ -548,7 +586,22 @@ class _View:
         self._positions: dict[tuple[str, int], int] = {}
 
     def run(self, agent: str, run_id: str) -> Run | None:
-        return self._store(agent).state(run_id, agent).run
+        return self.state(agent, run_id).run
+
+    def state(self, agent: str, run_id: str) -> State:
+        return self._store(agent).state(run_id, agent)
+
+    def messages(self, agent: str, run_id: str, count: int) -> tuple[bytes, ...]:
+        """The first ones of a run's thread; of a run that is over only the log has them."""
+        keys = [entry_key(run_id, f"m:{number}") for number in range(count)]
+        topic = self._world.topics(agent).state
+        said: dict[bytes, bytes] = {}
+        for partition in range(self._world.partitions):
+            records, _ = self._world.broker.partition(topic, partition).read(0)
+            for record in records:
+                if record.key in keys and record.value is not None:
+                    said[record.key] = decode_entry(record.value).value or b"null"
+        return tuple(said[key] for key in keys)
 
     def run_ids(self, agent: str) -> list[str]:
         return list(dict.fromkeys(event["run_id"] for event in self._history(agent)))

@@ -13,12 +13,12 @@ from typing import Any
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import digest
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.model import EventRecord, Run, Start, Status
+from surefoot.state.model import Entry, EventRecord, Run, Start, Status
 from surefoot.state.ports import Backlog, In, Out, Position, RunView
 from surefoot.state.topics import AgentTopics
 from surefoot.state.versions import Line
 from surefoot.state.views import RunSummary, shown
-from surefoot.state.wire import Wire, command_out, decode_command, input_of, memory_of
+from surefoot.state.wire import Wire, actions_of, command_out, decode_command, input_of, memory_of
 from tests.decisions import START, Life
 
 AGENT = "x"
@@ -99,7 +99,7 @@ class World:
                 run_id=command["run_id"], agent=AGENT, version=3, step=command["step"] or "a",
                 payload=command["payload"], input_digest=digest(command["payload"]),
                 carry=command["carry"], memory=memory_of(command["memory"]),
-                messages=tuple(command["messages"]),
+                messages=tuple(command["messages"]), actions=actions_of(command),
             )  # fmt: skip
         self.lead(command["run_id"], lambda: life.do(event))
 
@@ -180,6 +180,10 @@ class World:
             told = f"of {count} messages of {run_id} only {len(found)} are left"
             raise StateError("SF2007", told)
         return tuple(value or b"null" for value in found)
+
+    async def calls(self, _agent: str, run_id: str) -> tuple[Entry, ...]:
+        entries = self.life(run_id).entries.values()
+        return tuple(entry for entry in entries if entry.slot.startswith(("c:", "o:")))
 
 
 def copied(record: Out, offset: int) -> In:

@@ -405,6 +405,15 @@ RUNS: tuple[Page, ...] = (
         codes=("already_decided",),
     ),
     Page(
+        number="SF4164",
+        title="The run has done no such action",
+        means="--repeat names a call of ctx.once that the run has not made since that version. "
+        "Nothing was sent.",
+        causes=("a mistyped name", "the action was done before that version"),
+        mend=("Name one that the message lists, or leave --repeat out.",),
+        codes=("no_such_action",),
+    ),
+    Page(
         number="SF4151",
         title="No worker answered in time",
         means="The command is on the run's topic and will be taken; nobody has, so far.",

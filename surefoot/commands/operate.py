@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,12 @@ from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, Stat
 #: how long Kafka may take to acknowledge a command
 SEND_S = 10.0
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
+
+#: what becomes of the actions that a rewound run (its command has an --id) and a copy find done
+_NOT_AGAIN = {
+    "--id": "not done again; its outcome holds (to do it again, rewind with --repeat NAME)",
+    "--run-id": "the new run asks its probe first, or a person (to do it again: --repeat NAME)",
+}
 
 Ask = Callable[[Operator, LogRunReader, str], Awaitable[Reply]]
 
@@ -104,6 +110,7 @@ def rewind(
     seq: int,
     *,
     emit: bool,
+    repeat: Sequence[str],
     by: str | None,
     command_id: str | None,
     wait_s: float,
@@ -115,21 +122,28 @@ def rewind(
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
         return await operator.rewind(
-            reader, name, run_id, seq, command_id=chosen, emit=emit, **fields
+            reader, name, run_id, seq, command_id=chosen, emit=emit, repeat=repeat, **fields
         )
 
     return _asked(name, run_id, ask, command_id=identity, wait_s=wait_s, as_json=as_json)
 
 
 def fork(
-    agent: str, run_id: str, seq: int, *, new_id: str | None, wait_s: float, as_json: bool
+    agent: str,
+    run_id: str,
+    seq: int,
+    *,
+    new_id: str | None,
+    repeat: Sequence[str],
+    wait_s: float,
+    as_json: bool,
 ) -> int:
     """Start another run from a version of this one."""
     new = _check(SystemClock().unique() if new_id is None else new_id)
     name, _ = resolve(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
-        return await operator.fork(reader, name, run_id, seq, new_id=chosen)
+        return await operator.fork(reader, name, run_id, seq, new_id=chosen, repeat=repeat)
 
     return _asked(
         name, run_id, ask, command_id=new, option="--run-id", others=[new], wait_s=wait_s,
@@ -236,5 +250,7 @@ def _tell(name: str, run_id: str, reply: Reply, option: str, wait_s: float) -> N
     run = reply.run
     now = f"{run.run_id} is {run.status} at step {run.step!r} (seq {run.seq})" if run else run_id
     typer.echo(f"{reply.event}: {printable(now)}")
+    for action in reply.kept:
+        typer.echo(f"{printable(action)}: {_NOT_AGAIN[option]}")
     if option == "--id":
         typer.echo(f"command {reply.id}")

@@ -34,6 +34,8 @@ class Wanted:
     mode: Literal["skip-completed", "rerun"]
     step: str | None
     effects: Literal["suppress", "re-emit"]
+    #: names of actions that may be done again
+    repeat: Sequence[str]
     dry_run: bool
     replay_id: str | None
     #: how long the owner of a run may take to answer, in seconds
@@ -53,8 +55,9 @@ def replay(wanted: Wanted) -> int:
         raise ConfigError("SF6001", "an offset is one of a partition; say which with --partition")
     if wanted.partition is not None and not 0 <= wanted.partition < settings.partitions:
         raise ConfigError("SF6001", f"--partition is 0 to {settings.partitions - 1}")
-    if wanted.mode != "rerun" and (wanted.step is not None or wanted.effects != "suppress"):
-        raise ConfigError("SF6001", "--step and --effects re-emit are for --mode rerun")
+    told = wanted.step is not None or wanted.effects != "suppress" or wanted.repeat
+    if wanted.mode != "rerun" and told:
+        raise ConfigError("SF6001", "--step, --repeat and --effects re-emit are for --mode rerun")
     name, declared = resolve(wanted.agent)
     if declared is not None and wanted.step is not None and wanted.step not in declared.steps:
         raise ConfigError(
@@ -83,7 +86,8 @@ def replay(wanted: Wanted) -> int:
                 typer.echo(f"dry run: {_counted(rows, 'sent back')}; nothing was written")
                 return EXIT_DONE
             emit = wanted.effects == "re-emit"
-            return _tell(chosen, rows, await made.rerun(one, back, emit=emit))
+            replies = await made.rerun(one, back, emit=emit, repeat=wanted.repeat)
+            return _tell(chosen, rows, replies)
 
     try:
         return asyncio.run(go())

@@ -74,20 +74,19 @@ def _effect(view: View, key: str, command: Seen, requests: list[Request]) -> Fin
 
 
 def once(view: View) -> Findings:
-    """once: what happens once has happened once, unless a person has said that it did not."""
-    again: Counter[tuple[str, int, int]] = Counter()
+    """once: what happens once has happened once, in whichever epoch, unless a person has said that
+    it did not."""
+    again: Counter[tuple[str, int]] = Counter()
     for agent in view.agents:
         for event in view.events(agent):
             if event["type"] == "run.resolved" and event["name"] == "did_not":
-                again[event.step] += 1
+                again[event["run_id"], event["seq"]] += 1
     done = Counter(
-        (act.run_id, act.epoch, act.seq, act.slot)
-        for act in view.history.acts
-        if act.kind == "once"
+        (act.run_id, act.seq, act.slot) for act in view.history.acts if act.kind == "once"
     )
-    for (run_id, epoch, seq, slot), times in done.items():
-        if times > 1 + again[run_id, epoch, seq]:
-            told = f"{slot} of step {seq} of {run_id} in epoch {epoch}"
+    for (run_id, seq, slot), times in done.items():
+        if times > 1 + again[run_id, seq]:
+            told = f"{slot} of step {seq} of {run_id}"
             yield Violation("once", f"{told} was done {times} times")
 
 

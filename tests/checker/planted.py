@@ -520,6 +520,10 @@ def _once_twice(view: View) -> History:
     return _acted(view, "once")
 
 
+def _once_in_each_epoch(view: View) -> History:
+    return _acted(view, "once", epoch=1)
+
+
 def _called_again(view: View) -> History:
     act = next(act for act in view.history.acts if act.kind == "call")
     assert act.began_ms is not None
@@ -605,6 +609,9 @@ FAULTS: dict[str, Fault] = {
     "the outbox has what nobody asked for": Fault("I12", outside.effects, _in_the_outbox_only),
     "what is not in the outbox is requested": Fault("I12", outside.effects, _phantom),
     "what happens once happens twice": Fault("once", outside.once, _once_twice),
+    "what happens once happens in the next epoch too": Fault(
+        "once", outside.once, _once_in_each_epoch
+    ),
     "a recorded call is made again": Fault("call", outside.calls, _called_again),
     "a step that is over calls": Fault("call", outside.calls, _called_after_its_end),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from surefoot.state.model import (
     Decision,
     Effect,
     End,
+    Entry,
     EventRecord,
     Failure,
     Forget,
@@ -181,6 +183,7 @@ class Chance:
         return Journaled(
             work=self.work(run), slot=f"c:{self.of('x', 'y')}#0", kind=kind, digest=b"d",
             value=self.of(None, b"1"), failure=self.of(None, self.failure()), cost=self.cost(),
+            action=self.of(True, False), takes=self.of(None, "o:0:0:x#0"),
         )  # fmt: skip
 
     def child(self, run: Run) -> ChildDone:
@@ -361,6 +364,17 @@ def lived(dice: Iterable[int]) -> Partition:
     return partition
 
 
+def actions(entries: Mapping[str, Entry], run: Run) -> Counter[tuple[int, int, bytes | None]]:
+    """What the run has done, or begun, with ctx.once: never lost, whatever becomes of it."""
+    found: Counter[tuple[int, int, bytes | None]] = Counter()
+    for e in entries.values():
+        known = e.kind == "intent" or (e.kind == "call" and e.name and e.failure is None)
+        mine = known and (e.seq, e.epoch) == (run.seq, run.epoch)
+        if mine or e.kind in ("done", "past"):
+            found[e.seq, e.epoch, e.digest] += 1
+    return found
+
+
 def check(state: State, event: Input, decision: Decision) -> None:
     """What holds of any one decision."""
     before, after, records = state.run, decision.run, decision.records
@@ -385,9 +399,12 @@ def check(state: State, event: Input, decision: Decision) -> None:
     if after is None:
         return
     entries = entries_after(dict(state.entries), records)
-    assert {e.kind for e in entries.values()} <= {"message"} or after.status not in (
+    lasting = {"message", "done", "past"}
+    assert {e.kind for e in entries.values()} <= lasting or after.status not in (
         "completed", "cancelled",
     )  # fmt: skip
+    if before is not None and not isinstance(event, Journaled | Resolve):
+        assert actions(entries, after) == actions(state.entries, before)
     if not after.terminal or after.status == "failed":
         count = after.memory.thread if after.memory is not None else 0
         assert {slot for slot in entries if slot.startswith("m:")} == {

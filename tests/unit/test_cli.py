@@ -204,6 +204,28 @@ def test_each_verb_prints_what_came_of_it(
     assert len(world.sent) == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["rewind", "x", "r", "--to", "0"], "pay#0 of step 'a': not done again"),
+        (["fork", "x", "r", "--at", "0"], "pay#0 of step 'a': the new run asks its probe first"),
+    ],
+)
+def test_what_has_been_done_once_is_told_and_repeated_if_it_is_named(
+    world: World, args: list[str], told: str
+) -> None:
+    life = world.started()
+    life.journaled("c:pay#0", value=b"1", digest=b"d", action=True)
+    life.goes("b")
+    code, said, _ = run("runs", *args)
+    assert code == 0
+    assert told in said
+    assert "--repeat NAME" in said
+    assert "pay#0" not in run("runs", *args, "--repeat", "pay")[1]
+    code, _, said = run("runs", *args, "--repeat", "pya")
+    assert (code, said.startswith("surefoot: SF4164 no_such_action: ")) == (1, True)
+
+
 def test_approve_answers_the_question_that_is_asked_now_and_prints_it(world: World) -> None:
     question = asks(world)
     code, told, said = run("runs", "approve", "x", "r", "--no", "--note", "too dear", "--by", "ann")

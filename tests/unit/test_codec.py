@@ -34,6 +34,12 @@ DECIDED: dict[str, Any] = {
     "at_ms": 1_764_286_000_000,
 }
 HEADER: dict[str, Any] = {"name": "x-github-event", "value": "issues"}
+ACTION: dict[str, Any] = {
+    "run_id": "gh-1",
+    "step": "pay",
+    "call": "charge#0",
+    "digest": b"1234567812345678",
+}
 RUN_NAME: dict[str, Any] = {"agent": "triage", "run_id": "github-d-1"}
 PARENT: dict[str, Any] = {"agent": "triage", "run_id": "gh-1", "fork": 1, "branch": 0}
 PLAN_ITEM: dict[str, Any] = {"id": "3.0", "text": "read the logs", "state": "open"}
@@ -59,6 +65,7 @@ WAIT: dict[str, Any] = {
     "branches": [BRANCH, {**BRANCH, "step": "comment"}],
 }
 RECORDS: dict[str, dict[str, Any]] = {
+    "Action": ACTION,
     "Amount": AMOUNT,
     "Applied": {"commands": 4, "tasks": None, "answered": [7, 9], "answered_tasks": [3]},
     "Branch": BRANCH,
@@ -112,6 +119,8 @@ RECORDS: dict[str, dict[str, Any]] = {
         "due_ms": 1_764_286_000_000,
         "created_ms": None,
         "input_digest": b"12345678",
+        "repeat": ["charge"],
+        "actions": [ACTION],
     },
     "Decided": DECIDED,
     "Delivery": {

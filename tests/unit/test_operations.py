@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -231,7 +232,7 @@ def test_every_refusal_of_the_machine_has_a_status() -> None:
     """By its source: the codes are the first arguments of what it raises."""
     sources = [path.read_text() for path in Path(machine.__file__).parent.glob("*.py")]
     codes = set(re.findall(r'\bRefused\(\s*"(\w+)"', "".join(sources))) - {"stale"}
-    assert codes == REFUSALS.keys()
+    assert codes | {"no_such_action"} == REFUSALS.keys()  # that is the operator's own
 
 
 # What may be said ---------------------------------------------------------------------------
@@ -469,8 +470,11 @@ async def test_a_run_id_that_is_used_again_has_no_versions_of_before(world: Worl
 # Fork ---------------------------------------------------------------------------------------
 
 
-async def forked(world: World, seq: int, new_id: str = "new", **more: Any) -> Reply:
-    return await made(world, **more).fork(world, AGENT, "r", seq, new_id=new_id)
+async def forked(
+    world: World, seq: int, new_id: str = "new", repeat: Collection[str] = (), **more: Any
+) -> Reply:
+    one = made(world, **more)
+    return await one.fork(world, AGENT, "r", seq, new_id=new_id, repeat=repeat)
 
 
 async def test_a_fork_is_a_run_of_its_own_from_that_version(world: World) -> None:
@@ -549,3 +553,51 @@ async def test_a_run_of_any_status_can_be_sent_back(world: World, status: Status
     assert world.run().status == status
     assert (await rewound(world, 0)).accepted
     assert (world.run().status, world.run().seq, world.run().epoch) == ("running", 0, 1)
+
+
+# Actions ------------------------------------------------------------------------------------
+
+
+def paid(world: World) -> None:
+    """Version 1 is behind a payment, a step that is in doubt behind that."""
+    life = world.started()
+    acted = {"digest": b"d", "action": True}
+    world.lead("r", lambda: life.journaled("c:pay#0", value=b'"receipt"', **acted))
+    world.lead("r", lambda: life.goes("b"))
+    world.lead("r", lambda: life.journaled("c:ship#0", "intent", value=b"null", **acted))
+
+
+async def test_a_rewind_tells_what_is_not_done_again_and_repeats_what_is_named(
+    world: World,
+) -> None:
+    paid(world)
+    reply = await rewound(world, 0)
+    assert reply.kept == ("pay#0 of step 'a'", "ship#0 of step 'b', in doubt")
+    assert reply.json()["kept"] == list(reply.kept)
+    assert [e.kind for e in world.life("r").entries.values()] == ["past", "past"]
+    named = await rewound(world, 0, command_id="again", repeat=["pay"])
+    assert named.kept == ("ship#0 of step 'b', in doubt",)
+    assert world.sent[-1]["repeat"] == ["pay"]
+    assert [e.name for e in world.life("r").entries.values()] == ["b"]
+
+
+async def test_a_fork_hands_on_what_was_done_since_its_version_as_done_by_that_run(
+    world: World,
+) -> None:
+    paid(world)
+    reply = await forked(world, 0, "copy", repeat=["ship"])
+    assert reply.kept == ("pay#0 of step 'a'",)
+    (entry,) = world.life("copy").entries.values()
+    assert (entry.kind, entry.by, entry.name, entry.value) == ("past", "r", "a", None)
+    assert (await forked(world, 1, "later")).kept == ("ship#0 of step 'b', in doubt",)
+
+
+async def test_an_action_that_was_not_done_cannot_be_repeated_and_nothing_is_sent(
+    world: World,
+) -> None:
+    paid(world)
+    replies = [await rewound(world, 1, repeat=["pay"]), await forked(world, 1, "n", repeat=["x"])]
+    for reply in replies:
+        assert (reply.status, reply.code) == (404, "no_such_action")
+        assert "since version 1; it has done ship" in (reply.message or "")
+    assert world.sent == []
