@@ -52,14 +52,14 @@ from surefoot.state.model import (
     Status,
     TimedOut,
 )
-from surefoot.state.operating import cancel, resolve, resume, retry, rewind
+from surefoot.state.operating import cancel, is_resolved, resolve, resume, retry, rewind
 from surefoot.state.turn import Refused, Rules, Turn, at_work, illegal
 from surefoot.state.waiting import (
     answer,
     child_done,
+    is_decided,
     journaled,
     raised,
-    refuse_decided,
     returned,
     say,
     signal,
@@ -123,8 +123,6 @@ def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
         if isinstance(event, OPERATIONS) and _repeated(run, state, event):
             turn.tell(run, "command.repeated", id=event.id, by=event.by)
             return Decision(run, tuple(turn.records))
-        if isinstance(event, Answer) and run is not None:
-            refuse_decided(run, event)
         if (status, type(event)) not in TABLE:
             raise illegal(status, event)
         after = _apply(turn, run, event)
@@ -203,7 +201,10 @@ def _apply(turn: Turn, run: Run | None, event: Input) -> Run | None:
 
 
 def _repeated(run: Run | None, state: State, event: Operation) -> bool:
-    """The command was taken before, or asks for what is already so."""
+    """The command was taken before, or asks for what is already so.
+
+    Raises: Refused — an answer to a question that was answered otherwise.
+    """
     if isinstance(event, Signal) and f"s:{event.id}" in state.entries:
         return True
     if run is None:
@@ -218,6 +219,12 @@ def _repeated(run: Run | None, state: State, event: Operation) -> bool:
         case Cancel():
             ending = None if run.terminal else run.ending
             return "cancelled" in (run.status, ending)
+        case RetryRun():
+            return run.status == "running"
+        case Resolve():
+            return is_resolved(run, state.entries, event)
+        case Answer():
+            return is_decided(run, event)
     return False
 
 

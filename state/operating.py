@@ -11,6 +11,8 @@ from surefoot.state.flow import compensate, end, fail, go_on, spawn_and_tell
 from surefoot.state.model import (
     NO_MEMORY,
     Cancel,
+    Entries,
+    Entry,
     Failure,
     Forget,
     Resolve,
@@ -84,16 +86,30 @@ def _forget_failures(turn: Turn, run: Run) -> None:
             turn.forget(entry.slot)
 
 
+def _in_doubt(run: Run, entries: Entries) -> Entry | None:
+    """The first call of the step in work of which nobody knows whether it happened."""
+    for entry in entries.values():
+        if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch):
+            return entry
+    return None
+
+
+def is_resolved(run: Run, entries: Entries, event: Resolve) -> bool:
+    """Whether what is told is on record already, and nothing else in doubt. That something did not
+    happen leaves no record: it is done by then, or about to be."""
+    if event.choice == "give_up":
+        why = run.reason or run.failure
+        return why is not None and why.code == "given_up"
+    settled = event.choice == "happened" and _in_doubt(run, entries) is None
+    return settled and any(
+        entry.kind in ("call", "done") and entry.name is not None and entry.value == event.result
+        for entry in entries.values()
+    )
+
+
 def resolve(turn: Turn, run: Run, event: Resolve) -> Run:
     """A person has found out what became of the call that was in doubt."""
-    doubt = next(
-        (
-            entry
-            for entry in turn.entries.values()
-            if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch)
-        ),
-        None,
-    )
+    doubt = _in_doubt(run, turn.entries)
     if doubt is None:
         raise Refused("nothing_in_doubt", "no call of this run is in doubt; use retry")
     run = turn.moved(run, status="running")

@@ -10,19 +10,37 @@ from surefoot.state import waits
 from surefoot.state.model import (
     TERMINAL,
     Amounts,
+    Answer,
+    Cancel,
+    ChildDone,
     Entry,
     EntryKind,
     EventRecord,
     EventType,
     Failure,
     Forget,
+    Forward,
     Input,
+    Journaled,
     Operation,
+    Overspent,
+    Pause,
+    Quarantine,
+    Queue,
+    Raised,
     Record,
     Refusal,
+    Resolve,
+    Resume,
+    RetryRun,
+    Returned,
+    Rewind,
     Run,
+    Signal,
+    Start,
     Status,
     TaskRecord,
+    TimedOut,
     Work,
 )
 
@@ -134,9 +152,20 @@ class Turn:
         )  # fmt: skip
 
 
+#: what people and logs call an input; of a command, its own word
+WORDS: Final[Mapping[type[Input], str]] = {
+    Start: "start", Queue: "a place in the queue", Forward: "carrying the task forward",
+    Returned: "a result of the step", Raised: "a failure of the step",
+    Overspent: "a question for more budget", Journaled: "a record of a call",
+    Quarantine: "setting aside", TimedOut: "a timeout", ChildDone: "the end of a child",
+    Signal: "signal", Answer: "approve", Pause: "pause", Resume: "resume", Cancel: "cancel",
+    RetryRun: "retry", Resolve: "resolve", Rewind: "rewind",
+}  # fmt: skip
+
+
 def illegal(status: Status | None, event: Input) -> Refused:
     """What the table does not have is refused with that."""
-    name = type(event).__name__.lower()
+    name = WORDS[type(event)]
     if status is None:
         return Refused("unknown_run", f"{name} is not possible: there is no such run")
     if status in TERMINAL:

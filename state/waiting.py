@@ -318,14 +318,17 @@ def signal(turn: Turn, run: Run | None, event: Signal) -> Run | None:
     return None if run is None else look(turn, run)
 
 
-def refuse_decided(run: Run, event: Answer) -> None:
-    """The first decision holds, whatever the run does by now."""
+def is_decided(run: Run, event: Answer) -> bool:
+    """Whether the question has been answered like that. The first decision holds, whatever the
+    run does by now: another one is refused."""
     for earlier in (run.memory or NO_MEMORY).decided:
-        if earlier.question == event.question:
-            verdict = "approved" if earlier.approved else "refused"
-            raise Refused(
-                "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
-            )
+        if earlier.question != event.question:
+            continue
+        if earlier.approved == event.approved:
+            return True
+        verdict = "approved" if earlier.approved else "refused"
+        raise Refused("already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before")
+    return False
 
 
 def answer(turn: Turn, run: Run, event: Answer) -> Run:

@@ -50,6 +50,7 @@ from surefoot.state.model import (
     TimedOut,
     Work,
 )
+from surefoot.state.turn import WORDS
 from tests.decisions import (
     FAILURE,
     NOW,
@@ -141,7 +142,7 @@ ANSWERED = {
     Pause: ["unknown_run", NOT, "run.paused", "run.paused", SAME, NOT, LATE, LATE, LATE],
     Resume: ["unknown_run", NOT, SAME, SAME, "run.resumed", NOT, LATE, LATE, LATE],
     Cancel: ["unknown_run"] + ["run.cancelled"] * 5 + [LATE, LATE, SAME],
-    RetryRun: ["unknown_run", NOT, NOT, NOT, NOT, "run.retried", LATE, "run.retried", LATE],
+    RetryRun: ["unknown_run", NOT, SAME, NOT, NOT, "run.retried", LATE, "run.retried", LATE],
     Resolve: ["unknown_run", NOT, NOT, NOT, NOT, "run.resolved", LATE, LATE, LATE],
     type(REWIND): ["unknown_run"] + ["run.rewound"] * 8,
 }
@@ -776,6 +777,39 @@ def test_another_choice_and_a_run_without_doubt_are_refused() -> None:
     life = started()
     life.legal(Quarantine(failure=FAILURE))
     assert life.refused(Resolve(id="1", choice="did_not", result=b"1")) == "nothing_in_doubt"
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_what_was_resolved_so_before_is_so_already_and_anything_else_is_refused(
+    compensated: bool,
+) -> None:
+    life = in_doubt(compensated)
+    life.legal(Resolve(id="1", choice="happened", result=b"7"))
+    for number in range(2):  # as long as the step is in work, and after it
+        same = Resolve(id=f"same {number}", choice="happened", result=b"7")
+        assert life.do(same).refused is None
+        assert life.event("command.repeated").id == same.id
+        assert life.refused(Resolve(id="other", choice="happened", result=b"8")) == "not_possible"
+        life.goes("b") if not number else None
+    life.journaled("c:refund#0", "intent", value=b"null", digest=b"args", action=True)
+    life.legal(Quarantine(failure=FAILURE, work=work_of(life.run)))
+    life.legal(Resolve(id="2", choice="happened", result=b"7"))  # of another call
+    assert life.entries["c:refund#0"].kind == "call"
+    life = in_doubt(compensated)
+    life.legal(Resolve(id="1", choice="give_up", result=b"null"))
+    before = life.run
+    assert life.do(Resolve(id="2", choice="give_up", result=b"null")).refused is None
+    assert life.run is before
+
+
+def test_a_refusal_calls_an_input_by_its_own_word_never_by_that_of_a_class() -> None:
+    assert WORDS.keys() == set(get_args(Input))
+    life = started()
+    life.ends()
+    assert life.refused(RetryRun(id="1")) == "too_late"
+    told = life.event("command.refused").failure
+    assert told is not None
+    assert told.message == "retry comes too late: the run is completed"
 
 
 # Rewinding -----------------------------------------------------------------------------------

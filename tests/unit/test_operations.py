@@ -121,7 +121,9 @@ async def test_an_answer_to_the_question_of_a_run_decides_it(
     assert (reply.accepted, reply.event) == (True, "approval.decided")
     decision = json.loads(world.run().payload)
     assert (decision["approved"], decision["note"], decision["by"]) == (False, "too dear", "ann")
-    late = await ask(operator, "approve", said | {"by": "ann", "id": "c3"})
+    again = await ask(operator, "approve", said | {"by": "ann", "id": "c3", "note": "no"})
+    assert (again.status, again.event) == (200, "command.repeated")
+    late = await ask(operator, "approve", said | {"by": "ann", "id": "c4", "approved": True})
     assert (late.status, late.code) == (409, "already_decided")
     assert "refused by ann" in (late.message or "")
 
@@ -146,7 +148,12 @@ async def test_what_comes_too_late_is_refused_and_the_answer_tells_what_holds(
 
 async def test_retry_and_resolve_say_why_they_cannot(world: World, operator: Operator) -> None:
     life = world.started()
-    assert (await ask(operator, "retry", {"id": "c1"})).code == "not_possible"
+    assert (await ask(operator, "retry", {"id": "c1"})).event == "command.repeated"
+    await ask(operator, "pause", {"id": "p"})
+    paused = await ask(operator, "retry", {"id": "c0"})
+    assert (paused.status, paused.code) == (409, "not_possible")
+    assert paused.message == "retry is not possible: the run is paused"
+    await ask(operator, "resume", {"id": "q"})
     world.lead("r", lambda: life.legal(Quarantine(failure=Failure(code="x", message="y"))))
     nothing = await ask(operator, "resolve", {"id": "c2", "choice": "did_not"})
     assert (nothing.status, nothing.code) == (409, "nothing_in_doubt")

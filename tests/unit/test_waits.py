@@ -329,6 +329,19 @@ def test_the_first_decision_holds_whatever_the_run_does_by_now_and_the_second_is
         life.ends() if life.run.status == "running" else None
 
 
+def test_the_same_answer_again_asks_for_what_is_so_whoever_gives_it() -> None:
+    for approved in (True, False):
+        life = asking()
+        question = asked(life)
+        life.legal(answer(question, approved=approved))
+        for number in range(2):
+            again = answer(question, approved=approved, by="bob", as_=f"again {number}")
+            before = life.run
+            assert life.do(again).refused is None
+            assert (life.event("command.repeated").id, life.run) == (f"again {number}", before)
+            life.ends() if life.run.status == "running" else None
+
+
 def test_an_answer_to_another_question_is_refused() -> None:
     life = asking()
     old = asked(life)
@@ -340,7 +353,7 @@ def test_an_answer_to_another_question_is_refused() -> None:
     refused = life.event("command.refused").failure
     assert refused is not None
     assert asked(life) in refused.message
-    assert life.refused(answer(old, as_="3")) == "already_decided"
+    assert life.refused(answer(old, approved=False, as_="3")) == "already_decided"
     assert life.legal(answer(asked(life), as_="4")).status == "running"
 
 
