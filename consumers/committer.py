@@ -124,6 +124,9 @@ class Committer:
     ) -> None:
         self.store = RunStore()
         self.progress: dict[InputKind, Progress] = {}
+        #: offsets of commands that retention had deleted unread at the takeover: first, one after
+        #: the last
+        self.lost: tuple[int, int] | None = None
         #: a commit is under way whose outcome is not known yet
         self.busy = False
         #: records that have been answered, although an earlier one is in work
@@ -156,11 +159,13 @@ class Committer:
         for wait_s in backoff(self._clock):
             self.store = RunStore()
             self._state_position = None
-            committed = await self._own_and_restore(self.store.apply)
-            if committed is not None:
+            found = await self._own_and_restore(self.store.apply)
+            if found is not None:
                 break
             await asyncio.sleep(wait_s)
-        assert committed is not None
+        assert found is not None
+        committed, begins = found
+        self.lost = None
         starts: dict[InputKind, int | None] = {}
         for kind in INPUT_KINDS:
             applied = self.store.applied.get(kind)
@@ -174,15 +179,29 @@ class Committer:
                     partition=self._partition, committed=committed[kind], applied=applied,
                     start=starts[kind],
                 )  # fmt: skip
+            starts[kind] = self._not_before(begins[kind], kind, starts[kind])
         self.progress = {kind: Progress(starts[kind] or 0) for kind in INPUT_KINDS}
         self.answered = set(self.store.answered)
         self._committed = {kind: o for kind, o in committed.items() if o is not None}
         return starts
 
+    def _not_before(self, begin: int, kind: InputKind, start: int | None) -> int | None:
+        """Where to begin reading an input of which retention has left what is from `begin` on."""
+        if (start or 0) >= begin:
+            return start
+        log.error(
+            "committed_offset_gone", topic=getattr(self._wire.topics, kind),
+            partition=self._partition, committed=start, log_start=begin,
+        )  # fmt: skip
+        if kind == "commands":
+            self.lost = (start or 0, begin)
+        return begin
+
     async def _own_and_restore(
         self, apply: Callable[[list[In]], None]
-    ) -> dict[InputKind, int | None] | None:
-        """One try at it; None when the log did not let us, which changes nothing."""
+    ) -> tuple[dict[InputKind, int | None], dict[InputKind, int]] | None:
+        """One try at it, to what is committed and where the inputs begin; None when the log did not
+        let us, which changes nothing."""
         await self.close()
         if self._log.lease_left_s() <= 0:
             # Without proof of membership it is not for this worker to fence anybody. To look for it
@@ -194,11 +213,12 @@ class Committer:
             self._ownership = await self._log.own(self._partition)
             self.alone_at_s = self._clock.monotonic_s() + self._log.lease_s()
             committed = await self._ownership.committed()
+            begins = await self._ownership.begins()
             self._state_position = await self._ownership.restore(self._state_position, apply)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("takeover_retry", partition=self._partition, error=str(error))
             return None
-        return committed
+        return committed, begins
 
     async def commit(self) -> tuple[list[Item], list[Moved]]:
         """Commit what is ready, and apply it to memory. Returns the items that are done, in order,

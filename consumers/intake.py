@@ -23,6 +23,7 @@ from surefoot.consumers.event_mapping import (
     NotYet,
 )
 from surefoot.schemas.event_codec import SchemaRef
+from surefoot.state import metrics
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, Unavailable
 from surefoot.state.model import Failure
 from surefoot.state.ports import Clock, In, Out
@@ -115,6 +116,7 @@ class Intake:
         start, lost = begin_at(standing, self._mapping.trigger.start, refused=self._refused)
         if lost is not None:
             self._logger.error("events_lost", error=lost.message, start=lost.start, end=lost.end)
+            metrics.INPUTS_LOST.add(self._mapping.agent.name, "events", by=lost.end - lost.start)
             gap = self._mapping.lost(self.partition, lost, self._clock.now_ms())
             await self._commit([gap], start)
         elif standing.committed is None:

@@ -30,7 +30,7 @@ from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Moved, Sour
 from surefoot.consumers.executor import Executor
 from surefoot.schemas import trace
 from surefoot.schemas.codec import UndecodableError
-from surefoot.schemas.payload import digest
+from surefoot.schemas.payload import digest, strict_json
 from surefoot.state import metrics, spans
 from surefoot.state.agent import Agent
 from surefoot.state.lanes import Lanes
@@ -69,6 +69,8 @@ from surefoot.state.wire import (
 
 #: so many answered commands may stand above the lowest record in work, before it is let go
 ANSWERED_MAX = 1_000
+#: so many runs that may wait in vain are named
+WAITING_TOLD = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,8 @@ class Owner:
         started_s = self._clock.monotonic_s()
         starts = await self._committer.take()
         self._check_restored()
+        if self._committer.lost is not None:
+            self._tell_lost(*self._committer.lost)
         self.ready = True
         self._serve_lanes()  # nobody asks for a run that was kept for later
         self._log.resume(self.partition, starts)
@@ -260,6 +264,34 @@ class Owner:
             self._arm(run)
             in_lanes.append(run)
         self._restore_lanes(in_lanes)
+
+    def _tell_lost(self, start: int, end: int) -> None:
+        """Retention has deleted commands that nobody had read; the commit that steps over them
+        leaves a dead letter. What a run waits for comes by command: it may have been among them,
+        and nobody will send it again by himself."""
+        waiting = [
+            run.run_id
+            for run in self._store.live.values()
+            if run.wait is not None and run.status in ("waiting", "paused")
+        ]
+        told = waiting[:WAITING_TOLD]
+        now_ms = self._clock.now_ms()
+        message = f"offsets {start} to {end - 1} of the commands were deleted before they were read"
+        if waiting:
+            message += (
+                f"; {len(waiting)} runs wait for what may have been among them: {', '.join(told)}"
+            )
+        failure = Failure(code="commands_lost", message=message)
+        metrics.INPUTS_LOST.add(self.agent.name, "commands", by=end - start)
+        self._logger.error(
+            "commands_lost", start=start, end=end, runs_waiting=len(waiting), waiting=told
+        )
+        place = In(self._wire.topics.commands, self.partition, start, now_ms, None, None)
+        more = (
+            ("sf-dead-until", b"%d" % end),
+            ("sf-dead-waiting", strict_json(told)),
+        )
+        self._add(Item(outs=lambda h: [self._wire.dead_input(place, failure, (*h, *more))]))
 
     def _stranded(self, run: Run) -> bool:
         """Whether the run stands at a step that there is no more, and nothing can map it."""

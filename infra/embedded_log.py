@@ -322,6 +322,9 @@ class EmbeddedOwnership:
         group = self._topics.group
         return {kind: self._broker.committed(group, self._input(kind)) for kind in INPUT_KINDS}
 
+    async def begins(self) -> dict[InputKind, int]:
+        return {kind: self._broker.begin_offset(self._input(kind)) for kind in INPUT_KINDS}
+
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
         broker, place = self._broker, (self._topics.state, self._partition)
         target = broker.end_offset(place)

@@ -295,22 +295,21 @@ class KafkaOwnership:
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
                 found = await coordinator.fetch_committed_offsets(inputs)
-                firsts = await (await self._open_reader()).beginning_offsets(inputs)
         except (TimeoutError, KafkaError) as error:
             raise Unavailable("SF3002", f"committed offsets: {error!r}") from error
         offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
-        for tp in inputs:
-            if tp not in found:
-                continue
-            offset = found[tp].offset
-            if offset < firsts[tp]:
-                log.error(
-                    "committed_offset_gone", topic=tp.topic, partition=tp.partition,
-                    committed=offset, log_start=firsts[tp],
-                )  # fmt: skip
-                offset = firsts[tp]
-            offsets[self._log._kinds[tp.topic]] = offset
+        for tp, committed in found.items():
+            offsets[self._log._kinds[tp.topic]] = committed.offset
         return offsets
+
+    async def begins(self) -> dict[InputKind, int]:
+        inputs = self._log._inputs(self._partition)
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                found = await (await self._open_reader()).beginning_offsets(inputs)
+        except (TimeoutError, KafkaError) as error:
+            raise Unavailable("SF3002", f"where the inputs begin: {error!r}") from error
+        return {self._log._kinds[tp.topic]: offset for tp, offset in found.items()}
 
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
         tp = TopicPartition(self._topics.state, self._partition)

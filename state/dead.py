@@ -127,7 +127,9 @@ def what_to_do(letter: DeadLetter) -> list[str]:
             f"surefoot runs retry {agent} {letter.run_id}",
             *told,
         ]
-    if letter.agent is not None and letter.code != "events_lost" and not _is_own(letter):
+    if letter.code in ("commands_lost", "events_lost"):
+        return [*told, "nothing of it is left: have its senders send it again"]
+    if letter.agent is not None and not _is_own(letter):
         told.append(f"surefoot dead redrive AGENT.py --offset {letter.offset}")
     return [*told, "the record is here as it was: have its sender mend it and send it again"]
 

@@ -157,6 +157,12 @@ DEAD_LETTERS = Metric(
     "surefoot_dead_letters_total", "counter",
     "Inputs that could not be used and went to the dead letters.", ("agent",),
 )  # fmt: skip
+INPUTS_LOST = Metric(
+    "surefoot_inputs_lost_total", "counter",
+    "Offsets of commands, and of events of triggers, that retention had deleted before they were "
+    "read.",
+    ("agent", "input"),
+)  # fmt: skip
 OUTBOX_PENDING = Metric(
     "surefoot_outbox_pending", "gauge",
     "Effects of a relay's partitions that are committed and not delivered.",

@@ -133,7 +133,13 @@ class Ownership(Protocol):
     """One partition of one agent, held under one producer epoch."""
 
     async def committed(self) -> dict[InputKind, int | None]:
-        """Committed offsets (next to read) as the broker has them now; None = never committed."""
+        """Committed offsets (next to read) as the broker has them now; None = never committed.
+
+        Raises: Unavailable.
+        """
+
+    async def begins(self) -> dict[InputKind, int]:
+        """Offset of the first record of each input that retention has left. Raises Unavailable."""
 
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
         """Feed every committed state record from offset `start` (None = the beginning) to the high

@@ -174,6 +174,22 @@ RUNS: tuple[Page, ...] = (
         codes=("events_lost",),
     ),
     Page(
+        number="SF4065",
+        title="Commands are gone that were never read",
+        means="The retention of an agent's commands topic has taken records that no worker had "
+        "read. What was asked there is not done, and what runs wait for may have been among it.",
+        causes=(
+            "no worker of the agent ran for longer than the topic keeps its records",
+            "somebody has deleted records, or made the topic anew",
+        ),
+        mend=(
+            "The dead letter names the range, and up to 100 runs of the partition that wait.",
+            "See what each waits for, and send it again: `surefoot runs show AGENT RUN_ID`",
+            "Have starts sent again by whoever sent them; one that was read is recognised.",
+        ),
+        codes=("commands_lost",),
+    ),
+    Page(
         number="SF4018",
         title="The start was skipped",
         means="Another run of its key was under way, and the agent's flow has "

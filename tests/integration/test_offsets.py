@@ -165,6 +165,12 @@ async def test_a_committed_offset_below_the_start_of_the_log_is_told_and_the_res
         assert (told["log_level"], told["committed"], told["log_start"]) == ("error", 1, kept)
         await kafka.until_status(agent, "kept", "completed")
         assert not watched.times("lost1")
+        (dead,) = await kafka.dead()
+        said = headers_of(dead)
+        assert (said["sf-dead-code"], said["sf-dead-topic"]) == (
+            b"commands_lost", kafka.topics(agent).commands.encode(),
+        )  # fmt: skip
+        assert (said["sf-dead-offset"], said["sf-dead-until"]) == (b"1", b"%d" % kept)
         await kafka.check_history(agent)
 
 
