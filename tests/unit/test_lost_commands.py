@@ -91,7 +91,7 @@ def test_what_is_lost_is_told_once_with_the_runs_that_may_wait_for_it(
     assert (told["start"], told["end"], told["waiting"]) == (start, end, ["waits"])
     assert counted.lost == [(("shop", "commands"), 3)]
     (letter,) = dead(sim)
-    said = {name: value.decode() for name, value in letter.headers if value is not None}
+    said = {name: value.decode() for name, value in letter.headers}
     assert (said["sf-dead-code"], said["sf-dead-offset"], said["sf-dead-until"]) == (
         "commands_lost", str(start), str(end),
     )  # fmt: skip
