@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from surefoot.consumers.frames import frames
 from surefoot.consumers.interpret import Unusable, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
 from surefoot.state.agent import Agent, Resuming, Step
@@ -290,6 +291,7 @@ def classify(
             kind="" if isinstance(error, Parked | Unusable) else type(error).__name__,
             step=call.run.step,
             attempt=call.run.attempt,
+            frames=frames(error, _package(body)),
         ),
         retryable=not final and worth_retrying(retry, error),
         retry=retry,
@@ -298,6 +300,12 @@ def classify(
         started_ms=started_ms,
         took_ms=took_ms,
     )
+
+
+def _package(body: Body | None) -> str:
+    """The author's, at its top; empty before the step is known."""
+    module = "" if body is None else getattr(body.step.fn, "__module__", None) or ""
+    return module.partition(".")[0]
 
 
 def _text(error: BaseException) -> str:

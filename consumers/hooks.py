@@ -61,6 +61,8 @@ class HookMapping(EventMapping):
         record = event.record
         try:
             told = event_json(decode(record.value, "Event")[1])
+            if told["failure"] is not None:  # how the code is laid out is nobody's outside
+                del told["failure"]["frames"]
             message = self.subscription.message(told, (record.partition, record.offset))
         except UndecodableError as error:
             return self.dead(record, Failure(code="undecodable", message=str(error)))

@@ -607,6 +607,7 @@ class Owner:
         self._logger.info(
             "step_failed", run_id=run.run_id, step=run.step, seq=run.seq, attempt=run.attempt,
             code=failure.code, kind=failure.kind, error=failure.message,
+            frames=list(failure.frames),
         )  # fmt: skip
         work = _work(run)
         if outcome.park:

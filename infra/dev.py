@@ -53,10 +53,10 @@ from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.trigger_main import has_sources
 from surefoot.schemas.codec import UndecodableError, decode
 from surefoot.state.agent import Agent
-from surefoot.state.catalogue import numbered
 from surefoot.state.errors import ConfigError
 from surefoot.state.ports import In
 from surefoot.state.topics import OUTBOX, AgentTopics
+from surefoot.state.views import failure_text
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
 GRACE_S = 10.0
@@ -298,7 +298,8 @@ class _Dev:
         if event["result"] is not None and event["agent"] != OUTBOX:
             told.append(event["result"].decode("utf-8", "replace"))
         if event["failure"] is not None and event["type"] != "run.completed":
-            told.append(f"{numbered(event['failure']['code'])}: {event['failure']['message']}")
+            told.append(failure_text(event["failure"]))
+            told += [f"at {frame}" for frame in event["failure"]["frames"][-1:]]
         self._line(event["at_ms"], " ".join(part for part in told if part))
 
     def _show_request(self, request: Request) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from surefoot.state.catalogue import numbered
 from surefoot.state.model import TERMINAL, Wait
 from surefoot.state.ports import Backlog, RunView
-from surefoot.state.views import amounts_json
+from surefoot.state.views import amounts_json, failure_text
 from surefoot.state.waits import child_id
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -170,7 +169,7 @@ def _before_it(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[s
 def _failure(run: RunView) -> str:
     if run.failure is None:
         return "no reason is kept"
-    return f"{numbered(run.failure['code'])}: {run.failure['message']}"
+    return failure_text(run.failure)
 
 
 def _compensated(run: RunView) -> bool:

@@ -61,6 +61,8 @@ class Failure:
     kind: str = ""
     step: str | None = None
     attempt: int = 0
+    #: where in the author's code: `FILE:LINE in FUNCTION`, in the order of the calls
+    frames: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         clean = scrub(self.message.encode("utf-8", "backslashreplace").decode())

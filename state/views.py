@@ -15,7 +15,7 @@ from typing import Any
 
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.catalogue import number_of
+from surefoot.state.catalogue import number_of, numbered
 from surefoot.state.model import TERMINAL, Amount, Memory, Run, Status, Wait, WaitKind, jsonable
 from surefoot.state.ports import In, RunView
 from surefoot.state.wire import decode_checkpoint, memory_of, split_key, wait_of
@@ -207,6 +207,13 @@ def run_json(run: RunView) -> dict[str, Any]:
         "memory": _memory_json(run.memory),
         "parent": jsonable(run.parent) if run.parent is not None else None,
     }
+
+
+def failure_text(failure: Mapping[str, Any]) -> str:
+    """In one line, for people: its code, the class of what was raised, and what that said."""
+    kind, message = failure.get("kind") or "", failure["message"]
+    told = message if not kind or message.startswith(kind) else f"{kind}: {message}"
+    return f"{numbered(failure['code'])}: {told}"
 
 
 def _failure_json(failure: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -161,6 +161,7 @@ def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
                 f": {entry.failure.code}: {entry.failure.message}",
                 kind=entry.failure.kind,
                 step=branch.step,
+                frames=entry.failure.frames,
             )
     return None
 

@@ -322,7 +322,9 @@ def memory_of(fields: dict[str, Any] | None) -> Memory | None:
 
 
 def _failure(fields: dict[str, Any] | None) -> Failure | None:
-    return Failure(**fields) if fields is not None else None
+    if fields is None:
+        return None
+    return Failure(**fields | {"frames": tuple(fields["frames"])})
 
 
 def _parent(fields: dict[str, Any] | None) -> Parent | None:

@@ -95,9 +95,12 @@ def show_run(agent: str, run_id: str, *, as_json: bool) -> bool:
     if as_json:
         typer.echo(json.dumps({**fields, "why": {"because": why.because, "do": why.do}}))
         return True
+    frames = fields["failure"].pop("frames", ()) if fields["failure"] else ()
     for field, value in fields.items():
         if value is not None:
             typer.echo(f"{field:<12}{told(field, value)}")
+    for frame in frames:
+        typer.echo(f"{'at':<12}{printable(frame)}")
     for sentence in why.because:
         typer.echo(f"{'why':<12}{printable(sentence)}")
     for command in why.do:

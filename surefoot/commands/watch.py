@@ -20,7 +20,7 @@ from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.explain import clock_time
 from surefoot.state.model import TERMINAL
 from surefoot.state.ports import RunView
-from surefoot.state.views import event_json, run_json
+from surefoot.state.views import event_json, failure_text, run_json
 
 Show = Callable[[Mapping[str, Any]], None]
 #: of a result or a payload, what one line shows
@@ -139,7 +139,7 @@ def ending(run: RunView) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping) and {"code", "message"} <= value.keys():
-        text = f"{value['code']}: {value['message']}"
+        text = failure_text(value)
     else:
         text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -50,7 +50,9 @@ def test_without_a_worker_that_is_the_reason() -> None:
 
 def test_a_retried_step_tells_the_error_of_the_attempt_before() -> None:
     told = why(attempt=2, failure=FAILURE)
-    assert "attempt 3; the one before failed: SF1201 step_raised: no route" in told.because[1]
+    assert (
+        "attempt 3; the one before failed: SF1201 step_raised: OSError: no route" in told.because[1]
+    )
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
@@ -69,7 +71,7 @@ def test_a_step_that_runs_beside_an_abandoned_attempt_tells_so(attempt: int) -> 
 
 def test_a_step_that_backs_off_tells_its_error_and_the_time_of_the_next_attempt() -> None:
     [told] = why(status="waiting", attempt=1, failure=FAILURE, due_ms=NOW + 90_000).because
-    assert "step 'draft' failed (SF1201 step_raised: no route); attempt 2 is at" in told
+    assert "step 'draft' failed (SF1201 step_raised: OSError: no route); attempt 2 is at" in told
     assert told.endswith("(in 1 min 30 s)")
 
 
@@ -173,7 +175,7 @@ def test_a_pending_run_waits_for_its_lane() -> None:
 
 def test_a_failed_run_tells_its_error_and_that_it_can_be_tried_again() -> None:
     told = why(NOBODY, status="failed", failure=FAILURE)
-    assert "step_raised: no route" in told.because[0]
+    assert "step_raised: OSError: no route" in told.because[0]
     assert told.do == (
         "surefoot runs retry triage r1",
         "surefoot runs versions triage r1",

@@ -225,3 +225,17 @@ def test_anything_but_success_is_tried_again_and_what_was_said_is_not_shown(stat
 def test_a_receiver_that_is_gone_is_asked_no_more() -> None:
     with pytest.raises(TerminalError, match="410"):
         judge_hook(answer(410), NOW_MS)
+
+
+async def test_where_the_code_failed_is_nobodys_outside() -> None:
+    failure = {
+        "code": "step_raised", "message": "no", "kind": "KeyError", "step": "ship", "attempt": 4,
+        "frames": ["agent.py:12 in ship"],
+    }  # fmt: skip
+    agent = an_agent(events="run.failed")
+    found = await mapped(agent, an_event(type="run.failed", status="failed", failure=failure))
+    assert found.out is not None
+    command = decode(found.out.value, "Command")[1]
+    told = json.loads(json.loads(command["payload"])["body"])["data"]
+    del failure["frames"]
+    assert told["failure"] == failure

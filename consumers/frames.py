@@ -1,0 +1,73 @@
+"""Where in the author's code an attempt failed."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+#: so many frames of one exception are kept, the innermost; and of what led to it, so many in all
+FRAMES_MAX = 8
+_ALL_MAX = 16
+_FRAME_MAX = 200
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def frames(error: BaseException, package: str) -> tuple[str, ...]:
+    """`FILE:LINE in FUNCTION` of the frames that are neither ours nor a library's, in the order of
+    the calls; then those of the exceptions that led to it, each headed by its class. `package`: the
+    author's, which counts also where it is installed like a library.
+    """
+    told = [_line(each) for each in _authors(error, package)]
+    seen = {id(error)}
+    for cause in _causes(error, seen):
+        found = [_line(each) for each in _authors(cause, package)]
+        if found:
+            told += [f"from {type(cause).__name__}", *found]
+    return tuple(each[:_FRAME_MAX] for each in told[:_ALL_MAX])
+
+
+def _causes(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
+    """What led to it, the nearest first, each once."""
+    causes: Sequence[BaseException]
+    if isinstance(error, BaseExceptionGroup):
+        causes = error.exceptions
+    else:
+        cause = error.__cause__
+        if cause is None and not error.__suppress_context__:
+            cause = error.__context__
+        causes = () if cause is None else (cause,)
+    for each in causes:
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            yield from islice(_causes(each, seen), _ALL_MAX)
+
+
+def _authors(error: BaseException, package: str) -> list[traceback.FrameSummary]:
+    """The innermost frames of the author's code."""
+    found = [
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_authors(str(frame.f_globals.get("__name__")), frame.f_code.co_filename, package)
+    ]
+    return found[-FRAMES_MAX:]
+
+
+def _is_authors(module: str, file: str, package: str) -> bool:
+    top = module.partition(".")[0]
+    if top == "surefoot":
+        return module.startswith("surefoot.examples")
+    return top == package or not file.startswith((*_LIBRARIES, "<frozen "))
+
+
+def _line(frame: traceback.FrameSummary) -> str:
+    path = Path(frame.filename)
+    with suppress(OSError, ValueError):  # there is no such folder any more, or it is elsewhere
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{frame.lineno} in {frame.name}"
