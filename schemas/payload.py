@@ -66,6 +66,18 @@ class Validator(Protocol):
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 _TEXT: TypeAdapter[str] = TypeAdapter(str)
 
+#: what a value that is kept may be
+STORABLE = (
+    "a dataclass, a pydantic model, a TypedDict (before Python 3.12 that of typing_extensions) or "
+    "plain JSON types"
+)
+
+
+def why_not_storable(error: Exception) -> str:
+    """What pydantic says of a type that it has no schema for: one line, without its address."""
+    return " ".join(str(error).partition("\n\nFor further information")[0].split())
+
+
 #: the JSON parser's own limit, so that nothing is stored that cannot be read
 _DEPTH_MAX = 200
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
+from surefoot.schemas.payload import STORABLE, why_not_storable
 from surefoot.schemas.unions import mixed
 from surefoot.state.errors import ConfigError
 
@@ -17,8 +18,7 @@ def adapter_of(kind: Any, where: str) -> TypeAdapter[Any]:
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigError(
             "SF1109",
-            f"{where}: {_name(kind)} cannot be stored; use a dataclass, a pydantic model, a "
-            f"TypedDict or plain JSON types ({error})",
+            f"{where}: {_name(kind)} cannot be stored; use {STORABLE} ({why_not_storable(error)})",
         ) from error
 
 
@@ -29,7 +29,9 @@ def check_stored(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
             adapter.rebuild(raise_errors=True)
         except Exception as error:
             raise ConfigError(
-                "SF1109", f"{where}: {_name(kind)} names a type that is not defined ({error})"
+                "SF1109",
+                f"{where}: {_name(kind)} names a type that is not defined "
+                f"({why_not_storable(error)})",
             ) from error
     lost = mixed(kind)
     if lost is not None:

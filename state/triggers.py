@@ -21,7 +21,14 @@ from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError
 
 from surefoot.schemas.branches import ByBranch
 from surefoot.schemas.event_avro import BadSchema, SchemaFile, load_schemas, parsed
-from surefoot.schemas.payload import BadPayload, load, parse_json, validate
+from surefoot.schemas.payload import (
+    STORABLE,
+    BadPayload,
+    load,
+    parse_json,
+    validate,
+    why_not_storable,
+)
 from surefoot.state.annotations import MISSING, annotation, plain_function
 from surefoot.state.calling import finished, label
 from surefoot.state.errors import ConfigError
@@ -248,8 +255,8 @@ def declare_event(
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigError(
             "SF1126",
-            f"{place}: an event cannot be a {_name(event_type)}; use a dataclass, a pydantic "
-            f"model, a TypedDict or plain JSON types ({error})",
+            f"{place}: an event cannot be a {_name(event_type)}; use {STORABLE} "
+            f"({why_not_storable(error)})",
         ) from error
     if trigger.by_branch is not None and reader is not None:
         for line in trigger.by_branch.mistakable(*parsed(reader)):

@@ -83,6 +83,7 @@ DECLARING: tuple[Page, ...] = (
         causes=("a client, a connection, a file or a class of your own as payload",),
         mend=(
             "Take a dataclass, a pydantic model, a TypedDict or plain JSON types.",
+            "Before Python 3.12: `from typing_extensions import TypedDict`",
             "Hand over what identifies the thing (an id, a path) and open it in the step.",
             _CHECK,
         ),

@@ -344,3 +344,30 @@ async def test_events_that_nobody_has_seen_leave_a_dead_letter_with_their_place(
     assert (out.topic, out.value) == ("app.dead", None)
     assert told["sf-dead-code"] == b"events_lost"
     assert (told["sf-dead-offset"], told["sf-dead-until"]) == (b"3", b"8")
+
+
+def test_a_type_that_has_no_schema_is_told_in_one_line_with_what_there_is() -> None:
+    class Odd:
+        pass
+
+    def odd(event: Odd) -> None: ...
+
+    odd.__annotations__["event"] = Odd
+    for declare in (
+        lambda: shop().on_event(topic="orders")(odd),
+        lambda: shop().step(_takes(Odd)),
+    ):
+        with pytest.raises(ConfigError) as error:
+            declare()
+        assert "TypedDict (before Python 3.12 that of typing_extensions)" in str(error.value)
+        assert "Unable to generate pydantic-core schema" in str(error.value)
+        assert "\n" not in str(error.value)
+        assert "http" not in str(error.value)
+
+
+def _takes(kind: type) -> Any:
+    async def step(ctx: Context, payload: Any) -> Done:
+        return Done()
+
+    step.__annotations__["payload"] = kind
+    return step
