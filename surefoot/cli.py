@@ -285,7 +285,12 @@ def runs_show(
 @runs.command("start")
 def runs_start(
     agent: AgentName,
-    payload: Annotated[str, typer.Option(help="Input of the first step, as JSON.")],
+    payload: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="Input of the first step.")
+    ] = None,
+    option: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", help="The same, as an option.")
+    ] = None,
     run_id: Annotated[
         str | None, typer.Option(help="Name of the run; the same name is the same run.")
     ] = None,
@@ -297,7 +302,10 @@ def runs_start(
     """
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
-    named = commands.start_run(agent, payload, run_id)
+    given = [each for each in (payload, option) if each is not None]
+    if len(given) != 1:
+        raise ConfigError("SF1007", "give the input of the first step, as JSON, once")
+    named = commands.start_run(agent, given[0], run_id)
     if watch:
         runs_watch(agent, named)
 

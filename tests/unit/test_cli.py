@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import surefoot
 from surefoot.cli import app
-from surefoot.commands import operate
+from surefoot.commands import operate, runs
 from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator
@@ -134,6 +134,22 @@ def test_a_payload_that_cannot_be_is_refused_before_anything_is_sent(
     assert told in message
 
 
+@pytest.mark.parametrize("given", [['"x"'], ["--payload", '"x"']])
+def test_a_start_takes_its_payload_as_the_docs_say_or_as_an_option(
+    given: list[str], agent_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(runs, "start_run", lambda *said: started.append(said))
+    assert run("runs", "start", agent_file, *given)[0] == 0
+    assert started == [(agent_file, '"x"', None)]
+
+
+@pytest.mark.parametrize("given", [[], ['"x"', "--payload", '"x"']])
+def test_a_start_takes_one_payload(given: list[str], agent_file: str) -> None:
+    code, _, told = run("runs", "start", agent_file, *given)
+    assert (code, "as JSON, once" in told) == (2, True)
+
+
 def test_a_run_id_that_cannot_be_is_refused(agent_file: str) -> None:
     code, _, told = run("runs", "start", agent_file, "--payload", '"x"', "--run-id", "a b")
     assert code == 2
@@ -180,6 +196,22 @@ def asks(world: World) -> str:
     assert wait is not None
     assert wait.question is not None
     return wait.question
+
+
+def test_a_failed_run_is_shown_with_the_class_and_the_lines_of_the_code(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "run_reader", operate.run_reader)
+    frames = ("agent.py:12 in pay", "agent.py:4 in charge")
+    failure = Failure(code="step_raised", message="'tea'", kind="KeyError", frames=frames)
+    world.started().legal(Quarantine(failure=failure))
+    code, said, _ = run("runs", "show", "x", "r")
+    assert code == 0
+    assert "SF1201 step_raised: KeyError: 'tea'" in said
+    assert [line.split(maxsplit=1)[1] for line in said.splitlines() if line.startswith("at ")] == [
+        *frames
+    ]
+    assert json.loads(run("runs", "show", "x", "r", "--json")[1])["failure"]["frames"] == [*frames]
 
 
 @pytest.mark.parametrize(
