@@ -237,7 +237,7 @@ class _Gateway:
         if run is None:
             raise Refused("SF4101", 404, "there is no such run")
         backlog = await self.reader.backlog(agent, run_id)
-        told = explain(run, self.clock.now_ms(), backlog)
+        told = explain(run, self.clock.now_ms(), backlog, self.agents[agent].version)
         return JSONResponse(
             {
                 "status": run.status,

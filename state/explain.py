@@ -29,11 +29,13 @@ class Explanation:
     do: tuple[str, ...]
 
 
-def explain(run: RunView, now_ms: int, backlog: Backlog | None = None) -> Explanation:
-    """Why the run stands where it stands at that time (epoch ms, UTC)."""
-    return Explanation(
-        because=tuple(_because(run, now_ms, backlog)), do=tuple(_commands(run, backlog))
-    )
+def explain(
+    run: RunView, now_ms: int, backlog: Backlog | None = None, version: int | None = None
+) -> Explanation:
+    """Why the run stands where it stands at that time (epoch ms, UTC). `version`: of the agent's
+    code that is here; None: there is none."""
+    because = (*_held(run, backlog, version), *_because(run, now_ms, backlog))
+    return Explanation(because=because, do=tuple(_commands(run, backlog)))
 
 
 def clock_time(epoch_ms: int) -> str:
@@ -42,6 +44,28 @@ def clock_time(epoch_ms: int) -> str:
 
 
 # Why ----------------------------------------------------------------------------------------
+
+
+def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterator[str]:
+    """That it waits for newer code. Which code the workers have is not known: what is here says
+    so, or that workers are there and have nothing left to do."""
+    if run.archived or run.status in TERMINAL or run.status == "attention":
+        return
+    if version is not None and run.version > version:
+        yield (
+            f"version {run.version} of the agent has moved it on, and older code leaves it alone: "
+            f"here is version {version}; start workers of version {run.version} again"
+        )
+    elif version is None and backlog is not None and run.status == "running" and _idle(backlog):
+        yield (
+            "its partition has workers and nothing to do: they may be of older code than version "
+            f"{run.version}, which has moved it on, and then leave it alone (`run_held` in their "
+            "log)"
+        )
+
+
+def _idle(backlog: Backlog) -> bool:
+    return backlog.workers > 0 and not backlog.commands and not backlog.tasks
 
 
 def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str]:

@@ -77,7 +77,8 @@ def count_runs(agent: str, *, as_json: bool) -> None:
 def show_run(agent: str, run_id: str, *, as_json: bool) -> bool:
     """Print the run, and why it does not move; False when there is none."""
     logging.configure(level="CRITICAL")  # what matters is raised
-    name, _ = resolve(agent)
+    name, declared = resolve(agent)
+    version = None if declared is None else declared.version
 
     async def read() -> tuple[RunView, Explanation] | None:
         async with run_reader(name, [run_id]) as reader:
@@ -85,7 +86,7 @@ def show_run(agent: str, run_id: str, *, as_json: bool) -> bool:
             if run is None:
                 return None
             backlog = await reader.backlog(name, run_id)
-            return run, explain(run, SystemClock().now_ms(), backlog)
+            return run, explain(run, SystemClock().now_ms(), backlog, version)
 
     found = asyncio.run(read())
     if found is None:

@@ -185,6 +185,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(operate, "operator", operator)
     monkeypatch.setattr(operate, "run_reader", run_reader)
+    monkeypatch.setattr(runs, "run_reader", run_reader)
     return made
 
 
@@ -199,9 +200,8 @@ def asks(world: World) -> str:
 
 
 def test_a_failed_run_is_shown_with_the_class_and_the_lines_of_the_code(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(runs, "run_reader", operate.run_reader)
     frames = ("agent.py:12 in pay", "agent.py:4 in charge")
     failure = Failure(code="step_raised", message="'tea'", kind="KeyError", frames=frames)
     world.started().legal(Quarantine(failure=failure))

@@ -23,8 +23,8 @@ BUSY = Backlog(partition=4, commands=12, tasks=40, workers=2)
 NOBODY = replace(BUSY, workers=0)
 
 
-def why(backlog: Backlog | None = None, **fields: Any) -> Explanation:
-    return explain(replace(RUN, **fields), NOW, backlog)
+def why(backlog: Backlog | None = None, *, code: int | None = None, **fields: Any) -> Explanation:
+    return explain(replace(RUN, **fields), NOW, backlog, code)
 
 
 def waits(kind: Any, **fields: Any) -> Wait:
@@ -227,3 +227,27 @@ def test_commands_can_be_pasted_whatever_a_name_holds() -> None:
 )  # fmt: skip
 def test_spans_have_two_units_and_are_never_negative(since_ms: int, told: str) -> None:
     assert explain(RUN, SINCE + since_ms).because[0].endswith(told)
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "waiting", "paused"])
+def test_a_run_that_newer_code_has_moved_on_says_that_it_waits_for_that(status: Any) -> None:
+    told = why(BUSY, code=2, status=status, version=3).because[0]
+    assert told.startswith("version 3 of the agent has moved it on, and older code leaves it alone")
+    assert "here is version 2" in told
+    for code in (3, 4, None):
+        assert "moved it on" not in " ".join(why(BUSY, code=code, version=3).because)
+    for over in ("completed", "failed", "cancelled", "attention"):
+        assert "moved it on" not in " ".join(why(BUSY, code=2, status=over, version=3).because)
+
+
+def test_without_the_code_here_a_running_run_that_nothing_asks_for_says_what_that_may_be() -> None:
+    idle = replace(BUSY, commands=0, tasks=0)
+    told = why(idle, version=3).because[0]
+    assert "may be of older code than version 3" in told
+    assert "`run_held`" in told
+    quiet = [
+        why(idle, code=3),
+        why(idle, status="waiting", due_ms=NOW),
+        why(replace(idle, workers=0)),
+    ]
+    assert not any("older code" in " ".join(each.because) for each in quiet)
