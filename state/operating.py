@@ -183,7 +183,8 @@ def rewind(turn: Turn, run: Run, event: Rewind) -> Run:
     say(turn, run.run_id, 0, event.messages)
     if back.wait is not None:
         back = replace(back, status="waiting", wait=_asked_anew(back, back.wait))
-    turn.tell(back, "run.rewound", version=True, id=event.id, by=event.by)
+    again = ", ".join(event.repeat) or None
+    turn.tell(back, "run.rewound", version=True, id=event.id, by=event.by, name=again)
     return go_on(turn, back) if back.wait is None else look(turn, back)
 
 

@@ -165,6 +165,29 @@ def test_a_failed_run_is_tried_again_and_a_call_in_doubt_is_resolved(
     assert book.read_text() == "paid\n"
 
 
+def test_what_was_paid_is_not_paid_again_by_sending_back_or_branching(
+    worked: Cli, tmp_path: Path
+) -> None:
+    book = tmp_path / "book"
+    start(worked, "d", do="doubt", flag=str(book))
+    until_shown(worked, "d", status="attention")
+    worked.ok("runs", "resolve", "ops", "d", "--happened", '"receipt 1"')
+    until_shown(worked, "d", status="completed", result="receipt 1")
+    back = worked.ok("runs", "rewind", "ops", "d", "--to", "1")
+    assert "of step 'charge': not done again" in back
+    until_shown(worked, "d", status="completed", epoch=1, result="receipt 1")
+    copy = worked.run("runs", "fork", "ops", "d", "--at", "1", "--run-id", "copy", "--json")
+    (kept,) = told(copy)["kept"]
+    assert kept.endswith("of step 'charge'")
+    shown = until_shown(worked, "copy", status="attention")
+    assert "done or begun by run d" in shown["failure"]["message"]
+    assert book.read_text() == "paid\n"
+    name = kept.partition("#")[0]
+    worked.ok("runs", "rewind", "ops", "d", "--to", "1", "--repeat", name)
+    until_shown(worked, "d", status="completed", epoch=2, result="receipt 2")
+    assert book.read_text() == "paid\npaid\n"
+
+
 def test_a_run_is_sent_back_and_branched_from_its_versions(worked: Cli) -> None:
     start(worked, "r", do="count", to=3)
     lines = ["line 1", "line 2", "line 3"]

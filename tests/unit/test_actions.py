@@ -273,6 +273,7 @@ def test_only_what_was_done_since_that_version_is_past() -> None:
     acted(life, "refund")
     life.legal(replace(REWIND, seq=1, step="b", repeat=("refund", "charge-all")))
     assert kinds(life) == {"o:0:0:charge#0": "done", "o:1:0:charge#0": "past"}
+    assert life.event("run.rewound").name == "refund, charge-all"
 
 
 def test_an_intent_of_an_earlier_release_is_an_action_and_a_call_is_none() -> None:
