@@ -214,16 +214,23 @@ class EventMapping:
         except ValueError as error:
             raise Unusable("bad_run_id", str(error)) from None
         received = event.received
-        attribute = str(received.attributes.get("traceparent", "")).encode()
-        context = received.headers.get("traceparent", attribute)
         source: Headers = (("sf-src", source_of(event.record)),)
         return start_out(
             self.wire.app, self.wire.partitions, self.agent.name, run_id,
             payload if pointer is None else pointer.encode(),
             sent_ms=now_ms, headers=source,
-            traceparent=trace.valid(context.decode("utf-8", "replace")),
+            **trace.carried(*(_told(received, name) for name in trace.HEADERS)),
             by=told_by(key, named),
         )  # fmt: skip
+
+
+def _told(received: Received, name: str) -> list[str]:
+    """A header of the trace context, or the CloudEvent's attribute of that name."""
+    header = received.headers.get(name)
+    if header is not None:
+        return [header.decode("utf-8", "replace")]
+    attribute = received.attributes.get(name)
+    return [] if attribute is None else [str(attribute)]
 
 
 def source_of(record: In) -> bytes:

@@ -346,6 +346,7 @@ class Owner:
         if event is not None:
             self._submit(run_id, event, source)
             return None
+        came = trace.carried_by(command)
         step = command["step"] or self.agent.start_step.name
         if step not in self.agent.steps:
             failure = unknown_step(self.agent, step, self.agent.version)
@@ -357,7 +358,9 @@ class Owner:
             step=step,
             payload=command["payload"],
             input_digest=digest(command["payload"]),
-            traceparent=trace.valid(command["traceparent"]) or spans.begin(self.agent.name, run_id),
+            traceparent=came.get("traceparent") or spans.begin(self.agent.name, run_id),
+            tracestate=came.get("tracestate"),
+            baggage=came.get("baggage"),
             parent=parent_of(command),
             carry=command["carry"],
             memory=memory_of(command["memory"]),

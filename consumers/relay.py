@@ -8,6 +8,10 @@ the order in which its run asked for it. A target that honours the key sees it o
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from surefoot.schemas.trace import carried_on
 from surefoot.state.agent import Agent
 from surefoot.state.context import Context
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
@@ -19,7 +23,6 @@ from surefoot.state.returns import Done
 from surefoot.state.topics import OUTBOX
 
 KEY_HEADER = "Idempotency-Key"
-TRACE_HEADER = "traceparent"
 #: of where a redirect leads, what is shown
 _PLACE_MAX = 200
 _OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}
@@ -34,8 +37,7 @@ def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Age
     async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
         headers = {n: v for n, v in effect.headers.items() if n.lower() not in _OWN_HEADERS}
         headers[KEY_HEADER] = ctx.run_id
-        if ctx.traceparent is not None and not any(n.lower() == TRACE_HEADER for n in headers):
-            headers[TRACE_HEADER] = ctx.traceparent
+        headers |= _carried(ctx, {name.lower() for name in headers})
         request = HttpRequest(
             method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
         )
@@ -48,6 +50,13 @@ def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Age
 
     agent.step(start=True, retry=retry)(deliver_effect)
     return agent
+
+
+def _carried(ctx: Context, own: Collection[str]) -> dict[str, str]:
+    """The trace context and baggage, but for what the step has set itself."""
+    traceparent = None if "traceparent" in own else ctx.traceparent
+    found: Mapping[str, Any] = carried_on(traceparent, ctx.tracestate, ctx.baggage)
+    return {name: text for name, text in found.items() if name not in own}
 
 
 def judge(effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int) -> dict[str, int]:

@@ -30,13 +30,15 @@ class LogCommands:
         payload: bytes,
         *,
         traceparent: str | None = None,
+        tracestate: str | None = None,
+        baggage: str | None = None,
         by: str | None = None,
         deadline_s: float,
     ) -> Position:
         """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
         return await self.send(
-            agent, run_id, "start", payload=payload, traceparent=traceparent, by=by,
-            deadline_s=deadline_s,
+            agent, run_id, "start", payload=payload, traceparent=traceparent,
+            tracestate=tracestate, baggage=baggage, by=by, deadline_s=deadline_s,
         )  # fmt: skip
 
     async def send(

@@ -22,6 +22,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.schemas import trace
+from surefoot.schemas.trace import Carried
 from surefoot.state.errors import Numbered, RecordTooLarge, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -147,10 +148,10 @@ def check_origin(request: Request) -> None:
         raise Refused("SF5033", 403, "the request comes from a page of another site")
 
 
-def traceparent(request: Request) -> str | None:
-    """The W3C trace context of the request; None unless there is exactly one valid one."""
-    values = request.headers.getlist("traceparent")
-    return trace.valid(values[0]) if len(values) == 1 else None
+def carried(request: Request) -> Carried:
+    """The W3C trace context and baggage of the request."""
+    get = request.headers.getlist
+    return trace.carried(get("traceparent"), get("tracestate"), get("baggage"))
 
 
 def direct(app: FastAPI, route: Route) -> None:

@@ -45,13 +45,13 @@ from surefoot.producers.edge import (
     AWAY,
     RETRY_AFTER_S,
     Refused,
+    carried,
     check_json,
     check_origin,
     direct,
     guard,
     parsed,
     read_body,
-    traceparent,
     utf8,
 )
 from surefoot.producers.event_stream import EventStreams
@@ -220,7 +220,7 @@ class _Gateway:
         made = partial(_start, self._agent(agent), keys, self.clock.unique())
         start = await self._json(request, made)
         await start_all(
-            self.commands, [start], trace=traceparent(request), deadline_s=self.limits.start_s
+            self.commands, [start], trace=carried(request), deadline_s=self.limits.start_s
         )
         return JSONResponse({"agent": agent, "run_id": start.run_id}, 202)
 

@@ -24,10 +24,11 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
-from surefoot.producers.edge import Refused, headers_of, parsed, read_body, traceparent
+from surefoot.producers.edge import Refused, carried, headers_of, parsed, read_body
 from surefoot.producers.mapping import Planned, Started, Triggers, planned
 from surefoot.producers.webhooks import Door, Sender
 from surefoot.schemas.payload import BadPayload
+from surefoot.schemas.trace import Carried
 from surefoot.state import metrics
 from surefoot.state.delivery import Outcome
 from surefoot.state.errors import RecordTooLarge, Unavailable
@@ -46,7 +47,7 @@ _GZIP_BITS = 31
 
 
 async def start_all(
-    commands: Commands, starts: Iterable[Started], *, trace: str | None, deadline_s: float
+    commands: Commands, starts: Iterable[Started], *, trace: Carried, deadline_s: float
 ) -> None:
     """Returns once the log has every command. All are tried, so that one that fails takes no other
     with it.
@@ -58,9 +59,9 @@ async def start_all(
             start.agent,
             start.run_id,
             start.payload,
-            traceparent=trace,
             by=start.by,
             deadline_s=deadline_s,
+            **trace,
         )
         for start in starts
     )
@@ -143,9 +144,7 @@ class Intake:
         arrival.delivery = delivery
         plan = await run_in_threadpool(planned, self.triggers[arrival.source], delivery)
         arrival.plan = plan
-        await start_all(
-            self.commands, plan.starts, trace=traceparent(request), deadline_s=self.start_s
-        )
+        await start_all(self.commands, plan.starts, trace=carried(request), deadline_s=self.start_s)
         return _answer(plan, quiet=door.sender.quiet)
 
 

@@ -6,11 +6,12 @@ its answers against it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from surefoot.producers.operations import BODIES
 from surefoot.producers.schedules import DOES
+from surefoot.schemas import trace
 from surefoot.state.agent import RUN_ID_PATTERN
 from surefoot.state.delivery import OUTCOMES
 from surefoot.state.model import EventType, Status
@@ -97,7 +98,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
             ),
             "post": operation(
                 "Start a run; the same run_id, or the same Idempotency-Key, makes one run",
-                [agent, _TRACE, _IDEMPOTENCY],
+                [agent, *_TRACE, _IDEMPOTENCY],
                 {202: _STARTED},
                 (400, 404, 408, 413, 415, 422, 503),
                 body={
@@ -293,7 +294,9 @@ def _desk(agent: Schema, agents: list[str]) -> dict[str, dict[str, Any]]:
 
 
 _LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}
-_TRACE: Schema = {"name": "traceparent", "in": "header", "schema": _TEXT}
+_TRACE: Sequence[Schema] = [
+    {"name": name, "in": "header", "schema": _TEXT} for name in trace.HEADERS
+]
 _IDEMPOTENCY: Schema = {
     "name": "Idempotency-Key",
     "in": "header",

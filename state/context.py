@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surefoot.schemas.payload import dump, strict_json
+from surefoot.schemas.trace import Carried, carried_on
 from surefoot.state.errors import BadArgument
 from surefoot.state.http_effect import (
     HTTP_EFFECT,
@@ -52,7 +53,7 @@ class Outbox:
     """Side effects of the step, delivered after its commit and only then."""
 
     _key: Callable[[int], str]
-    _traceparent: str | None = None
+    _carried: Carried = field(default_factory=Carried)
     _effects: list[Effect] = field(default_factory=list)
 
     def http(
@@ -93,9 +94,7 @@ class Outbox:
 
     def _add(self, agent: str, payload: bytes) -> str:
         key = self._key(len(self._effects))
-        self._effects.append(
-            Effect(agent=agent, run_id=key, payload=payload, traceparent=self._traceparent)
-        )
+        self._effects.append(Effect(agent=agent, run_id=key, payload=payload, **self._carried))
         return key
 
 
@@ -118,6 +117,9 @@ class Context:
     compensation: bool = False
     #: W3C trace context, to hand on to whatever the step calls; None: its run belongs to no trace
     traceparent: str | None = None
+    #: W3C: what goes on with it, as it came
+    tracestate: str | None = None
+    baggage: str | None = None
     #: what earlier attempts of this step have recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     #: the run's thread so far
@@ -143,7 +145,7 @@ class Context:
                 self.agent, self.run_id, self.seq, index, emit=self.emit,
                 compensation=self.compensation,
             ),
-            self.traceparent,
+            carried_on(self.traceparent, self.tracestate, self.baggage),
         )  # fmt: skip
         self.thread = Thread(self.messages)
         self.plan = Plan(self.memory.plan, self.seq)

@@ -248,6 +248,8 @@ def _new_run(turn: Turn, event: Start) -> Run:
         updated_ms=turn.now_ms,
         input_digest=event.input_digest,
         traceparent=event.traceparent,
+        tracestate=event.tracestate,
+        baggage=event.baggage,
         parent=event.parent,
         carry=event.carry,
         memory=memory,

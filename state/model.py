@@ -208,6 +208,8 @@ class Run:
     result: bytes | None = None
     failure: Failure | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
+    baggage: str | None = None
     #: how often it was sent back to an earlier version
     epoch: int = 0
     #: epoch that is part of the keys of its effects; 0: none
@@ -291,6 +293,8 @@ class Effect:
     run_id: str
     payload: bytes
     traceparent: str | None = None
+    tracestate: str | None = None
+    baggage: str | None = None
 
 
 # What becomes of a run when a step's body has returned --------------------------------------
@@ -364,6 +368,8 @@ class Start:
     payload: bytes
     input_digest: bytes
     traceparent: str | None = None
+    tracestate: str | None = None
+    baggage: str | None = None
     parent: Parent | None = None
     carry: bytes | None = None
     memory: Memory | None = None
@@ -637,6 +643,8 @@ class CommandRecord:
     parent: Parent | None = None
     failure: Failure | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
+    baggage: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -321,6 +321,8 @@ class Commands(Protocol):
         payload: bytes,
         *,
         traceparent: str | None = None,
+        tracestate: str | None = None,
+        baggage: str | None = None,
         by: str | None = None,
         deadline_s: float,
     ) -> Position:

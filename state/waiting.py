@@ -193,6 +193,7 @@ def _hand_over(turn: Turn, run: Run, then: HandOver, told: dict[str, Any]) -> Ru
         CommandRecord(
             agent=then.to.agent, run_id=heir, kind="start", step=then.to.step,
             payload=then.to.payload, parent=theirs, traceparent=run.traceparent,
+            tracestate=run.tracestate, baggage=run.baggage,
         )
     )  # fmt: skip
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})

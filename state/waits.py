@@ -122,6 +122,8 @@ def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
         payload=branch.payload,
         parent=Parent(agent=run.agent, run_id=run.run_id, fork=wait.fork, branch=index),
         traceparent=run.traceparent,
+        tracestate=run.tracestate,
+        baggage=run.baggage,
     )
 
 

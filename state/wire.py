@@ -103,6 +103,7 @@ class Wire:
                 return start_out(
                     self.app, self.partitions, record.agent, record.run_id, record.payload,
                     sent_ms=now_ms, headers=headers, traceparent=record.traceparent,
+                    tracestate=record.tracestate, baggage=record.baggage,
                 )  # fmt: skip
             case CommandRecord():
                 return command_out(
@@ -203,12 +204,14 @@ def start_out(
     sent_ms: int,
     headers: Headers = (),
     traceparent: str | None = None,
+    tracestate: str | None = None,
+    baggage: str | None = None,
     by: str | None = None,
 ) -> Out:
     """A start command, on the partition of its run."""
     return command_out(
         app, partitions, agent, run_id=run_id, kind="start", payload=payload, sent_ms=sent_ms,
-        headers=headers, traceparent=traceparent, by=by,
+        headers=headers, traceparent=traceparent, tracestate=tracestate, baggage=baggage, by=by,
     )  # fmt: skip
 
 
@@ -235,7 +238,8 @@ def command_out(
 
 
 _COMMAND: dict[str, Any] = {
-    "step": None, "traceparent": None, "id": None, "name": None, "by": None, "parent": None,
+    "step": None, "traceparent": None, "tracestate": None, "baggage": None, "id": None,
+    "name": None, "by": None, "parent": None,
     "carry": None, "memory": None, "messages": [], "failure": None, "seq": None, "epoch": None,
     "emit": 0, "wait": None, "due_ms": None, "created_ms": None, "input_digest": None,
     "repeat": [], "actions": [],

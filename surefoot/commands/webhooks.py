@@ -117,7 +117,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
             commands = LogCommands(settings, backend.appender(), SystemClock())
             try:
                 missing = [start for start in plan.starts if start not in there]
-                await start_all(commands, missing, trace=None, deadline_s=_START_S)
+                await start_all(commands, missing, trace={}, deadline_s=_START_S)
             finally:
                 await commands.stop()
             return plan, there

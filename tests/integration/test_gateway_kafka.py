@@ -259,12 +259,16 @@ async def test_twenty_deliveries_at_once_are_all_acknowledged_as_one_run_in_one_
 async def test_a_start_is_written_where_its_owner_looks_for_it(
     kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
-    position = await commands.start(agent.name, "r1", b"7", traceparent=TRACE, deadline_s=LONG_S)
+    position = await commands.start(
+        agent.name, "r1", b"7", traceparent=TRACE, tracestate="a=1", baggage="x=1",
+        deadline_s=LONG_S,
+    )  # fmt: skip
     [record] = await kafka.read(kafka.topics(agent).commands)
     assert (record.partition, record.offset) == (position.partition, position.offset)
     _, command = decode(record.value, "Command")
     assert (command["run_id"], command["kind"], command["step"]) == ("r1", "start", None)
     assert (command["payload"], command["traceparent"]) == (b"7", TRACE)
+    assert (command["tracestate"], command["baggage"]) == ("a=1", "x=1")
 
 
 async def test_a_start_that_is_too_large_is_refused_and_the_next_one_is_not(

@@ -28,7 +28,8 @@ EVENT = {
 CHECKPOINT = {
     "agent": AGENT, "version": 1, "status": "running", "step": "label", "attempt": 0,
     "payload": b"{}", "due_ms": None, "result": None, "failure": None, "created_ms": 0,
-    "updated_ms": 0, "input_digest": b"12345678", "traceparent": None, "epoch": 0, "emit": 0,
+    "updated_ms": 0, "input_digest": b"12345678", "traceparent": None, "tracestate": None,
+    "baggage": None, "epoch": 0, "emit": 0,
     "forks": 0, "wait": None, "carry": None, "parent": None, "memory": None, "ending": None,
     "reason": None, "commands": [],
 }  # fmt: skip

@@ -63,6 +63,7 @@ class FakeCommands:
     owner: "FakeReader"
     started: list[tuple[str, str, bytes, str | None]] = field(default_factory=list)
     sent: list[tuple[str, str, str, dict[str, Any]]] = field(default_factory=list)
+    carried: list[dict[str, str]] = field(default_factory=list)
     fails: dict[str, Exception] = field(default_factory=dict)
     deadlines: list[float] = field(default_factory=list)
     #: what asks for each that was started, where its run_id does not say so
@@ -76,7 +77,10 @@ class FakeCommands:
         self.owner.answer(run_id, fields["id"])
         return Position(0, len(self.sent) - 1)
 
-    async def start(self, agent, run_id, payload, *, traceparent=None, by=None, deadline_s):
+    async def start(
+        self, agent, run_id, payload, *, traceparent=None, by=None, deadline_s, **carried
+    ):
+        self.carried.append(carried)
         self.deadlines.append(deadline_s)
         if agent in self.fails:
             raise self.fails[agent]
@@ -654,10 +658,19 @@ async def test_only_a_valid_trace_context_is_passed_on(gateway):
         (TRACE.upper(), None),
         ("00-" + "0" * 32 + "-00f067aa0ba902b7-01", None),
         (TRACE + "-extra", None),
+        ("01" + TRACE[2:] + "-extra", "01" + TRACE[2:] + "-extra"),
         ("ff" + TRACE[2:], None),
     ):
         await gateway.deliver(traceparent=given)
         assert gateway.commands.started[-1][3] == passed, given
+
+
+async def test_tracestate_and_baggage_go_on_with_it(gateway):
+    context = {"tracestate": "rojo=1,congo=t61", "baggage": "userId=amelie"}
+    await gateway.deliver(traceparent=TRACE, **context)
+    assert gateway.commands.carried[-1] == context
+    await gateway.deliver(**context)
+    assert gateway.commands.carried[-1] == {"baggage": "userId=amelie"}
 
 
 async def test_a_header_with_a_line_break_or_nul_is_never_passed_on(gateway):

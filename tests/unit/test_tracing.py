@@ -4,7 +4,7 @@ The workers are the real ones, in memory; the spans are those of the SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
-from surefoot import Agent, Context, Done, Fork, Next
+from surefoot import Agent, Call, Context, Done, Fork, Handoff, Next
 from surefoot.infra import tracing
 from surefoot.infra.settings import load_settings
 from surefoot.infra.tracing import OpenTelemetry, start_tracing
@@ -200,6 +200,57 @@ def test_what_is_no_context_goes_no_further(given: str | None) -> None:
         start(sim, traceparent=given)
         (request,) = sim.requests
     assert "traceparent" not in request.headers
+
+
+CARRIED = {"traceparent": TRACE, "tracestate": "rojo=1,congo=t61", "baggage": "userId=amelie"}
+
+
+def carried(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in headers.items() if name.lower() in CARRIED}
+
+
+def a_parent() -> tuple[Agent, Agent]:
+    """Effects of a run, of its child, and of whom it hands over to."""
+    parent, child = Agent("parent"), Agent("child")
+
+    @parent.step
+    async def first(ctx: Context, payload: str) -> Call:
+        ctx.outbox.http("GET", "https://x.test/parent")
+        return Call(child, "c", then=after)
+
+    @parent.step
+    async def after(ctx: Context, result: str) -> Handoff:
+        assert (ctx.tracestate, ctx.baggage) == (CARRIED["tracestate"], CARRIED["baggage"])
+        return Handoff(child, "h")
+
+    @child.step
+    async def does(ctx: Context, payload: str) -> Done:
+        ctx.outbox.http("GET", f"https://x.test/{payload}")
+        return Done(payload)
+
+    return parent, child
+
+
+@pytest.mark.parametrize("killed", [None, 2])
+def test_tracestate_and_baggage_go_on_to_children_and_effects(killed: int | None) -> None:
+    with Simulation(*a_parent()) as sim:
+        if killed is not None:
+            sim.kill_at(killed)
+        sim._started.append(("parent", "r1"))
+        sim._send("r1", "start", agent="parent", payload=b'"x"', **CARRIED)
+        sim.settle()
+        requests = {request.url: carried(request.headers) for request in sim.requests}
+    names = ("parent", "c", "h")
+    assert requests == {f"https://x.test/{name}": CARRIED for name in names}
+
+
+def test_baggage_needs_no_trace_and_a_tracestate_does() -> None:
+    with Simulation(two_steps()) as sim:
+        sim._started.append(("traced", "r1"))
+        sim._send("r1", "start", payload=b'"x"', tracestate="a=1", baggage="x=1")
+        sim.settle()
+        (request,) = sim.requests
+    assert carried(request.headers) == {"baggage": "x=1"}
 
 
 def test_a_header_that_the_step_has_set_itself_is_left_alone() -> None:

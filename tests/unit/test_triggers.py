@@ -262,6 +262,14 @@ async def test_the_trace_goes_on_in_the_run() -> None:
         cloud_structured(VALUE, traceparent=trace.decode()),
     ):
         assert command(await mapped(mapping(agent), sent))["traceparent"] == trace.decode()
+    more = {"tracestate": "rojo=1", "baggage": "userId=amelie"}
+    headers = [("traceparent", trace), *((name, text.encode()) for name, text in more.items())]
+    for sent in (
+        (plain_json(VALUE)[0], tuple(headers)),
+        cloud_binary(VALUE, traceparent=trace.decode(), **more),
+    ):
+        told = command(await mapped(mapping(agent), sent))
+        assert {name: told[name] for name in more} == more
 
 
 @pytest.mark.parametrize("topic", ["_x", ".x", "a" * 220])
