@@ -51,7 +51,7 @@ class Schemas:
         self._source = source
         self._readers: dict[SchemaRef, AvroReader] = {}
         #: what the registry was asked for and does not have
-        self._missing: dict[SchemaRef, NotYet] = {}
+        self._missing: dict[SchemaRef, str] = {}
 
     def ask_again(self) -> None:
         """For what the registry did not have so far; until then nobody else asks for it."""
@@ -60,7 +60,7 @@ class Schemas:
     async def reader(self, ref: SchemaRef) -> AvroReader:
         """Raises UndecodableError — there is none, or it cannot be used; NotYet; Unavailable."""
         if ref in self._missing:
-            raise self._missing[ref]
+            raise NotYet(ref, self._missing[ref])
         found = self._readers.get(ref)
         if found is None:
             if len(self._readers) >= SCHEMAS_MAX:
@@ -90,8 +90,8 @@ class Schemas:
         except LookupError as error:
             raise UndecodableError(f"{ref}: {error}") from None
         except SchemaMissing as error:
-            self._missing[ref] = NotYet(ref, str(error))
-            raise self._missing[ref] from None
+            self._missing[ref] = str(error)
+            raise NotYet(ref, self._missing[ref]) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
