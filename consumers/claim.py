@@ -2,7 +2,8 @@
 
 Out: what a step has come to is stored before it is handed on to be committed. While the store is
 away the result is held, for a step must not run again for that. In: what a step is given
-is fetched just before it runs. Between the two a pointer is a payload like any other.
+is fetched just before it runs. Between the two a pointer is a payload like any other, and what only
+looks like one, because somebody has written it so, is escaped: it comes back as it was.
 
 A store that answers that it will not is waited for as well, since a permission can be given and a
 token be renewed; but when it has said nothing else for REFUSED_S, a run that needs it waits for a
@@ -20,7 +21,15 @@ import structlog
 
 from surefoot.consumers.attempt import Call, Outcome
 from surefoot.consumers.committer import backoff
-from surefoot.schemas.pointer import MARK, Pointer, filled, pointer_to, pointers
+from surefoot.schemas.pointer import (
+    MARK,
+    Pointer,
+    escaped,
+    fill_bytes,
+    filled,
+    pointer_to,
+    pointers,
+)
 from surefoot.state.errors import Parked, StoreRefused, Unavailable
 from surefoot.state.model import End, Journaled, Returned
 from surefoot.state.outcome import (
@@ -47,23 +56,26 @@ class ClaimCheck:
     blobs: Blobs | None = None
     #: larger payloads are stored, in bytes
     over_bytes: int = 262_144
+    #: a step is given no more than this from the store, in bytes
+    step_max_bytes: int = 268_435_456
     refused_s: float = REFUSED_S
     #: since when the store has done nothing else than refuse, by what it was asked for
     _refusing: dict[str, float] = field(default_factory=dict)
 
     async def stow(self, payload: bytes) -> bytes:
-        """The payload, or a pointer to it if it is large.
+        """As which a payload from outside is written: with nothing in it that could be taken for a
+        pointer, or a pointer to it if it is large.
 
         Raises: Unavailable — it may or may not have been stored.
         """
         pointer = self.pointer(payload)
         if pointer is None:
-            return payload
+            return escaped(payload)
         await self.store(pointer, payload)
         return pointer.encode()
 
     def pointer(self, payload: bytes) -> Pointer | None:
-        """What is to stand for the payload once it has been stored; None: it stays as it is."""
+        """What is to stand for the payload once that has been stored; None: it stays."""
         if self.blobs is None or len(payload) <= self.over_bytes:
             return None
         return pointer_to(payload, self.clock.now_ms())
@@ -101,19 +113,21 @@ class ClaimCheck:
         return await self._keep(note)
 
     async def _keep(self, value: T) -> T:
-        """Also what could be taken for a pointer is stored: so it is none."""
-        blobs = self.blobs
-        if blobs is None:
-            return value
+        """What could be taken for a pointer is escaped, so that it is none."""
         kept = {
-            content: await self._put_at_last(content, blobs)
+            content: await self._kept(content)
             for content in _payloads(value)
-            if len(content) > self.over_bytes or pointers(content)
+            if MARK in content or len(content) > self.over_bytes
         }
         if not kept:
             return value
         swapped: T = _swapped(value, lambda payload: kept.get(payload, payload))
         return swapped
+
+    async def _kept(self, content: bytes) -> bytes:
+        if self.blobs is None or len(content) <= self.over_bytes:
+            return escaped(content)
+        return await self._put_at_last(content, self.blobs)
 
     async def _put_at_last(self, content: bytes, blobs: Blobs) -> bytes:
         for wait_s in backoff(self.clock):
@@ -157,7 +171,9 @@ class ClaimCheck:
                 pooled = decode_input(call.run.payload)
             except ValueError:
                 return True  # it is told when the step is prepared
-        wanted = {pointer for each in _payloads((given, pooled)) for pointer in pointers(each)}
+        payloads = list(_payloads((given, pooled)))
+        self._check_size(sum(fill_bytes(each) for each in payloads))
+        wanted = {pointer for each in payloads for pointer in pointers(each)}
         try:
             contents = {pointer: await self._get(pointer) for pointer in wanted}
             self._refusing.pop("fetch", None)
@@ -174,6 +190,16 @@ class ClaimCheck:
         call.run, call.messages, call.signals = run, messages, signals
         call.journal = dict(zip(call.journal, journal, strict=True))
         return True
+
+    def _check_size(self, size: int) -> None:
+        """Raises: Parked."""
+        if size > self.step_max_bytes:
+            raise Parked(
+                "blob_too_large",
+                f"the step would be given {size} bytes from the store of large payloads; "
+                f"SUREFOOT_BLOB_STEP_MAX_BYTES is {self.step_max_bytes}: set it higher if the "
+                "process has the memory for it, and then `surefoot runs retry`",
+            )
 
     async def _get(self, pointer: Pointer) -> bytes:
         if self.blobs is None:

@@ -12,7 +12,7 @@ from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.event_avro import AvroReader, BadSchema
 from surefoot.schemas.event_codec import Framed, SchemaRef, framed
 from surefoot.schemas.payload import Unserialisable, dump
-from surefoot.schemas.pointer import Pointer
+from surefoot.schemas.pointer import Pointer, escaped
 from surefoot.state.agent import Agent, run_id_for, told_by
 from surefoot.state.model import Failure
 from surefoot.state.ports import Headers, In, Out
@@ -217,7 +217,7 @@ class EventMapping:
         source: Headers = (("sf-src", source_of(event.record)),)
         return start_out(
             self.wire.app, self.wire.partitions, self.agent.name, run_id,
-            payload if pointer is None else pointer.encode(),
+            escaped(payload) if pointer is None else pointer.encode(),
             sent_ms=now_ms, headers=source,
             **trace.carried(*(_told(received, name) for name in trace.HEADERS)),
             by=told_by(key, named),

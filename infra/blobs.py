@@ -50,7 +50,9 @@ def open_blobs(settings: Settings) -> Blobs | None:
 
 def open_claims(settings: Settings, clock: Clock) -> ClaimCheck:
     """For one event loop. Raises: ConfigError."""
-    return ClaimCheck(clock, open_blobs(settings), settings.blob_over_bytes)
+    return ClaimCheck(
+        clock, open_blobs(settings), settings.blob_over_bytes, settings.blob_step_max_bytes
+    )
 
 
 async def check_blobs(settings: Settings, clock: Clock) -> None:

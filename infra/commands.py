@@ -48,23 +48,20 @@ class LogCommands:
         kind: str,
         *,
         payload: bytes = b"null",
+        stored: bool = False,
         deadline_s: float,
         **fields: Any,
     ) -> Position:
-        """Write the command and wait until it will not be lost (on Kafka: until all in-sync
+        """Write the command, its payload as it came from outside, or as it is `stored` in the log
+        already, and wait until it will not be lost (on Kafka: until all in-sync
         replicas have it).
 
         Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
         written, or may still be when the log is back: ask again with the same `id`.
         Under cancellation: like Unavailable.
         """
-        try:
-            async with asyncio.timeout(deadline_s):
-                payload = await self._claims.stow(payload)
-        except TimeoutError as error:
-            raise Unavailable(
-                "SF3014", f"a large payload was not stored in {deadline_s:g} s"
-            ) from error
+        if not stored:
+            payload = await self._stowed(payload, deadline_s)
         out = command_out(
             self._settings.app,
             self._settings.partitions,
@@ -77,6 +74,15 @@ class LogCommands:
         )
         what = f"the {kind} command of {run_id}"
         return await self._appender.append(out, what, deadline_s=deadline_s)
+
+    async def _stowed(self, payload: bytes, deadline_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._claims.stow(payload)
+        except TimeoutError as error:
+            raise Unavailable(
+                "SF3014", f"a large payload was not stored in {deadline_s:g} s"
+            ) from error
 
     async def stop(self) -> None:
         """Close what it writes with. Safe to call twice."""

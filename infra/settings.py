@@ -105,6 +105,8 @@ class Settings(BaseSettings):
     blobs: str | None = None
     #: what is larger is kept there
     blob_over_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+    #: a step is given no more than this from there
+    blob_step_max_bytes: Annotated[int, Field(ge=1_024)] = 268_435_456
 
     #: where finished runs and events go for good: `s3://bucket/prefix` or `file:///folder`; None:
     #: nowhere

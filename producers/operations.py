@@ -238,6 +238,7 @@ class Operator:
             "rewind",
             command_id=command_id,
             by=by,
+            stored=True,
             **rewind_fields(
                 version,
                 messages,
@@ -297,7 +298,9 @@ class Operator:
 
     async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> Reply:
         async with self.reader.answers(agent, run_id) as events:
-            await self.commands.send(agent, run_id, "start", deadline_s=self.send_s, **fields)
+            await self.commands.send(
+                agent, run_id, "start", deadline_s=self.send_s, stored=True, **fields
+            )
             try:
                 async with asyncio.timeout(self.answer_s):
                     event = await anext(events, None)

@@ -254,6 +254,7 @@ class Replay:
             messages = await self.versions.messages(self.agent, run_id, thread_of(to.version))
             return await operator.ask(
                 self.agent, run_id, "rewind", command_id=command_id, by=f"replay {self.id}",
+                stored=True,
                 **rewind_fields(
                     to.version, messages, epoch=to.epoch, emit=emit, repeat=repeat,
                     created_ms=to.created_ms, now_ms=operator.clock.now_ms(),

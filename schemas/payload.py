@@ -38,7 +38,7 @@ from uuid import UUID
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import TzInfo, from_json
 
-from surefoot.schemas.pointer import pointer_of
+from surefoot.schemas.pointer import pointer_of, unescaped
 from surefoot.schemas.text import halves_are_refused, whole, whole_json
 from surefoot.schemas.weak_cache import weakly_cached
 
@@ -307,11 +307,12 @@ def parse_json(data: bytes) -> Any:
 
 
 def digest(payload: bytes) -> bytes:
-    """First 8 bytes of the SHA-256: tells a repeated payload from another one, wherever the two
-    are kept. Pure."""
+    """First 8 bytes of the SHA-256 of a stored payload as it was: tells a repeated one from another
+    one, wherever the two are kept. Pure."""
     pointer = pointer_of(payload)
-    sha256 = hashlib.sha256(payload).hexdigest() if pointer is None else pointer.sha256
-    return bytes.fromhex(sha256)[:8]
+    if pointer is None:
+        return hashlib.sha256(unescaped(payload)).digest()[:8]
+    return bytes.fromhex(pointer.sha256)[:8]
 
 
 # Strict JSON

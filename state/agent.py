@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from surefoot.schemas.event_avro import SchemaFile
 from surefoot.schemas.payload import BadPayload, load
-from surefoot.schemas.pointer import pointers
+from surefoot.schemas.pointer import pointers, unescaped
 from surefoot.state.annotations import MISSING, annotation
 from surefoot.state.calling import is_async, label
 from surefoot.state.durations import duration_s
@@ -567,11 +567,11 @@ class Agent:
         return check_run_id(name)
 
     def priority_of(self, payload: bytes) -> int:
-        """Of a run that waits; 0 when the flow does not say, or fails."""
+        """Of a run that waits, by its stored payload; 0 when the flow does not say, or fails."""
         if self.flow is None or self.flow.priority is None:
             return 0
         try:
-            return int(self.flow.priority(load(self.start_step.adapter, payload)))
+            return int(self.flow.priority(load(self.start_step.adapter, unescaped(payload))))
         except Exception:  # noqa: BLE001  (the author's code: it orders runs, and loses none)
             return 0
 
@@ -593,12 +593,12 @@ class Agent:
         )
 
     def _accepts(self, step: str, payload: bytes) -> str | None:
-        """Why that step cannot take that input; None when it can, or when that is seen only once
-        the input is fetched."""
+        """Why that step cannot take that stored input; None when it can, or when that is seen only
+        once the input is fetched."""
         if pointers(payload):
             return None
         try:
-            load(self.steps[step].adapter, payload)
+            load(self.steps[step].adapter, unescaped(payload))
         except BadPayload as error:
             return str(error)
         return None

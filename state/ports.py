@@ -335,10 +335,18 @@ class Commands(Protocol):
         """
 
     async def send(
-        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+        self,
+        agent: str,
+        run_id: str,
+        kind: str,
+        *,
+        stored: bool = False,
+        deadline_s: float,
+        **fields: Any,
     ) -> Position:
         """Ask something of a run. `fields`: those of schemas/avro/Command.avsc; `id` makes it safe
-        to ask again. Returns and raises like `start`."""
+        to ask again. `stored`: the payload is one that stands in the log, pointers and all.
+        Returns and raises like `start`."""
 
 
 class RunReader(Protocol):

@@ -15,6 +15,7 @@ from typing import Any
 
 from surefoot.schemas.codec import UndecodableError
 from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.pointer import unescaped
 from surefoot.state.catalogue import number_of, numbered
 from surefoot.state.model import TERMINAL, Amount, Memory, Run, Status, Wait, WaitKind, jsonable
 from surefoot.state.ports import In, RunView
@@ -288,6 +289,6 @@ def _parsed(data: bytes | None) -> Any:
     if not data:
         return None
     try:
-        return parse_json(data)
+        return parse_json(unescaped(data))
     except BadPayload:
         return data.decode("utf-8", "backslashreplace")

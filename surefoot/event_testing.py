@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from surefoot.consumers.event_mapping import Event, EventMapping, Schemas
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import load
+from surefoot.schemas.pointer import unescaped
 from surefoot.state.agent import Agent
 from surefoot.state.ports import In
 from surefoot.state.topics import AgentTopics
@@ -70,4 +71,6 @@ def from_event(
     if mapped.out is None:
         return None
     command = decode(mapped.out.value, "Command")[1]
-    return AskedFor(command["run_id"], load(agent.start_step.adapter, command["payload"]))
+    return AskedFor(
+        command["run_id"], load(agent.start_step.adapter, unescaped(command["payload"]))
+    )

@@ -28,6 +28,7 @@ from surefoot.infra.virtual import VirtualClock
 from surefoot.producers.operations import rewind_fields, start_fields, thread_of
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
+from surefoot.schemas.pointer import escaped, unescaped
 from surefoot.state.actions import found_by, handed_on
 from surefoot.state.agent import Agent
 from surefoot.state.durations import duration_s
@@ -472,11 +473,19 @@ class Simulation:
                 raise Refused(event["name"], event["failure"]["message"])
         return self.look(run_id, agent=agent)
 
-    def _send(self, run_id: str, kind: str, *, agent: str | None = None, **fields: Any) -> None:
+    def _send(
+        self,
+        run_id: str,
+        kind: str,
+        *,
+        agent: str | None = None,
+        payload: bytes = b"null",
+        **fields: Any,
+    ) -> None:
         world = self._world
         out = command_out(
             world.app, world.partitions, agent or self._started[-1][0], run_id=run_id, kind=kind,
-            sent_ms=world.clock.now_ms(), **fields,
+            payload=escaped(payload), sent_ms=world.clock.now_ms(), **fields,
         )  # fmt: skip
         world.group(agent or self._started[-1][0])
         world.broker.write([out])
@@ -520,7 +529,7 @@ class Simulation:
             run_id=run_id,
             agent=agent,
             status=status,
-            result=None if result is None or status != "completed" else parse_json(result),
+            result=None if status != "completed" else _value(result),
             failure=own[-1]["failure"] if own else None,
             steps=list(_steps(history)),
             effects=[e for e in self.delivered if _belongs(e.key, agent, run_id)],
@@ -656,7 +665,11 @@ def _elapsed(history: Sequence[dict[str, Any]]) -> timedelta:
 
 def _asked(run: Run | None) -> Any:
     """What is to be approved."""
-    return parse_json(run.carry) if run is not None and run.carry is not None else None
+    return None if run is None else _value(run.carry)
+
+
+def _value(stored: bytes | None) -> Any:
+    return None if stored is None else parse_json(unescaped(stored))
 
 
 def _belongs(key: str, agent: str, run_id: str) -> bool:

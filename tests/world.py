@@ -12,6 +12,7 @@ from typing import Any
 
 from surefoot.schemas.codec import decode
 from surefoot.schemas.payload import digest
+from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.model import Entry, EventRecord, Run, Start, Status
 from surefoot.state.ports import Backlog, In, Out, Position, RunView
@@ -73,7 +74,15 @@ class World:
         return await self.send(agent, run_id, "start", payload=payload, **more)
 
     async def send(
-        self, agent: str, run_id: str, kind: str, *, deadline_s: float, **fields: Any
+        self,
+        agent: str,
+        run_id: str,
+        kind: str,
+        *,
+        stored: bool = False,
+        payload: bytes = b"null",
+        deadline_s: float,
+        **fields: Any,
     ) -> Position:
         assert agent == AGENT
         assert deadline_s > 0
@@ -81,7 +90,10 @@ class World:
         if self.away is not None:
             raise self.away
         await asyncio.sleep(0)
-        out = command_out("app", 1, agent, run_id=run_id, kind=kind, sent_ms=1, **fields)
+        payload = payload if stored else escaped(payload)
+        out = command_out(
+            "app", 1, agent, run_id=run_id, kind=kind, sent_ms=1, payload=payload, **fields
+        )
         command = decode_command(In("commands", 0, 0, 1, out.key, out.value))
         self.sent.append(command)
         if not self.asleep:

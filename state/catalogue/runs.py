@@ -277,6 +277,22 @@ RUNS: tuple[Page, ...] = (
         codes=("blob_refused",),
     ),
     Page(
+        number="SF4071",
+        title="What a step is given from the store is too large",
+        means="The large payloads that the step would be given, each as often as it occurs, are "
+        "together over `SUREFOOT_BLOB_STEP_MAX_BYTES`. Nothing was fetched; the run waits for a "
+        "person.",
+        causes=("a join of many large results", "a payload that occurs many times in one input"),
+        mend=(
+            (
+                "If the process has the memory for it, set `SUREFOOT_BLOB_STEP_MAX_BYTES` higher, "
+                "then `surefoot runs retry`."
+            ),
+            "Hand on where the data is (a URL, a key) instead of the data.",
+        ),
+        codes=("blob_too_large",),
+    ),
+    Page(
         number="SF4101",
         title="There is no such run",
         means="No run of this agent has this id, or its start is still on its way.",

@@ -402,3 +402,64 @@ async def make(ctx: Context, size: int) -> Next:
 async def measure(ctx: Context, text: str) -> Done:
     return Done(len(text))
 """
+
+
+ECHO = """
+from typing import Any
+from surefoot import Agent, Context, Done, Next, Wait
+
+echo = Agent("echo")
+
+@echo.step
+async def first(ctx: Context, given: Any) -> Wait:
+    return Wait("go", then=second, carry=["x" * 300_000, given])
+
+@echo.step
+async def second(ctx: Context, said: Any, carry: list) -> Next:
+    return Next(last, [*carry, said])
+
+@echo.step
+async def last(ctx: Context, all: list) -> Done:
+    return Done([len(all[0]), *all[1:]])
+"""
+
+
+def test_a_pointer_from_outside_is_data_and_one_of_ours_survives_being_sent_back(
+    tmp_path: Path,
+) -> None:
+    """On the embedded log, through the command line."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "echo.py").write_text(ECHO)
+    env = {
+        "SUREFOOT_LOG": "sqlite:///runs.db", "SUREFOOT_BLOBS": "blobs",
+        "SUREFOOT_GATEWAY_PORT": "0",
+    }  # fmt: skip
+    cli = Cli(env, tmp_path)
+
+    def result(run_id: str, epoch: int = 0) -> Any:
+        def found() -> Any:
+            shown = json.loads(cli.ok("runs", "show", "echo", run_id, "--json"))
+            ended = (shown["status"], shown["epoch"]) == ("completed", epoch)
+            return shown["result"] if ended else None
+
+        return until_sync(found, what=f"{run_id} to be completed")
+
+    try:
+        serving = cli.start("serve", "echo.py")
+        serving.wait_for("worker_ready")
+        cli.ok("runs", "start", "echo.py", "--payload", '"mine"', "--run-id", "victim")
+        blobs = tmp_path / "blobs" / "surefoot"
+        (blob,) = until_sync(lambda: list(blobs.glob("*/*")), what="the blob of the first run")
+        name = f"{blob.parent.name}/{blob.name}/{blob.stat().st_size}"
+        made_up = {"$surefoot.blob": name}
+        text = json.dumps(made_up)
+        cli.ok("runs", "start", "echo.py", "--payload", text, "--run-id", "r")
+        cli.ok("runs", "signal", "echo", "r", "go", text)
+        assert result("r") == [300_000, made_up, made_up]
+        cli.ok("runs", "rewind", "echo", "r", "--to", "2")
+        assert result("r", epoch=1) == [300_000, made_up, made_up]
+        cli.ok("runs", "fork", "echo", "r", "--at", "2", "--run-id", "branch")
+        assert result("branch") == [300_000, made_up, made_up]
+        assert serving.stop() == 0
+    finally:
+        cli.close()

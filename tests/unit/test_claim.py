@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Fork, Next, Wait
@@ -21,11 +24,13 @@ from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import digest, strict_json
 from surefoot.schemas.pointer import (
     Pointer,
+    escaped,
     filled,
     mentions,
     pointer_of,
     pointer_to,
     pointers,
+    unescaped,
 )
 from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.model import End, Entry, Go, Returned, Run, Spawn, Work
@@ -130,6 +135,42 @@ def test_pointers_that_were_put_together_are_filled_one_by_one() -> None:
     assert filled(payload, {one: b"1", two: b'{"a":2}'}) == b'[1,{"x":{"a":2}},1]'
 
 
+NAME = pointer_text(pointer_to(b"secret", 0))["$surefoot.blob"]
+
+
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@given(
+    st.recursive(
+        st.sampled_from([None, 1, NAME, f"={NAME}", "$surefoot.blob", f"=={NAME}", ""]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["$surefoot.blob", "a", "=$surefoot.blob"]), inner, max_size=2
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@example({"$surefoot.blob": NAME})
+@example([{"$surefoot.blob": NAME}, {"x": {"$surefoot.blob": f"={NAME}"}}])
+def test_what_others_write_is_never_a_pointer_and_comes_back_as_it_was(value: Any) -> None:
+    payload = strict_json(value)
+    stored = escaped(payload)
+    assert pointers(stored) == set()
+    assert pointer_of(stored) is None
+    assert unescaped(stored) == filled(stored, {}) == payload
+    assert strict_json(json.loads(stored)) == stored  # the machine puts it into other JSON
+    assert unescaped(escaped(stored)) == stored
+    assert digest(stored) == hashlib.sha256(payload).digest()[:8]
+
+
+def test_beside_pointers_it_comes_back_as_well() -> None:
+    real, made_up = pointer_to(b"1", 0), strict_json(pointer_text(pointer_to(b"2", 0)))
+    payload = b"[%s,%s]" % (real.encode(), escaped(made_up))
+    assert pointers(payload) == {real}
+    assert filled(payload, {real: made_up}) == b"[%s,%s]" % (made_up, made_up)
+
+
 def test_a_pointer_in_text_is_text_and_is_still_a_mention() -> None:
     one = pointer_to(b"1", 0)
     text = strict_json(one.encode().decode())
@@ -213,13 +254,17 @@ async def test_while_the_store_is_away_the_result_is_held_and_the_step_is_not_ru
     assert (len(ran), bench.store.away) == (1, 0)
 
 
-async def test_what_looks_like_a_pointer_and_is_data_comes_back_as_data(bench: Bench) -> None:
-    data = pointer_text(pointer_to(b"secret", 0))
+@pytest.mark.parametrize("size", [1, 2_000])
+async def test_what_looks_like_a_pointer_and_is_data_comes_back_as_data(
+    bench: Bench, size: int
+) -> None:
+    secret = await bench.stored(b'"the payload of somebody else"')
+    data = [json.loads(secret), "x" * size]
 
     async def first(ctx: Context, n: int) -> Next:
         return Next(second, data)
 
-    async def second(ctx: Context, got: dict[str, str]) -> Done:
+    async def second(ctx: Context, got: list[Any]) -> Done:
         return Done(got == data)
 
     agent = agent_of(first, second)
@@ -370,14 +415,55 @@ async def test_a_store_that_goes_on_refusing_is_told_to_a_person(bench: Bench) -
     async def ask() -> str:
         return LARGE
 
-    payload = await bench.stored()
-    for fn, given in ((step, b'""'), (call, b'""'), (never, payload)):
+    large = await bench.stored()
+    for fn, payload in ((step, b'""'), (call, b'""'), (never, large)):
         refusing(bench, 1_000_000, refused_s=0)
-        outcome = await bench.run(agent_of(fn), a_run(step=fn.__name__, payload=given))
+        outcome = await bench.run(agent_of(fn), a_run(step=fn.__name__, payload=payload))
         assert isinstance(outcome, Failed)
         assert (outcome.failure.code, outcome.park) == ("blob_refused", True)
         assert "AccessDenied" in outcome.failure.message
         assert "SUREFOOT_AWS_CHECKSUMS" in outcome.failure.message
+
+
+async def test_what_comes_from_outside_is_no_pointer_with_a_store_or_without(
+    bench: Bench, tmp_path: Path
+) -> None:
+    secret = await bench.stored(b'"the payload of somebody else"')
+    told = [secret, json.loads(secret)]
+
+    async def step(ctx: Context, got: Any) -> Done:
+        return Done([got, ctx.inbox("s")[0].payload, ctx.thread.messages] == [told[1]] * 2 + [[]])
+
+    agent = agent_of(step)
+    for store in (bench.store, None):
+        claims = replace(bench.executor._claims, blobs=store)
+        stored = await claims.stow(secret)
+        assert agent.rules.accepts("step", stored) is None
+        signal = Entry(run_id="r", slot="s:1", kind="signal", id="1", name="s", value=stored)
+        bench.executor._claims = claims
+        run = a_run(step="step", payload=stored)
+        outcome = await bench.run(agent, run, signals=(signal,))
+        assert isinstance(outcome, Returned)
+        assert outcome.then == End(result=b"true")
+
+
+async def test_a_step_is_given_no_more_than_the_limit_however_often_it_occurs(
+    bench: Bench,
+) -> None:
+    async def count(ctx: Context, texts: list[str]) -> Done:
+        return Done(len(texts))
+
+    pointer = await bench.stored()
+    bench.executor._claims = replace(bench.executor._claims, step_max_bytes=3 * len(TEXT))
+    for times, fits in ((3, True), (4, False)):
+        run = a_run(step="count", payload=b"[%s]" % b",".join([pointer] * times))
+        outcome = await bench.run(agent_of(count), run)
+        if fits:
+            assert isinstance(outcome, Returned)
+        else:
+            assert isinstance(outcome, Failed)
+            assert (outcome.failure.code, outcome.park) == ("blob_too_large", True)
+            assert "SUREFOOT_BLOB_STEP_MAX_BYTES" in outcome.failure.message
 
 
 async def test_a_process_without_the_store_says_so() -> None:

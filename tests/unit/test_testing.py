@@ -1113,3 +1113,31 @@ def _commit_of(what: str, payload: list[str]) -> int:
     with Simulation(one_step(notify)) as sim:
         sim.run(payload)
         return next(n for n, words in enumerate(sim.commits, 1) if what in words)
+
+
+def test_what_looks_like_a_pointer_to_a_large_payload_is_data() -> None:
+    made_up = {"$surefoot.blob": f"20260101/{'0' * 64}/7"}
+    agent = Agent("echo")
+
+    @agent.step
+    async def first(ctx: Context, given: Any) -> Wait:
+        ctx.thread.append(given)
+        assert await ctx.call("ask", lambda: given) == given
+        return Wait("go", then=second, carry=given)
+
+    @agent.step
+    async def second(ctx: Context, said: Any, carry: Any) -> Fork:
+        return Fork([(branch, said), (branch, carry)], join=last)
+
+    @agent.step
+    async def branch(ctx: Context, given: Any) -> Done:
+        return Done(given)
+
+    @agent.step
+    async def last(ctx: Context, both: list[Any]) -> Done:
+        return Done([*both, *ctx.thread.messages])
+
+    sim = Simulation(agent)
+    sim.start(made_up)
+    sim.signal("go", made_up)
+    assert sim.settle().result == [made_up] * 3

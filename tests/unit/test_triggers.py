@@ -11,7 +11,8 @@ from typing_extensions import TypedDict
 from surefoot import Agent, ConfigError, Context, Done, Received
 from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas
 from surefoot.schemas.codec import decode
-from surefoot.schemas.payload import parse_json
+from surefoot.schemas.payload import parse_json, strict_json
+from surefoot.schemas.pointer import pointers, unescaped
 from surefoot.state.agent import run_id_for
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In
@@ -379,3 +380,20 @@ def _takes(kind: type) -> Any:
 
     step.__annotations__["payload"] = kind
     return step
+
+
+async def test_what_looks_like_a_pointer_in_an_event_is_data() -> None:
+    agent = Agent("a")
+
+    @agent.step
+    async def take(ctx: Context, value: Any) -> Done:
+        return Done(value)
+
+    @agent.on_event(topic="orders")
+    def order(value: Any) -> Any:
+        return value
+
+    made_up = {"$surefoot.blob": f"20260101/{'0' * 64}/7"}
+    payload = command(await mapped(mapping(agent), plain_json([made_up])))["payload"]
+    assert pointers(payload) == set()
+    assert unescaped(payload) == strict_json([made_up])
