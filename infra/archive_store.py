@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
-from surefoot.infra.whole_files import write_whole
+from surefoot.infra.whole_files import is_unfinished, write_whole
 from surefoot.state.errors import ConfigError, Unavailable
 
 #: calls to S3 at a time
@@ -20,6 +20,8 @@ _THERE = "PreconditionFailed"
 #: another request for the same object was just under way
 _AGAIN = "ConditionalRequestConflict"
 _PROBE = "probe"
+#: a file that is not whole after so long is one that nobody writes any more, in seconds
+_LEFT_S = 3_600.0
 
 
 class ArchiveStore(Protocol):
@@ -90,8 +92,10 @@ class FolderArchive:
         await self._told((self._folder / key).unlink, True)
 
     async def check(self) -> None:
+        """Also deletes what killed writers have left there."""
         try:
             await self.put(_PROBE, b"")
+            await self._told(self._clear)
             await self.delete(_PROBE)
         except Unavailable as error:
             raise ConfigError("SF1058", f"SUREFOOT_ARCHIVE: {error.message}") from error
@@ -101,6 +105,15 @@ class FolderArchive:
 
     def _write(self, key: str, content: bytes, replace: bool) -> bool:
         return write_whole(self._folder / key, content, top=self._folder.parent, replace=replace)
+
+    def _clear(self) -> None:
+        """By the clock of the folder's own file system. Where something goes away meanwhile, the
+        next start goes on."""
+        with suppress(FileNotFoundError):
+            now_s = (self._folder / _PROBE).stat().st_mtime
+            for path in self._folder.rglob(".*"):
+                if is_unfinished(path.name) and now_s - path.stat().st_mtime > _LEFT_S:
+                    path.unlink()
 
     def _read(self, key: str) -> bytes | None:
         with suppress(FileNotFoundError):

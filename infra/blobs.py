@@ -16,7 +16,7 @@ from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
-from surefoot.infra.whole_files import write_whole
+from surefoot.infra.whole_files import is_unfinished, write_whole
 from surefoot.schemas.payload import strict_json
 from surefoot.schemas.pointer import Pointer, pointer_to
 from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
@@ -29,6 +29,7 @@ AT_ONCE = 16
 #: how long a check may take, in seconds
 _CHECK_S = 15.0
 _KEY = re.compile(r"\d{8}/[0-9a-f]{64}")
+_DAY = re.compile(r"\d{8}")
 
 
 def open_blobs(settings: Settings) -> Blobs | None:
@@ -125,10 +126,13 @@ class FolderBlobs:
         return list(self._walk())
 
     def _walk(self) -> Iterator[tuple[str, int]]:
+        """Also what killed writers have left, which no record mentions: so it is swept."""
         for path in self._folder.glob("*/*"):
             key = path.relative_to(self._folder).as_posix()
-            if _KEY.fullmatch(key):
-                yield key, path.stat().st_size
+            left = is_unfinished(path.name) and _DAY.fullmatch(path.parent.name)
+            if left or _KEY.fullmatch(key):
+                with suppress(FileNotFoundError):  # it was being written, and is whole now
+                    yield key, path.stat().st_size
 
     def _delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+#: what a file is called while it is written; it keeps that name when its writer is killed
+_UNFINISHED = re.compile(r"\.[a-z0-9_]{8}")
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file of that name is being written, or was when its writer was killed."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def write_whole(path: Path, content: bytes, *, top: Path, replace: bool = True) -> bool:
@@ -13,8 +23,7 @@ def write_whole(path: Path, content: bytes, *, top: Path, replace: bool = True) 
 
     Raises: OSError — it is there whole, or not at all.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
+    handle, name = _begin(path.parent)
     made = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -39,3 +48,10 @@ def write_whole(path: Path, content: bytes, *, top: Path, replace: bool = True) 
         if folder in (top, folder.parent):
             return True
         folder = folder.parent
+
+
+def _begin(folder: Path) -> tuple[int, str]:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # as it was empty, somebody has just taken it away
+            return tempfile.mkstemp(dir=folder, prefix=".")
