@@ -24,7 +24,7 @@ from surefoot.consumers.event_mapping import (
 )
 from surefoot.schemas.event_codec import SchemaRef
 from surefoot.state import metrics
-from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, Unavailable
+from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.model import Failure
 from surefoot.state.ports import Clock, In, Out
 from surefoot.state.source_ports import SourceLog, SourceOwnership
@@ -199,6 +199,8 @@ class Intake:
         while mapped.claimed is not None and not self._finishing:
             try:
                 await self._mapping.store(mapped)
+            except StoreRefused as error:
+                self._logger.error("blob_refused", asked_to="store", error=str(error))  # noqa: TRY400
             except Unavailable as error:
                 self._logger.warning("blob_waits", bytes=len(mapped.claimed[1]), error=str(error))
             else:

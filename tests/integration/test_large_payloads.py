@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Next, Wait
 from surefoot.consumers.claim import ClaimCheck
@@ -23,7 +24,7 @@ from surefoot.infra.kafka_client import KafkaAppender
 from surefoot.infra.settings import load_settings
 from surefoot.schemas.codec import decode
 from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
-from surefoot.state.errors import RecordTooLarge, Unavailable
+from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.ports import Blobs, Out
 from surefoot.state.topics import DAY_MS
 from tests.aws import REGION, aws_server, client
@@ -128,29 +129,34 @@ async def test_an_event_makes_a_start_that_no_record_could_hold_also_while_the_s
 
     async def away_at_first(self: FolderBlobs, pointer: Pointer, content: bytes) -> None:
         nonlocal refused
-        if refused < 2:
-            refused += 1
+        refused += 1
+        if refused <= 2:  # the first is the check at the start
             raise Unavailable("SF3014", "the store is away")
+        if refused == 3:
+            raise StoreRefused("SF3070", "the store refuses")
         await put(self, pointer, content)
 
     monkeypatch.setattr(FolderBlobs, "put", away_at_first)
-    async with (
-        storing(bootstrap, app, agent, str(tmp_path)) as kafka,
-        listening(kafka, agent, partitions=1) as heard,
-    ):
-        await heard.send(b'"a"')
-        heard.begin()
-        await heard.until_started(1)
-        (record,) = await heard.commands()
-        command = decode(record.value or b"", "Command")[1]
-        assert pointer_of(command["payload"]) is not None
-        assert refused == 2
-        await kafka.work(agent)
-        await kafka.until_status(agent, command["run_id"], "completed")
-        checkpoint = await kafka.checkpoint(agent, command["run_id"])
-        assert checkpoint is not None
-        assert checkpoint["result"] == b"3000000"
-        assert await heard.codes() == []
+    with capture_logs() as logs:
+        async with (
+            storing(bootstrap, app, agent, str(tmp_path)) as kafka,
+            listening(kafka, agent, partitions=1) as heard,
+        ):
+            await heard.send(b'"a"')
+            heard.begin()
+            await heard.until_started(1)
+            told = [line["event"] for line in logs if line["event"].startswith("blob_")]
+            assert told == ["blob_waits", "blob_refused"]
+            (record,) = await heard.commands()
+            command = decode(record.value or b"", "Command")[1]
+            assert pointer_of(command["payload"]) is not None
+            assert refused == 4
+            await kafka.work(agent)
+            await kafka.until_status(agent, command["run_id"], "completed")
+            checkpoint = await kafka.checkpoint(agent, command["run_id"])
+            assert checkpoint is not None
+            assert checkpoint["result"] == b"3000000"
+            assert await heard.codes() == []
 
 
 async def test_killed_between_the_blob_and_the_commit_the_step_runs_again_and_nothing_is_lost(
