@@ -68,7 +68,7 @@ class HookMapping(EventMapping):
             return self.dead(record, Failure(code="undecodable", message=str(error)))
         except Unserialisable as error:
             return self.dead(record, Failure(code="unserialisable", message=str(error)))
-        except Exception as error:  # noqa: BLE001  (the author's; the other events go on)
+        except BaseException as error:  # noqa: BLE001  (the author's; the other events go on)
             why = f"subscription {self.subscription.name}: {type(error).__name__}: {error}"
             return self.dead(record, Failure(code="mapping_raised", message=why))
         if message is None:

@@ -33,7 +33,7 @@ async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> byte
     Raises: BadEvent.
     """
     try:
-        value = await in_thread(lambda: finished(fn(event)))
+        value = await in_thread(_asked, fn, event)
         return None if value is None else dump(agent.start_step.adapter, value)
     except BadPayload as error:
         raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
@@ -42,6 +42,16 @@ async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> byte
     except Exception as error:
         log.exception("mapping_failed", agent=agent.name, mapping=label(fn))
         raise BadEvent(f"the mapping {label(fn)} raised {type(error).__name__}") from error
+
+
+def _asked(fn: Callable[[Any], Any], event: Any) -> Any:
+    """Whatever it raises is an error: what ends an interpreter or a task ends this event only."""
+    try:
+        return finished(fn(event))
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def name_of(agent: Agent, run_id: str, payload: bytes) -> str:

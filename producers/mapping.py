@@ -70,7 +70,7 @@ def planned(triggers: Triggers, delivery: Webhook) -> Planned:
         except BadPayload as error:
             decided.add(agent.name)
             plan.errors[agent.name] = f"what the webhook mapping reads: {error.reason}"
-        except Exception as error:
+        except BaseException as error:
             decided.add(agent.name)
             plan.errors[agent.name] = f"the webhook mapping raised {type(error).__name__}"
             log.exception("mapping_failed", agent=agent.name, delivery=delivery.id)

@@ -349,6 +349,30 @@ async def test_a_file_that_is_written_to_after_it_was_taken_is_taken_again(
     assert "SUREFOOT_FILE_SETTLE_S" in late["advice"]
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+async def test_a_mapping_that_would_end_the_process_is_a_matter_of_its_file(
+    tmp_path: Path, inbox: Path, raised: BaseException
+) -> None:
+    commands, agent = Starts(), Agent("orders")
+
+    @agent.step
+    async def take(ctx: Context, order: Any) -> Done:
+        return Done(order)
+
+    @agent.files("inbox/*.json")
+    def on_file(file: WatchedFile) -> Any:
+        if file.name == "a.json":
+            raise raised
+        return file.json
+
+    (inbox / "a.json").write_text("1")
+    (inbox / "b.json").write_text("2")
+    async with watching(tmp_path, commands, agent):
+        await until(lambda: not names(inbox), what="both to be moved")
+    assert names(inbox / "done") == {"b.json"}
+    assert "on_file" in (inbox / "failed" / "a.json.reason.txt").read_text()
+
+
 async def test_a_file_whose_mapping_takes_long_holds_up_no_other(
     tmp_path: Path, inbox: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,6 +109,7 @@ async def test_the_author_says_what_is_sent() -> None:
     [
         ({"where": lambda event: event.result["lost"]}, an_event(), 100_000, "mapping_raised"),
         ({"data": lambda event: {event}}, an_event(), 100_000, "mapping_raised"),
+        ({"where": lambda _: sys.exit(3)}, an_event(), 100_000, "mapping_raised"),
         (
             {"data": lambda event: {"at": event.seq * float("nan")}},
             an_event(),

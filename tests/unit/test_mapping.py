@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -162,4 +163,10 @@ def test_a_mapping_or_filter_that_raises_costs_its_own_agent_only() -> None:
         made = plan(*agents)
     assert [line["agent"] for line in logs] == ["maps", "filters"]
     assert set(made.errors.values()) == {"the webhook mapping raised KeyError"}
+    assert [start.agent for start in made.starts] == ["fine"]
+
+
+def test_a_mapping_that_would_end_the_process_costs_its_own_agent_only() -> None:
+    made = plan(agent_with(lambda _: sys.exit(3), "ends"), agent_with(lambda _: Item(1), "fine"))
+    assert made.errors == {"ends": "the webhook mapping raised SystemExit"}
     assert [start.agent for start in made.starts] == ["fine"]
