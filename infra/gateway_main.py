@@ -112,7 +112,7 @@ async def serve_gateway(
     )
     await _verify(agents, settings, backend)
     with _listen(settings) as listener:
-        serving_app = server(app)
+        serving_app = server(app, settings.hosts(settings.gateway_host))
         await reader.start()
         serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
@@ -150,6 +150,7 @@ def _listen(settings: Settings) -> socket.socket:
         log.warning(
             "gateway_open",
             host=host,
-            advice="/runs has no authentication; put the gateway behind a proxy that has",
+            advice="/runs has no authentication; put the gateway behind a proxy that has, and name "
+            "the hosts by which it is asked for in SUREFOOT_GATEWAY_HOSTS",
         )
     return listen(host, settings.gateway_port, "SUREFOOT_GATEWAY")

@@ -1,4 +1,5 @@
-"""An HTTP server on the running loop, of a process that looks after signals itself."""
+"""The HTTP server of every process that has one: it looks at the Host of whatever comes, and leaves
+signals to the process."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 
 import uvicorn
 
+from surefoot.producers.edge import HostGuard
 from surefoot.state.errors import ConfigError
+from surefoot.state.hosts import Hosts
 
 #: on the way down, how long requests under way may take to finish
 _DRAIN_S = 10
@@ -40,11 +43,11 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def server(app: Any) -> uvicorn.Server:
-    """Serves until its `should_exit` is set."""
+def server(app: Any, hosts: Hosts) -> uvicorn.Server:
+    """Serves whoever asks for one of these hosts, until its `should_exit` is set."""
     return _Server(
         uvicorn.Config(
-            app,
+            HostGuard(app, hosts),
             lifespan="off",
             access_log=False,  # a query string may hold what nobody should read
             log_config=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from threading import Thread
 from typing import Any, Protocol, runtime_checkable
 
 import structlog
@@ -55,7 +56,7 @@ class Prometheus:
 
 
 def serve_metrics(settings: Settings) -> str | None:
-    """Serve this process's metrics for as long as it lives, in threads of their own. Returns their
+    """Serve this process's metrics for as long as it lives, in a thread of their own. Returns their
     address; None when no port is set.
 
     Raises: ConfigError — the port is taken, or prometheus-client is not installed.
@@ -69,21 +70,19 @@ def serve_metrics(settings: Settings) -> str | None:
             "SF1020",
             "SUREFOOT_METRICS_PORT needs prometheus-client: pip install 'surefoot[metrics]'",
         ) from error
+    from surefoot.infra.http_server import listen, server, url_of  # noqa: PLC0415
+
+    host = settings.metrics_host
+    listener = listen(host, settings.metrics_port, "SUREFOOT_METRICS")
     registry = prometheus.CollectorRegistry()
     for collect in (prometheus.ProcessCollector, prometheus.PlatformCollector):
         collect(registry=registry)
     metrics.use(Prometheus(registry))
-    host = settings.metrics_host
-    try:
-        server, _ = prometheus.start_http_server(settings.metrics_port, host, registry)
-    except OSError as error:
-        raise ConfigError(
-            "SF1004",
-            f"cannot serve metrics on {host} port {settings.metrics_port} ({error}); choose "
-            "another SUREFOOT_METRICS_PORT",
-        ) from error
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{server.server_port}/metrics"
+    serving = server(prometheus.make_asgi_app(registry), settings.hosts(host))
+    Thread(
+        target=lambda: asyncio.run(serving.serve(sockets=[listener])), name="metrics", daemon=True
+    ).start()
+    url = f"{url_of(host, listener)}/metrics"
     log.info("metrics_ready", url=url)
     return url
 

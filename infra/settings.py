@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.errors import ConfigError
+from surefoot.state.hosts import Hosts, parse_hosts
 from surefoot.state.targets import parse_allowed
 
 _PREFIX = "SUREFOOT_"
@@ -123,6 +124,9 @@ class Settings(BaseSettings):
     gateway_host: str = "127.0.0.1"
     #: 0 = any free port
     gateway_port: Port = 8787
+    #: hosts by which the gateway, views and metrics are asked for beside loopback and the address
+    #: that is connected to: names, `*.suffix`, addresses, comma-separated; `*`: any (state.hosts)
+    gateway_hosts: str = ""
     #: largest request body that the gateway reads
     gateway_body_max_bytes: Count = 1_048_576
     #: take webhooks whose body is gzip; unpacked, it may be as large as any other
@@ -187,6 +191,10 @@ class Settings(BaseSettings):
             parse_allowed(self.out_allow)
         except ValueError as error:
             raise ValueError(f"{_PREFIX}OUT_ALLOW: {error}") from None
+        try:
+            parse_hosts(self.gateway_hosts)
+        except ValueError as error:
+            raise ValueError(f"{_PREFIX}GATEWAY_HOSTS: {error}") from None
         order = (
             "heartbeat_interval_ms",
             "producer_request_timeout_ms",
@@ -226,6 +234,10 @@ class Settings(BaseSettings):
     def embedded_path(self) -> Path | None:
         """The file of the embedded log; None: the log is Kafka's."""
         return _embedded_path(self.log)
+
+    def hosts(self, *bound: str | None) -> Hosts:
+        """Those that a server of this process is asked for, which listens at `bound`."""
+        return parse_hosts(self.gateway_hosts).also(*bound)
 
     def kafka(self) -> dict[str, Any]:
         """Keyword arguments that every aiokafka client takes.

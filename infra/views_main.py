@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -20,6 +21,7 @@ from surefoot.infra.views_shard import Shard
 from surefoot.infra.views_sqlite import SqliteViews, ViewsFile
 from surefoot.infra.worker_main import until_signalled
 from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.hosts import Hosts
 from surefoot.state.topics import views_spec
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ async def serve_views(
         address = (settings.views_address or url).rstrip("/")
         shards: dict[str, Shard] = {}
         views = MergedViews(shards, clock)
-        serving = server(views_app(shards, views))
+        serving = server(views_app(shards, views), _hosts(settings))
         ended: list[asyncio.Task[BaseException]] = []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(views.stop)
@@ -110,6 +112,12 @@ async def serve_views(
         if task.done() and not task.cancelled():
             raise Unavailable("SF3017", f"Faust has given up: {task.result()!r}")
     log.info("views_stopped")
+
+
+def _hosts(settings: Settings) -> Hosts:
+    """With those by which the gateway, and other instances, have been told to ask."""
+    told = (urlsplit(url).hostname for url in (settings.views_address, settings.views_url) if url)
+    return settings.hosts(settings.views_host, *told)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot.schemas import trace
 from surefoot.schemas.trace import Carried
 from surefoot.state.errors import Numbered, RecordTooLarge, Unavailable
+from surefoot.state.hosts import Hosts
 
 log = structlog.get_logger(__name__)
 
@@ -194,6 +195,42 @@ async def _http(_: Request, error: HTTPException) -> JSONResponse:
 async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
     told = [f"{'.'.join(str(p) for p in item['loc'])}: {item['msg']}" for item in error.errors()]
     return JSONResponse({"error": f"SF5013: {'; '.join(told)}"}, 422)
+
+
+class HostGuard:
+    """ASGI middleware around everything that a server of ours serves: whoever names another host
+    has come to the wrong place, and is told so before anything else of the request is looked at."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._allows(scope):
+            await self._app(scope, receive, send)
+            return
+        log.warning("host_refused", hosts=[host[:_LOGGED] for host in _hosts(scope)[:2]])
+        answer = JSONResponse({"error": _MISDIRECTED}, 421, {"Connection": "close"})
+        answer.raw_headers += _HEADERS
+        await answer(scope, receive, send)
+
+    def _allows(self, scope: Scope) -> bool:
+        hosts = _hosts(scope)
+        if not hosts and scope["http_version"] == "1.0":
+            return True  # no browser; some load balancers look after us so
+        here = scope.get("server")
+        return self._hosts.allow(hosts, here[0] if here else None)
+
+
+#: of a header that anybody may have sent, in characters
+_LOGGED = 100
+_MISDIRECTED = (
+    "SF5074: the Host of the request is not one that is served here; name it in "
+    "SUREFOOT_GATEWAY_HOSTS where this process runs"
+)
+
+
+def _hosts(scope: Scope) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
 
 
 class _Direct:

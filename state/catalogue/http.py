@@ -193,6 +193,21 @@ HTTP: tuple[Page, ...] = (
         mend=("See which there are: `surefoot schedules list agent.py`",),
     ),
     Page(
+        number="SF5074",
+        title="The Host of the request is not served here",
+        means="421: the request names a host that is neither loopback, nor the address that was "
+        "connected to, nor one of SUREFOOT_GATEWAY_HOSTS; it was not read. So no page of somebody "
+        "else's, whose name leads to this machine, can have a browser ask.",
+        causes=(
+            "a proxy passes on the public name that it was asked for",
+            "the gateway, views or metrics are asked for by the name of a service or a machine",
+        ),
+        mend=(
+            "`export SUREFOOT_GATEWAY_HOSTS=hooks.example.com,surefoot-gateway` where it runs",
+            "Or have the proxy send the address that it connects to as Host.",
+        ),
+    ),
+    Page(
         number="SF5101",
         title="Nobody speaks this webhook source",
         means="The declaration does not say how to verify what is sent to this source: its name is "
