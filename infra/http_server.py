@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from surefoot.producers.edge import HostGuard
 from surefoot.state.errors import ConfigError
@@ -53,11 +55,24 @@ def server(app: Any, hosts: Hosts) -> uvicorn.Server:
             log_config=None,
             server_header=False,
             timeout_graceful_shutdown=_DRAIN_S,
+            ws=_Socket,
             ws_max_size=_SOCKET_BYTES,
             ws_per_message_deflate=False,  # a window a connection, for small messages
             ws_ping_interval=_PING_S,
         )
     )
+
+
+class _Socket(WebSocketsSansIOProtocol):
+    """A WebSocket that may be refused, and whose other side may have left before it was answered:
+    neither is an error."""
+
+    async def send(self, message: Any) -> None:
+        if self.transport.is_closing() and not self.handshake_complete:
+            raise ClientDisconnected
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # which its base knows once the connection has ended
 
 
 class _Server(uvicorn.Server):
