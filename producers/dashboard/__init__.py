@@ -14,9 +14,11 @@ charts in `charts.js`. tests/integration/test_dashboard.py walks through every p
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from http import HTTPStatus
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -44,6 +46,8 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
+#: what could be a page's; the links of what lies deeper would lead elsewhere
+_PAGE = re.compile(r"[\w-]+")
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -65,13 +69,18 @@ def mount(app: Starlette, crash: Callable[[], None] | None = None) -> None:
     has a button for it."""
     files = _files(demo=crash is not None)
     shell = files.pop("index.html")
+    nowhere = replace(shell, content=shell.content.replace(b"<body", b"<body data-nowhere", 1))
 
     async def page(request: Request) -> Response:
         return _answer(request, shell)
 
     async def asset(request: Request) -> Response:
-        file = files.get(request.path_params["path"])
-        return Response(status_code=404) if file is None else _answer(request, file)
+        path = request.path_params["path"]
+        if path in files:
+            return _answer(request, files[path])
+        if _PAGE.fullmatch(path):
+            return _answer(request, nowhere, 404)
+        return Response(status_code=404)
 
     async def home(_: Request) -> Response:
         return RedirectResponse(f"ui/{next(iter(PAGES))}")
@@ -121,7 +130,7 @@ def _links() -> str:
     )
 
 
-def _answer(request: Request, file: _File) -> Response:
+def _answer(request: Request, file: _File, status: int = HTTPStatus.OK) -> Response:
     """A browser keeps it and asks each time whether it is still the same."""
     headers = {
         "ETag": file.etag,
@@ -130,7 +139,7 @@ def _answer(request: Request, file: _File) -> Response:
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
     }
-    known = request.headers.get("if-none-match", "")
+    known = request.headers.get("if-none-match", "") if status == HTTPStatus.OK else ""
     if file.etag in (each.strip().removeprefix("W/") for each in known.split(",")):
         return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+    return Response(file.content, status, headers, media_type=file.media_type)

@@ -55,6 +55,19 @@ async def test_nothing_else_is_served(http: httpx.AsyncClient, path: str) -> Non
     assert (await http.get(f"/ui/{path}")).status_code == 404
 
 
+async def test_a_page_that_there_is_not_says_so_with_the_links_of_the_others(
+    http: httpx.AsyncClient,
+) -> None:
+    for headers in ({}, {"If-None-Match": (await http.get("/ui/now")).headers["etag"]}):
+        answer = await http.get("/ui/nope", headers=headers)
+        assert answer.status_code == 404
+        assert "data-nowhere" in answer.text
+        assert 'href="now"' in answer.text
+    assert "data-nowhere" not in (await http.get("/ui/now")).text
+    for path in ("pages/nope", "nope.js"):
+        assert (await http.get(f"/ui/{path}")).text == ""
+
+
 async def test_the_first_page_is_where_a_person_comes_in(http: httpx.AsyncClient) -> None:
     for path in ("/", "/ui/"):
         answer = await http.get(path, follow_redirects=True)

@@ -1,6 +1,6 @@
 // Which page it is stands in the address; each page is a module.
 
-import { age, failed } from "./ui.js";
+import { age, failed, nowhere } from "./ui.js";
 
 const main = document.getElementById("main");
 const name = location.pathname.split("/").pop();
@@ -16,9 +16,12 @@ for (const link of document.querySelectorAll("nav a")) {
 setInterval(age, 1000);
 
 try {
-  const page = await import(`./pages/${name}.js`);
-  document.title = `${page.title} – Surefoot`;
-  await page.show(main, new URLSearchParams(location.search), leaving.signal);
+  if ("nowhere" in document.body.dataset) nowhere(main, name);
+  else {
+    const page = await import(`./pages/${name}.js`);
+    document.title = `${page.title} – Surefoot`;
+    await page.show(main, new URLSearchParams(location.search), leaving.signal);
+  }
 } catch (error) {
   if (!leaving.signal.aborted) failed(main, error);
 }

@@ -146,6 +146,13 @@ export function failed(place, error) {
   put(place, h("h1", null, "This did not work"), trouble(error));
 }
 
+/** In place of a page that there is not. */
+export function nowhere(place, name) {
+  document.title = "No such page – Surefoot";
+  put(place, h("h1", null, "There is no such page"),
+    h("p", null, "The dashboard has no page ", h("code", null, name), ". The links above lead to those that it has."));
+}
+
 /** A message of what did not work. */
 export function trouble(error) {
   return h("p", { class: "trouble", role: "alert" }, error?.message ?? error);
