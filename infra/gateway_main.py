@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -24,6 +25,7 @@ from surefoot.infra.demo.crash import crasher
 from surefoot.infra.event_feed import LogEventFeed
 from surefoot.infra.http_server import listen, server, url_of
 from surefoot.infra.overview import LogOverview
+from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
@@ -31,13 +33,15 @@ from surefoot.infra.views_http import HttpViews
 from surefoot.infra.worker_main import follow_supervisor, until_signalled
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.state.agent import Agent
-from surefoot.state.errors import Unavailable
+from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.turn import schedules_agent_name
 
 log = structlog.get_logger(__name__)
 
 #: how long the topics are waited for at start-up
 _VERIFY_S = 10.0
+#: how often the topics of an agent that is held are looked at again
+_LOOK_AGAIN_S = 10.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -82,8 +86,8 @@ async def serve_gateway(
     It comes up while Kafka is away; /ready tells. `on_listening` is given the base URL once
     connections are accepted.
 
-    Raises: ConfigError — no broker or webhook secret is configured, the topics are not as they must
-    be, or the port is taken.
+    Raises: ConfigError — no broker or webhook secret is configured, the topics that all agents
+    share are not as they must be, or the port is taken.
     Under cancellation: the same way down.
     """
     clock = SystemClock()
@@ -94,7 +98,8 @@ async def serve_gateway(
     readiness = backend.readiness()
     keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
     reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
-    overview = LogOverview(settings, backend, agents)
+    held: dict[str, str] = {}
+    overview = LogOverview(settings, backend, agents, held)
     views = HttpViews(settings.views_url) if settings.views_url else None
     app = gateway_app(
         agents=agents,
@@ -109,11 +114,13 @@ async def serve_gateway(
         limits=Limits(body_bytes=settings.gateway_body_max_bytes, gzip=settings.gateway_gzip),
         views=views,
         crash=crasher(os.environ),
+        held=held,
     )
-    await _verify(agents, settings, backend)
+    await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:
         serving_app = server(app, settings.hosts(settings.gateway_host))
-        await reader.start()
+        await reader.start(_with_keepers(held))
+        looking = asyncio.create_task(_look_again(agents, settings, backend, held, reader))
         serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
         url = url_of(settings.gateway_host, listener)
@@ -124,9 +131,10 @@ async def serve_gateway(
         finally:
             # no new connections; watchers leave; what is under way finishes; then the clients
             stopping.cancel()
+            looking.cancel()
             serving_app.should_exit = True
             reader.end_streams()
-            await asyncio.wait([serving])
+            await asyncio.wait([serving, looking])
             await stop_all(commands, deliveries, readiness, overview, reader)
             if views is not None:
                 await views.stop()
@@ -134,14 +142,53 @@ async def serve_gateway(
     log.info("gateway_stopped")
 
 
-async def _verify(agents: Sequence[Agent], settings: Settings, backend: Backend) -> None:
-    """The topics must be right before a client could create one by asking for it. While Kafka is
-    away the gateway comes up all the same, to say so."""
+async def _verify(
+    agents: Sequence[Agent], settings: Settings, backend: Backend, held: dict[str, str]
+) -> None:
+    """An agent's topics must be right before a client could create one by asking for it: until they
+    are, it is held, and the others are served. While Kafka is away the gateway comes up all the
+    same, to say so.
+
+    Raises: ConfigError — topics of all agents are not as they must be.
+    """
     try:
         async with asyncio.timeout(_VERIFY_S), backend.topics() as topics:
-            await topics.verify(specs_for(names_of(agents), settings))
+            await topics.verify(specs_for([], settings))
+            shared = {spec.name for spec in specs_for([], settings)}
+            for agent in agents:
+                specs = specs_for(names_of([agent]), settings)
+                try:
+                    await topics.verify([spec for spec in specs if spec.name not in shared])
+                except ConfigError as error:
+                    if agent.name not in held:
+                        log.warning("agent_held", agent=agent.name, reason=str(error))
+                    held[agent.name] = error.message
+                else:
+                    if held.pop(agent.name, None) is not None:
+                        log.info("agent_served", agent=agent.name)
     except (Unavailable, KafkaError, TimeoutError) as error:
         log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")
+
+
+async def _look_again(
+    agents: Sequence[Agent],
+    settings: Settings,
+    backend: Backend,
+    held: dict[str, str],
+    reader: LogRunReader,
+) -> None:
+    """Until every agent is served, or cancelled."""
+    while held:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        waiting = [agent for agent in agents if agent.name in held]
+        with suppress(ConfigError):  # what all share was right, and somebody is changing it
+            await _verify(waiting, settings, backend, held)
+        await reader.start(_with_keepers(held))
+
+
+def _with_keepers(held: Collection[str]) -> set[str]:
+    """With those that keep the schedules of the agents that are held."""
+    return {name for agent in held for name in (agent, schedules_agent_name(agent))}
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Backend
@@ -26,8 +26,15 @@ from surefoot.state.turn import schedules_agent_name
 class LogOverview:
     """Of some agents of one app. Nothing is read before somebody asks."""
 
-    def __init__(self, settings: Settings, backend: Backend, agents: Sequence[Agent]) -> None:
-        self._names = (*names_of(agents), OUTBOX)
+    def __init__(
+        self,
+        settings: Settings,
+        backend: Backend,
+        agents: Sequence[Agent],
+        held: Collection[str] = (),
+    ) -> None:
+        """`held`: agents whose topics are not to be asked for while they stand in it."""
+        self._agents, self._held = agents, held
         self._standings = backend.standings()
         self._deliveries = DeliveryReader(settings, backend)
         self._dead = DeadReader(settings, backend)
@@ -37,7 +44,8 @@ class LogOverview:
 
     async def standings(self) -> Sequence[AgentStanding]:
         async with bounded():
-            return await self._standings.look(self._names)
+            served = [agent for agent in self._agents if agent.name not in self._held]
+            return await self._standings.look((*names_of(served), OUTBOX))
 
     async def deliveries(
         self, *, source: str | None, outcome: Outcome | None, limit: int

@@ -79,11 +79,13 @@ class LogRunReader:
             for name in agents
         }
 
-    async def start(self) -> None:
-        """Begin to read in the background. Does not wait for the broker: until everything written
-        so far has been read, asking raises Unavailable after 5 s."""
-        for agent in self.agents.values():
-            agent.state.start()
+    async def start(self, held: Collection[str] = ()) -> None:
+        """Begin to read in the background, but for the agents that are held; safe to call again.
+        Does not wait for the broker: until everything written so far has been read, asking raises
+        Unavailable after 5 s."""
+        for name, agent in self.agents.items():
+            if name not in held:
+                agent.state.start()
 
     @whole
     async def stop(self) -> None:

@@ -223,5 +223,5 @@ def views_app(shards: Mapping[str, Shard], views: MergedViews) -> FastAPI:
         ("digest", digest),
     ):  # fmt: skip
         app.get(f"/parts/{{agent}}/{name}")(handler)
-    app.get("/health")(health)
+    app.add_api_route("/health", health, methods=["GET", "HEAD"])
     return app

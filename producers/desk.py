@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -26,7 +26,6 @@ from surefoot.producers.operations import Operator
 from surefoot.producers.schedules import DOES, steer
 from surefoot.state.agent import Agent
 from surefoot.state.dead import DeadLetter, dead_letter_json
-from surefoot.state.declared import agent_json
 from surefoot.state.delivery import Outcome, delivery_json
 from surefoot.state.model import State
 from surefoot.state.overview import Overview
@@ -45,16 +44,14 @@ _NOT_LISTED = ("headers", "body")
 @dataclass(slots=True, kw_only=True)
 class Desk:
     agents: Mapping[str, Agent]
+    #: what each declares, as JSON values
+    declared: Mapping[str, dict[str, Any]]
     overview: Overview
     reader: RunReader
     operator: Operator
     clock: Clock
     #: reads what a request asks of a run: the id of the command, and its other fields
     asked: Callable[[Request], Awaitable[tuple[str, dict[str, Any]]]]
-    _declared: dict[str, dict[str, Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._declared = {name: agent_json(agent) for name, agent in self.agents.items()}
 
     def serve(self, app: FastAPI) -> None:
         app.get("/agents")(self.list_agents)
@@ -70,7 +67,7 @@ class Desk:
     async def list_agents(self) -> Response:
         """The agents of this gateway, and what they declare."""
         told = [
-            {"name": name, "version": agent.version, "declared": self._declared[name]}
+            {"name": name, "version": agent.version, "declared": self.declared[name]}
             for name, agent in self.agents.items()
         ]
         return JSONResponse({"agents": told})
@@ -78,7 +75,7 @@ class Desk:
     async def show_agent(self, agent: str) -> Response:
         """What it declares, and how many runs there are, by status and by version."""
         counts = await self.reader.counts(self._named(agent))
-        declared = self._declared[agent]
+        declared = self.declared[agent]
         return JSONResponse({"agent": agent, **counts_json(counts), "declared": declared})
 
     # Triggers -------------------------------------------------------------------------------

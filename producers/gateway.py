@@ -10,7 +10,8 @@
     GET  /views/{agent}/...              views, where SUREFOOT_VIEWS_URL says (producers.views)
     ...                                  agents, schedules, deliveries, topics (producers.desk)
     GET  /health                         this process is alive
-    GET  /ready                          a transaction to every agent's state topic commits
+    GET  /ready                          a transaction to an agent's state topic commits
+    GET  /ready/{agent}                  one to that agent's does
     GET  /ui/                            the dashboard (producers.dashboard)
 
 Lists and histories are in producers.run_lists.
@@ -28,14 +29,15 @@ those with care.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from surefoot.producers import dashboard
@@ -65,12 +67,22 @@ from surefoot.producers.views import add_views, paths
 from surefoot.producers.webhooks import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.agent import Agent, check_run_id, run_id_for, told_by
+from surefoot.state.declared import agent_json
 from surefoot.state.delivery import DeliveryLog
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.explain import explain
 from surefoot.state.feed import EventFeed
 from surefoot.state.overview import Overview
-from surefoot.state.ports import Clock, Commands, Readiness, RunBrowser, RunReader, RunView, Views
+from surefoot.state.ports import (
+    Clock,
+    Commands,
+    Position,
+    Readiness,
+    RunBrowser,
+    RunReader,
+    RunView,
+    Views,
+)
 from surefoot.state.views import run_json
 from surefoot.state.wire import COMMAND_ID_MAX
 
@@ -115,17 +127,22 @@ def gateway_app(
     limits: Limits | None = None,
     views: Views | None = None,
     crash: Callable[[], None] | None = None,
+    held: Mapping[str, str] | None = None,
 ) -> FastAPI:
     """The ASGI application. The ports are started and stopped by the caller.
 
     Args:    secrets: live secrets by webhook source; deliveries: takes what came of each;
-             crash: crashes a worker, in the demo
+             crash: crashes a worker, in the demo; held: why some agents are not served just now,
+             by name: nothing of theirs is touched while they stand in it
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
     limits = limits or Limits()
+    held = {} if held is None else held
+    commands = _Holding(commands, held)
     gateway = _Gateway(
         agents=_by_name(agents),
+        held=held,
         commands=commands,
         reader=reader,
         readiness=readiness,
@@ -139,8 +156,9 @@ def gateway_app(
             answer_s=limits.answer_s,
         ),
     )
+    served = _Served(gateway.agents, held)
     feeds = Feeds(
-        agents=gateway.agents,
+        agents=served,
         reader=reader,
         feed=feed,
         streams=EventStreams(
@@ -160,14 +178,20 @@ def gateway_app(
         start_s=limits.start_s,
     )
     desk = Desk(
-        agents=gateway.agents,
+        agents=served,
+        declared={name: agent_json(agent) for name, agent in gateway.agents.items()},
         overview=overview,
         reader=reader,
         operator=gateway.operator,
         clock=clock,
         asked=gateway.asked,
     )
-    app = FastAPI(title="Surefoot gateway", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Surefoot gateway",
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(gateway.not_held)],
+    )
     described = document(gateway.agents, triggers)
     app.openapi = lambda: described  # type: ignore[method-assign]
     webhooks = Route("/webhooks/{source}", intake.take, methods=["POST"])
@@ -175,7 +199,7 @@ def gateway_app(
     direct(app, webhooks)
     guard(app)
     app.post("/runs/{agent}", status_code=202)(gateway.start_run)
-    RunLists(agents=gateway.agents, reader=reader, clock=clock).mount(app)
+    RunLists(agents=served, reader=reader, clock=clock).mount(app)
     app.get("/runs/{agent}/{run_id}")(gateway.show_run)
     feeds.serve_on(app)
     app.get("/runs/{agent}/{run_id}/why")(gateway.explain_run)
@@ -184,10 +208,49 @@ def gateway_app(
         add_views(app, gateway.agents, views)
         described["paths"] |= paths(gateway.agents)
     desk.serve(app)
-    app.get("/health")(gateway.health)
-    app.get("/ready")(gateway.ready)
+    for path, answer in (
+        ("/health", gateway.health),
+        ("/ready", gateway.ready),
+        ("/ready/{agent}", gateway.agent_ready),
+    ):
+        app.add_api_route(path, answer, methods=["GET", "HEAD"])
     dashboard.mount(app, crash)
     return app
+
+
+class _Served(Mapping[str, Agent]):
+    """The agents, less those that are held."""
+
+    def __init__(self, agents: Mapping[str, Agent], held: Mapping[str, str]) -> None:
+        self._agents, self._held = agents, held
+
+    def __getitem__(self, name: str) -> Agent:
+        return {served: self._agents[served] for served in self}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._agents if name not in self._held)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Holding:
+    """Implements ports.Commands: those of agents that are held are not written."""
+
+    def __init__(self, commands: Commands, held: Mapping[str, str]) -> None:
+        self._commands, self._held = commands, held
+
+    async def start(self, agent: str, run_id: str, payload: bytes, **how: Any) -> Position:
+        self._check(agent)
+        return await self._commands.start(agent, run_id, payload, **how)
+
+    async def send(self, agent: str, run_id: str, kind: str, **fields: Any) -> Position:
+        self._check(agent)
+        return await self._commands.send(agent, run_id, kind, **fields)
+
+    def _check(self, agent: str) -> None:
+        if agent in self._held:
+            raise Unavailable("SF5075", self._held[agent])
 
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
@@ -203,12 +266,21 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
 @dataclass(slots=True, kw_only=True)
 class _Gateway:
     agents: Mapping[str, Agent]
+    held: Mapping[str, str]
     commands: Commands
     reader: RunReader
     readiness: Readiness
     clock: Clock
     limits: Limits
     operator: Operator
+
+    async def not_held(self, asked: HTTPConnection) -> None:
+        """Raises Refused (503) for whatever is about an agent that is held."""
+        agent = asked.path_params.get("agent", "")
+        about_it = asked.url.path.startswith("/ready/")
+        if asked.scope["type"] == "http" and agent in self.held and not about_it:
+            message = f"agent {agent} is not served just now: {self.held[agent]}"
+            raise Refused("SF5075", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
 
     # Runs -----------------------------------------------------------------------------------
 
@@ -325,18 +397,26 @@ class _Gateway:
         return JSONResponse({"healthy": True})
 
     async def ready(self) -> Response:
-        """200 when a real transaction commits for every agent; else 503 with the reasons."""
-        checks = (self.readiness.check(agent) for agent in self.agents)
-        reasons: dict[str, str] = {}
-        outcomes = await asyncio.gather(*checks, return_exceptions=True)
-        for agent, outcome in zip(self.agents, outcomes, strict=True):
-            if isinstance(outcome, Unavailable):
-                reasons[agent] = str(outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-        if reasons:
-            return JSONResponse({"ready": False, "reasons": reasons}, 503)
-        return JSONResponse({"ready": True})
+        """200 when a real transaction commits for one agent at least, with the reasons of those of
+        which none does; else 503 with all reasons."""
+        outcomes = await asyncio.gather(*(self._why_not(agent) for agent in self.agents))
+        reasons = {a: why for a, why in zip(self.agents, outcomes, strict=True) if why is not None}
+        return _ready(reasons, ready=len(reasons) < len(self.agents) or not self.agents)
+
+    async def agent_ready(self, agent: str) -> Response:
+        """200 when a real transaction commits for that agent; else 503 with the reason."""
+        self._agent(agent)
+        why = await self._why_not(agent)
+        return _ready({} if why is None else {agent: why}, ready=why is None)
+
+    async def _why_not(self, agent: str) -> str | None:
+        if agent in self.held:
+            return f"SF5075: {self.held[agent]}"
+        try:
+            await self.readiness.check(agent)
+        except Unavailable as error:
+            return str(error)
+        return None
 
 
 def _values(raw: bytes) -> Any:
@@ -388,3 +468,8 @@ def _only(keys: Sequence[str]) -> str:
     if len(set(keys)) > 1:
         raise Refused("SF5010", 422, _ONE_ID)
     return keys[0]
+
+
+def _ready(reasons: Mapping[str, str], *, ready: bool) -> Response:
+    told: dict[str, Any] = {"ready": ready}
+    return JSONResponse(told | ({"reasons": reasons} if reasons else {}), 200 if ready else 503)

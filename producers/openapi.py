@@ -156,7 +156,15 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         "/health": {"get": operation("This process serves requests", [], {200: {}}, ())},
         "/ready": {
             "get": operation(
-                "Whether a transaction commits for every agent", [], {200: {}, 503: {}}, ()
+                "Whether a transaction commits for an agent, and for which not",
+                [],
+                {200: {}, 503: {}},
+                (),
+            )
+        },
+        "/ready/{agent}": {
+            "get": operation(
+                "Whether a transaction commits for that agent", [agent], {200: {}, 503: {}}, (404,)
             )
         },
     }

@@ -208,6 +208,18 @@ HTTP: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF5075",
+        title="An agent is not served just now",
+        means="503: its topics are not there or not as they must be, as the message tells. Nothing "
+        "of it is read or written until they are; the gateway looks every ten seconds, and serves "
+        "the other agents meanwhile.",
+        causes=("the agent is new, and its topics were not created", "a topic was changed by hand"),
+        mend=(
+            "`surefoot topics apply agent.py`",
+            "See what is wrong: `surefoot topics verify agent.py`",
+        ),
+    ),
+    Page(
         number="SF5101",
         title="Nobody speaks this webhook source",
         means="The declaration does not say how to verify what is sent to this source: its name is "

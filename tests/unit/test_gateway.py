@@ -310,7 +310,9 @@ class Gateway:
         self.readiness = FakeReadiness()
         self.deliveries = FakeDeliveries()
         self.overview = FakeOverview()
+        self.held: dict[str, str] = {}
         self.app = gateway_app(
+            held=self.held,
             agents=agents or [triage_agent()],
             commands=self.commands,
             feed=self.reader,
@@ -1313,6 +1315,61 @@ async def test_health_does_not_ask_kafka_and_readiness_does(gateway):
     gateway.readiness.reasons.clear()
     answer = await gateway.http.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+def another_agent() -> Agent:
+    agent = Agent("other")
+
+    @agent.step
+    async def look(ctx: Context, payload: int) -> Done:
+        return Done()
+
+    return agent
+
+
+async def test_an_agent_that_is_not_ready_takes_no_other_away() -> None:
+    gateway = Gateway(triage_agent(), another_agent())
+    gateway.readiness.reasons["other"] = "why"
+    answer = await gateway.http.get("/ready")
+    reasons = {"other": "SF3010: why"}
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": reasons})
+    answer = await gateway.http.get("/ready/other")
+    assert (answer.status_code, answer.json()) == (503, {"ready": False, "reasons": reasons})
+    assert (await gateway.http.get("/ready/triage")).json() == {"ready": True}
+    assert (await gateway.http.get("/ready/nobody")).status_code == 404
+    gateway.readiness.reasons["triage"] = "why"
+    answer = await gateway.http.get("/ready")
+    assert (answer.status_code, sorted(answer.json()["reasons"])) == (503, ["other", "triage"])
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/ready/triage"])
+async def test_probes_may_ask_without_the_answers_body(gateway: Gateway, path: str) -> None:
+    assert (await gateway.http.head(path)).status_code == 200
+    gateway.readiness.reasons["triage"] = "why"
+    assert (await gateway.http.head(path)).status_code == (200 if path == "/health" else 503)
+
+
+async def test_an_agent_that_is_held_is_not_touched_and_the_others_are_served() -> None:
+    gateway = Gateway(triage_agent(), another_agent())
+    gateway.held["triage"] = "topic surefoot.triage.state does not exist"
+    for method, path in (
+        ("GET", "/runs/triage"), ("GET", f"/runs/triage/{RUN}"), ("GET", "/agents/triage"),
+        ("POST", f"/runs/triage/{RUN}/cancel"), ("GET", "/events/triage"), ("POST", "/runs/triage"),
+    ):  # fmt: skip
+        answer = await gateway.http.request(method, path)
+        assert (answer.status_code, answer.json()["error"][:7]) == (503, "SF5075:"), path
+        assert answer.headers["retry-after"] == "5"
+    assert (await gateway.deliver()).status_code == 503
+    assert gateway.commands.started == []
+    told = (await gateway.http.get("/agents")).json()["agents"]
+    assert [agent["name"] for agent in told] == ["other"]
+    ready = await gateway.http.get("/ready")
+    assert (ready.status_code, list(ready.json()["reasons"])) == (200, ["triage"])
+    assert (await gateway.http.get("/ready/triage")).status_code == 503
+    assert (await gateway.http.post("/runs/other", json={"payload": 1})).status_code == 202
+    gateway.held.clear()
+    assert (await gateway.deliver()).status_code == 202
+    assert (await gateway.http.get("/agents/triage")).status_code == 200
 
 
 # The edge -----------------------------------------------------------------------------------
