@@ -364,6 +364,22 @@ for _verb, _told in _PLAIN.items():
     _plain(_verb, _told)
 
 
+@runs.command("retry-failed")
+def runs_retry_failed(
+    agent: AgentName,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Only those whose id begins so: AGENT: of effects.")
+    ] = "",
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Try again every run that has failed. Failed effects: `retry-failed outbox`."""
+    from surefoot.commands import operate  # noqa: PLC0415
+
+    raise typer.Exit(operate.retry_failed(agent, prefix, by=by, wait_s=wait_s, as_json=as_json))
+
+
 @runs.command("signal")
 def runs_signal(
     agent: AgentName,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry
+from surefoot.commands import operate
 from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
@@ -199,6 +201,34 @@ async def test_a_step_that_asks_for_what_can_never_be_sent_is_not_run_again(
         (dead,) = await kafka.dead()
         assert b"'Content-Length' is the relay's to set" in headers_of(dead)["sf-dead-message"]
     assert attempts == [0]
+
+
+async def test_failed_effects_are_all_tried_again_by_one_command(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_BOOTSTRAP_SERVERS", bootstrap)
+    monkeypatch.setenv("SUREFOOT_APP", app)
+    async with sink() as target:
+        agent = sender(agent_name, target, effects=2)
+        runs = ["a1", "a2", "b1"]
+        target.script = {f"/{run}/{n}": [Reply(400)] for run in runs for n in (0, 1)}
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+            monkeypatch.setenv("SUREFOOT_PARTITIONS", str(kafka.settings.partitions))
+            await relay(kafka)
+            await kafka.work(agent)
+            for run_id in runs:
+                await kafka.start(agent, run_id)
+            keys = {run: [f"{agent_name}:{run}:0:{n}" for n in (0, 1)] for run in runs}
+            everything = [key for each in keys.values() for key in each]
+            await kafka.until_status("outbox", everything, "failed")
+            code = await asyncio.to_thread(
+                operate.retry_failed, "outbox", f"{agent_name}:a", by="ann", wait_s=180.0,
+                as_json=True,
+            )  # fmt: skip
+            assert code == 0
+            await kafka.until_status("outbox", keys["a1"] + keys["a2"], "completed")
+            assert [await kafka.status("outbox", key) for key in keys["b1"]] == ["failed"] * 2
+            assert set(target.acted) == {*keys["a1"], *keys["a2"]}
 
 
 async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(
