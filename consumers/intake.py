@@ -22,6 +22,7 @@ from surefoot.consumers.event_mapping import (
     Mapped,
     NotYet,
 )
+from surefoot.consumers.threads import in_thread
 from surefoot.schemas.event_codec import SchemaRef
 from surefoot.state import metrics
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
@@ -184,7 +185,7 @@ class Intake:
                 for each in prepared
             ]
 
-        mapped = await asyncio.to_thread(map_all)
+        mapped: list[Mapped] = await in_thread(map_all)
         took_s = self._clock.monotonic_s() - began_s
         if took_s > SLOW_S:
             self._logger.warning("mapping_slow", events=len(batch), took_s=round(took_s, 1))
