@@ -111,7 +111,12 @@ async def serve_gateway(
         deliveries=deliveries,
         overview=overview,
         clock=clock,
-        limits=Limits(body_bytes=settings.gateway_body_max_bytes, gzip=settings.gateway_gzip),
+        limits=Limits(
+            body_bytes=settings.gateway_body_max_bytes,
+            gzip=settings.gateway_gzip,
+            mapping_s=settings.gateway_mapping_s,
+            mapping_threads=settings.gateway_mapping_threads,
+        ),
         views=views,
         crash=crasher(os.environ),
         held=held,

@@ -131,6 +131,9 @@ class Settings(BaseSettings):
     gateway_body_max_bytes: Count = 1_048_576
     #: take webhooks whose body is gzip; unpacked, it may be as large as any other
     gateway_gzip: bool = False
+    #: how long the mappings of a webhook delivery may take, and how many of a source run at a time
+    gateway_mapping_s: Annotated[float, Field(gt=0)] = 5.0
+    gateway_mapping_threads: Count = 16
 
     #: where Prometheus finds this process's metrics; None: nowhere; 0 = any free port. A process
     #: that starts others gives each of them a port of its own, from this one on

@@ -60,6 +60,7 @@ from surefoot.producers.event_stream import EventStreams
 from surefoot.producers.feeds import Feeds
 from surefoot.producers.intake import Intake, start_all
 from surefoot.producers.mapping import Started, by_source
+from surefoot.producers.mapping_threads import MappingThreads
 from surefoot.producers.openapi import document
 from surefoot.producers.operations import BODIES, Operator, Verb, command
 from surefoot.producers.run_lists import RunLists
@@ -101,6 +102,9 @@ class Limits:
     #: whether webhooks may come as gzip
     gzip: bool = False
     body_s: float = 10.0
+    #: how long the mappings of a delivery may take, and in how many threads those of a source run
+    mapping_s: float = 5.0
+    mapping_threads: int = 16
     #: webhook senders give up after 3 to 10 s, and then send again
     start_s: float = 2.5
     #: how long the owner of a run may take to answer a command
@@ -169,6 +173,10 @@ def gateway_app(
     intake = Intake(
         doors=doors((trigger for agent in agents for trigger in agent.webhooks), secrets),
         triggers=triggers,
+        threads={
+            source: MappingThreads(source, size=limits.mapping_threads, within_s=limits.mapping_s)
+            for source in triggers
+        },
         commands=commands,
         recorder=Recorder(deliveries, clock),
         clock=clock,

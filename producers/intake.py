@@ -2,7 +2,7 @@
 
 1. read the body, bounded; the signature first, over the raw bytes
 2. only then unpack it, and see what it is called; what it says is parsed when somebody asks
-3. map it to runs (producers.mapping)
+3. map it to runs (producers.mapping), in a thread of its source's and within a time
 4. write the start commands, and wait until they will not be lost
 5. answer; and hand what came of it to the record of deliveries, which nobody waits for
 
@@ -17,15 +17,23 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 
 import structlog
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from starlette.concurrency import run_in_threadpool
 
 from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
-from surefoot.producers.edge import Refused, carried, headers_of, parsed, read_body
+from surefoot.producers.edge import (
+    RETRY_AFTER_S,
+    Refused,
+    carried,
+    headers_of,
+    parsed,
+    read_body,
+)
 from surefoot.producers.mapping import Planned, Started, Triggers, planned
+from surefoot.producers.mapping_threads import Hangs, MappingThreads
 from surefoot.producers.webhooks import Door, Sender
 from surefoot.schemas.payload import BadPayload
 from surefoot.schemas.trace import Carried
@@ -76,6 +84,8 @@ class Intake:
 
     doors: Mapping[str, Door]
     triggers: Mapping[str, Triggers]
+    #: by source, as the triggers
+    threads: Mapping[str, MappingThreads]
     commands: Commands
     recorder: Recorder
     clock: Clock
@@ -105,7 +115,8 @@ class Intake:
                 status=refused.status,
                 reason=refused.why,
             )
-            record("refused", refused.status, refused.why)
+            away = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
+            record("unavailable" if away else "refused", refused.status, refused.why)
             raise
         except Unavailable as error:
             record("unavailable", 503, str(error))
@@ -142,10 +153,27 @@ class Intake:
         if (challenge := door.sender.answer(delivery)) is not None:
             return JSONResponse(challenge)
         arrival.delivery = delivery
-        plan = await run_in_threadpool(planned, self.triggers[arrival.source], delivery)
-        arrival.plan = plan
+        plan = arrival.plan = await self._map(delivery)
         await start_all(self.commands, plan.starts, trace=carried(request), deadline_s=self.start_s)
         return _answer(plan, quiet=door.sender.quiet)
+
+    async def _map(self, delivery: Webhook) -> Planned:
+        """Raises: Refused — 503, when it takes too long; sent again, it is mapped again."""
+        threads = self.threads[delivery.source]
+        try:
+            return await threads.run(planned, self.triggers[delivery.source], delivery)
+        except Hangs:
+            log.warning(
+                "mapping_hangs",
+                source=delivery.source,
+                delivery=delivery.id,
+                agents=[agent.name for agent, _ in self.triggers[delivery.source]],
+                threads_hanging=threads.hanging,
+                advice="a mapping decides by the delivery alone; do the work in a step",
+            )
+            message = "the mappings of this source do not end; try again"
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            raise Refused("SF5179", 503, message, headers) from None
 
 
 def read_delivery(

@@ -313,4 +313,20 @@ HTTP: tuple[Page, ...] = (
             "Raise SUREFOOT_GATEWAY_BODY_MAX_BYTES (docs/operations.md).",
         ),
     ),
+    Page(
+        number="SF5179",
+        title="The mappings of a webhook source do not end",
+        means="503: they took longer than SUREFOOT_GATEWAY_MAPPING_S, or all their threads are at "
+        "deliveries that did. Nothing was started; sending it again maps it again. Other sources "
+        "go on.",
+        causes=(
+            "a mapping that asks a server or a database which does not answer",
+            "a loop without an end",
+        ),
+        mend=(
+            "See `mapping_hangs` in the gateway's log: it names the source and its agents.",
+            "Have the mapping decide by the delivery alone, and do the work in a step.",
+            "A thread that hangs stays: start the gateway again, `surefoot gateway agent.py`",
+        ),
+    ),
 )

@@ -2,6 +2,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -304,6 +305,8 @@ def triage_agent() -> Agent:
 class Gateway:
     """A gateway over fakes, and an HTTP client in front of it."""
 
+    secrets: Mapping[str, list[str]] = {"github": [SECRET]}
+
     def __init__(self, *agents: Agent, **limits):
         self.reader = FakeReader()
         self.commands = FakeCommands(self.reader)
@@ -318,7 +321,7 @@ class Gateway:
             feed=self.reader,
             reader=self.reader,
             readiness=self.readiness,
-            secrets={"github": [SECRET]},
+            secrets=self.secrets,
             deliveries=self.deliveries,
             overview=self.overview,
             clock=FakeClock(),
