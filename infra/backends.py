@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from surefoot.infra.backend import Backend
 from surefoot.infra.embedded_backend import EmbeddedBackend
+from surefoot.infra.embedded_file import Access
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import ConfigError
@@ -15,17 +16,20 @@ from surefoot.state.ports import Clock
 
 @asynccontextmanager
 async def open_backend(
-    settings: Settings, clock: Clock, *, owner: bool = False
+    settings: Settings, clock: Clock, *, owner: bool = False, access: Access = "write"
 ) -> AsyncIterator[Backend]:
-    """With `owner`, for a process that runs agents: an embedded log has one such process.
+    """With `owner`, for a process that runs agents: an embedded log has one such process, which
+    makes the file. `access` is what else may be done to the file.
 
-    Raises: ConfigError — no Kafka is named; or the file cannot be used, or has an owner already.
+    Raises: ConfigError — no Kafka is named; or the file cannot be used, is not there, or has an
+    owner already.
     """
     if settings.embedded_path is None:
         settings.kafka()  # says what is missing
         yield KafkaBackend(settings, clock)
         return
-    async with EmbeddedBackend.opened(settings, clock, owner=owner) as backend:
+    access = "make" if owner else access
+    async with EmbeddedBackend.opened(settings, clock, owner=owner, access=access) as backend:
         yield backend
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from surefoot.infra.backend import Found
 from surefoot.infra.embedded_archive import EmbeddedArchiveLog
+from surefoot.infra.embedded_file import Access
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_reading import (
     EmbeddedGroups,
@@ -39,7 +40,7 @@ class EmbeddedBackend:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, settings: Settings, clock: Clock, *, owner: bool
+        cls, settings: Settings, clock: Clock, *, owner: bool, access: Access
     ) -> AsyncIterator[EmbeddedBackend]:
         """With `owner`, for the one process that runs agents, which also keeps the file small.
 
@@ -47,7 +48,7 @@ class EmbeddedBackend:
         """
         path = settings.embedded_path
         assert path is not None
-        broker = SqliteBroker(path, clock, owner=owner)
+        broker = SqliteBroker(path, clock, owner=owner, access=access)
         upkeep = asyncio.create_task(Upkeep(broker, clock).run()) if owner else None
         try:
             yield cls(settings, broker)

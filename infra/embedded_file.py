@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from surefoot.infra.embedded_log import Place
 from surefoot.state.errors import ConfigError, FencedError
@@ -88,6 +89,19 @@ class _Batch:
         return ((group, place, offset) for (group, place), offset in self.offsets.items())
 
 
+#: `make`: and make the file if it is not there; `read`: and write nothing to it
+Access = Literal["make", "write", "read"]
+_MODES: Mapping[Access, str] = {"make": "rwc", "write": "rw", "read": "ro"}
+
+
+def _nothing_there(path: Path) -> ConfigError:
+    return ConfigError(
+        "SF3186",
+        f"there is no embedded log at {path.absolute()}; check SUREFOOT_LOG, and the folder that "
+        "the command is run in. `surefoot serve` and `surefoot topics apply` make one",
+    )
+
+
 def _unusable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
         "SF3101",
@@ -99,17 +113,20 @@ def _unusable(path: Path, error: Exception) -> ConfigError:
 class EmbeddedFile:
     """One connection. Raises sqlite3.Error where nothing else is said; nothing is then changed."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file, and makes one that is not there.
-
-        Raises: ConfigError — it cannot be opened, or is not one of ours.
-        """
+    def __init__(self, path: Path, access: Access = "make") -> None:
+        """Raises: ConfigError — it cannot be opened, is not one of ours, or is not there."""
         self.path = path
+        self._access = access
         #: by place, as of the last look
         self.spans: dict[Place, Span] = {}
         self._seen = -1
+        if access != "make" and not path.exists():
+            raise _nothing_there(path)
         try:
-            self._db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={_MODES[access]}",
+                uri=True, timeout=BUSY_S, check_same_thread=False,
+            )  # fmt: skip
             self._db.isolation_level = None  # transactions are begun and ended by hand
             self._set_up()
         except sqlite3.Error as error:
@@ -130,6 +147,8 @@ class EmbeddedFile:
                 "SF3102",
                 f"{self.path} is a database of something else; name another file with SUREFOOT_LOG",
             )
+        if not tables and self._access != "make":
+            raise _nothing_there(self.path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's own memory

@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.infra.embedded_file import EmbeddedFile, OwnerLock, Span, Write
+from surefoot.infra.embedded_file import Access, EmbeddedFile, OwnerLock, Span, Write
 from surefoot.infra.embedded_log import Place
 from surefoot.infra.embedded_memory import record_size
 from surefoot.state.errors import (
@@ -76,14 +76,14 @@ class SqliteBroker:
     Make it on the event loop that uses it, and close it there.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, owner: bool) -> None:
+    def __init__(self, path: Path, clock: Clock, *, owner: bool, access: Access = "make") -> None:
         """Raises: ConfigError — the file cannot be used, or has an owner already."""
         self.path = path
         self._lock = OwnerLock(path) if owner else None
         self._clock = clock
         try:
-            self._reader = EmbeddedFile(path)
-            self._writer = EmbeddedFile(path)
+            self._reader = EmbeddedFile(path, access)
+            self._writer = EmbeddedFile(path, access)
         except ConfigError:
             if self._lock is not None:
                 self._lock.release()

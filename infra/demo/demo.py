@@ -181,7 +181,7 @@ class _Demo:
         began_s = self._clock.monotonic_s()
         app = self._settings.app
         self._display.say(f"{self._site.told}, topics {app}.*, seed {self._seed}")
-        async with open_backend(self._settings, self._clock) as backend:
+        async with open_backend(self._settings, self._clock, access="make") as backend:
             acting = asyncio.create_task(self._act(backend))
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)

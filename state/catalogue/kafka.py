@@ -329,4 +329,20 @@ KAFKA: tuple[Page, ...] = (
         causes=("the disk is full or slow", "another program holds the file"),
         mend=("Look at the disk: `df -h .`",),
     ),
+    Page(
+        number="SF3186",
+        title="There is no such embedded log",
+        means="SUREFOOT_LOG names a file that is not there, or an empty one. None was made: only "
+        "what runs agents makes a log.",
+        causes=(
+            "a mistyped path",
+            "a relative path, and the command is run in another folder",
+            "the agents have not been started yet",
+        ),
+        mend=(
+            "Look at what is set: `echo $SUREFOOT_LOG`",
+            "Name it from the root: `export SUREFOOT_LOG=sqlite:////srv/runs.db`",
+            "Make one: `surefoot serve AGENT.py`, or `surefoot topics apply AGENT.py`",
+        ),
+    ),
 )

@@ -26,7 +26,7 @@ def gc(keep_days: int, *, dry_run: bool) -> None:
             raise ConfigError(
                 "SF1023", "no store is named; set SUREFOOT_BLOBS as the workers have it"
             )
-        async with open_backend(settings, clock) as backend:
+        async with open_backend(settings, clock, access="read") as backend:
             return await sweep(
                 settings, backend, blobs, now_ms=clock.now_ms(), keep_days=keep_days,
                 dry_run=dry_run,

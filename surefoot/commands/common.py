@@ -48,7 +48,7 @@ async def run_reader(
     """
     settings = load_settings()
     async with (
-        open_backend(settings, SystemClock()) as backend,
+        open_backend(settings, SystemClock(), access="read") as backend,
         reader_on(backend, settings, name, run_ids) as reader,
     ):
         yield reader

@@ -43,7 +43,7 @@ def show_lag(agent_files: Sequence[Path], *, as_json: bool) -> None:
     agents, settings = load_agents(agent_files), load_settings()
 
     async def look() -> Sequence[AgentStanding]:
-        async with open_backend(settings, SystemClock()) as backend:
+        async with open_backend(settings, SystemClock(), access="read") as backend:
             async with backend.topics() as topics:
                 await topics.verify(specs_for(names_of(agents), settings))
             overview = LogOverview(settings, backend, agents)

@@ -243,7 +243,7 @@ def _asked(
 
 async def _read(name: str) -> dict[str, State]:
     settings = load_settings()
-    async with open_backend(settings, SystemClock()) as backend:
+    async with open_backend(settings, SystemClock(), access="read") as backend:
         await require_agent(schedules_agent_name(name), settings, backend)
         return await read_schedules(settings, backend, name)
 

@@ -128,7 +128,10 @@ def topics_apply(agent_files: Sequence[Path]) -> None:
     names, settings = _names(agent_files), load_settings()
 
     async def apply() -> list[str]:
-        async with open_backend(settings, SystemClock()) as backend, backend.topics() as topics:
+        async with (
+            open_backend(settings, SystemClock(), access="make") as backend,
+            backend.topics() as topics,
+        ):
             return await topics.apply(specs_for(names, settings))
 
     created = asyncio.run(apply())
@@ -142,7 +145,10 @@ def topics_verify(agent_files: Sequence[Path]) -> None:
     names, settings = _names(agent_files), load_settings()
 
     async def verify() -> None:
-        async with open_backend(settings, SystemClock()) as backend, backend.topics() as topics:
+        async with (
+            open_backend(settings, SystemClock(), access="read") as backend,
+            backend.topics() as topics,
+        ):
             await topics.verify(specs_for(names, settings))
 
     asyncio.run(verify())

@@ -159,7 +159,7 @@ async def shown_next(looking: Looking) -> RenderableType:
 async def opened(agents: Sequence[Agent]) -> AsyncIterator[Top]:
     settings, clock = load_settings(), SystemClock()
     async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(open_backend(settings, clock))
+        backend = await stack.enter_async_context(open_backend(settings, clock, access="read"))
         async with backend.topics() as topics:
             await topics.verify(specs_for(names_of(agents), settings))
         looking = Top(settings, backend, agents, clock)

@@ -17,6 +17,7 @@ from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.delivery_log import DeliveryReader
+from surefoot.infra.embedded_file import Access
 from surefoot.infra.loader import load_agents
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import plain_console, printable
@@ -43,7 +44,7 @@ def list_deliveries(source: str | None, limit: int, *, refused: bool, as_json: b
         return source in (None, each.source) and (not refused or each.outcome == "refused")
 
     async def read() -> list[Delivery]:
-        async with _opened() as (_, _, reader):
+        async with _opened("read") as (_, _, reader):
             return await reader.latest(wanted, limit)
 
     found = asyncio.run(read())
@@ -78,7 +79,7 @@ def show_delivery(id_: str, *, as_json: bool) -> bool:
     logging.configure(level="CRITICAL")  # what matters is raised
 
     async def read() -> Delivery | None:
-        async with _opened() as (_, _, reader):
+        async with _opened("read") as (_, _, reader):
             return await reader.find(id_)
 
     found = asyncio.run(read())
@@ -108,7 +109,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
     agents = load_agents(agent_files)
 
     async def again() -> tuple[Planned, set[Started]] | None:
-        async with _opened() as (settings, backend, reader):
+        async with _opened("write") as (settings, backend, reader):
             found = await reader.find(id_)
             if found is None:
                 return None
@@ -184,11 +185,13 @@ async def _there(starts: Sequence[Started], settings: Settings, backend: Backend
 
 
 @asynccontextmanager
-async def _opened() -> AsyncIterator[tuple[Settings, Backend, DeliveryReader]]:
+async def _opened(access: Access) -> AsyncIterator[tuple[Settings, Backend, DeliveryReader]]:
     settings = load_settings()
     topic = deliveries_topic(settings.app)
     async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(open_backend(settings, SystemClock()))
+        backend = await stack.enter_async_context(
+            open_backend(settings, SystemClock(), access=access)
+        )
         async with backend.topics() as topics:
             found = await topics.describe([topic])
         if topic not in found:

@@ -82,6 +82,30 @@ def test_version_is_that_of_the_package() -> None:
     assert run("version") == (0, f"{surefoot.__version__}\n", "")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs", "list", "greeter"),
+        ("runs", "show", "greeter", "r1"),
+        ("runs", "start", "greeter", "--payload", "1"),
+        ("runs", "cancel", "greeter", "r1"),
+        ("schedules", "list", "greeter"),
+        ("webhooks", "deliveries"),
+        ("topics", "lag", "AGENT"),
+        ("topics", "verify", "AGENT"),
+        ("top", "--json", "AGENT"),
+    ],
+)
+def test_a_log_that_is_not_there_is_told_and_not_made(
+    command: tuple[str, ...], agent_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistyped = tmp_path / "rusn.db"
+    monkeypatch.setenv("SUREFOOT_LOG", f"sqlite:///{mistyped}")
+    code, _, told = run(*(agent_file if each == "AGENT" else each for each in command))
+    assert (code, "SF3186" in told, str(mistyped) in told) == (2, True, True), told
+    assert not list(tmp_path.glob("rusn*"))
+
+
 @pytest.mark.parametrize("command", ["worker", "gateway", "dev", "demo"])
 def test_a_missing_agent_file_is_told_without_a_traceback(command: str) -> None:
     code, _, told = run(command, "nowhere.py")

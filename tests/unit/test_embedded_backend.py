@@ -25,7 +25,10 @@ def settings(folder: Path, *, partitions: int = 2, record_max_bytes: int = 10_00
 
 
 async def apply(chosen: Settings) -> list[str]:
-    async with open_backend(chosen, SystemClock()) as backend, backend.topics() as topics:
+    async with (
+        open_backend(chosen, SystemClock(), access="make") as backend,
+        backend.topics() as topics,
+    ):
         return await topics.apply(specs_for(["a"], chosen))
 
 
@@ -66,6 +69,6 @@ async def test_an_agent_that_is_not_there_is_told_with_the_file_that_was_looked_
     tmp_path: Path,
 ) -> None:
     chosen = settings(tmp_path)
-    async with open_backend(chosen, SystemClock()) as backend:
+    async with open_backend(chosen, SystemClock(), access="make") as backend:
         with pytest.raises(ConfigError, match=r"no topic surefoot\.nobody\.state .*runs\.db"):
             await require_agent("nobody", chosen, backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_file import EmbeddedFile
+from surefoot.infra.embedded_file import Access, EmbeddedFile
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.embedded_upkeep import Upkeep
@@ -419,6 +420,38 @@ async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
     db.close()
     with pytest.raises(ConfigError, match="another version"):
         SqliteBroker(newer, clock, owner=False)
+
+
+@pytest.mark.parametrize("access", ["write", "read"])
+async def test_only_what_makes_logs_makes_one(
+    access: Access, path: Path, clock: MovingClock
+) -> None:
+    missing, empty = path.with_name("no where?#.db"), path.with_name("empty.db")
+    empty.touch()
+    for mistyped in (missing, empty):
+        with pytest.raises(ConfigError, match=f"no embedded log at {re.escape(str(mistyped))};"):
+            SqliteBroker(mistyped, clock, owner=False, access=access)
+    assert not missing.exists()
+    assert empty.stat().st_size == 0
+    EmbeddedFile(missing).close()
+    await SqliteBroker(missing, clock, owner=False, access=access).close()
+
+
+async def test_a_reader_reads_what_is_there_and_writes_nothing(
+    broker: SqliteBroker, path: Path, clock: MovingClock
+) -> None:
+    await broker.append([event(b"one")])
+    other = SqliteBroker(path, clock, owner=False, access="read")
+    assert values(other, EVENTS.name) == [b"one"]
+    with pytest.raises(Unavailable, match="readonly"):
+        await other.append([event(b"two")])
+    await other.close()
+    await broker.close()
+    before = await asyncio.to_thread(path.read_bytes)
+    alone = SqliteBroker(path, clock, owner=False, access="read")
+    assert values(alone, EVENTS.name) == [b"one"]
+    await alone.close()
+    assert await asyncio.to_thread(path.read_bytes) == before
 
 
 async def test_a_damaged_file_is_refused_with_what_to_do_and_is_not_held(
