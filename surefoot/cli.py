@@ -57,6 +57,7 @@ def _typer(text: str, **options: Any) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
         **options,
     )
 
@@ -880,3 +881,21 @@ def version() -> None:
     from surefoot import __version__  # noqa: PLC0415
 
     typer.echo(__version__)
+
+
+def _version_first(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version_first, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Agents on Kafka: every step of a run is one transaction."""

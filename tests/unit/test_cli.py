@@ -78,8 +78,15 @@ def test_help_is_instant_as_it_imports_no_client() -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_version_is_that_of_the_package() -> None:
-    assert run("version") == (0, f"{surefoot.__version__}\n", "")
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version_is_that_of_the_package(asked: str) -> None:
+    assert run(asked) == (0, f"{surefoot.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), ("runs",), ("runs", "list"), ("dev",)])
+def test_help_has_a_short_name(command: tuple[str, ...]) -> None:
+    code, told, _ = run(*command, "-h")
+    assert (code, told) == (0, run(*command, "--help")[1])
 
 
 @pytest.mark.parametrize(
