@@ -317,6 +317,7 @@ class _Dev:
             "",
             f"log      {self._site.told}",
             f"gateway  {self._url}",
+            f"look at  {self._url}/ui/ (the dashboard)",
             f"agents   {', '.join(agent.name for agent in self._agents)}",
             *(f"watches  {each}" for each in self._watched()),
             f"runs     {where} surefoot runs list {self._agents[0].name}",

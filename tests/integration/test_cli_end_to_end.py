@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -292,6 +293,8 @@ def test_a_run_can_be_started_without_a_gateway(cli: Cli) -> None:
 def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: Path) -> None:
     dev = cli.start("dev", TRIAGE, "--port", str(unused_port()))
     until_sync(lambda: "Ctrl-C stops everything" in dev.said(), what="the welcome")
+    (page,) = re.findall(r"^look at  (\S+/ui/)", dev.said(), re.MULTILINE)
+    assert "<html" in httpx.get(page, timeout=60).text
     commands = [line for line in dev.said().splitlines() if line.startswith(("curl", "BODY="))]
     assert len(commands) == 2
     for command in commands:
