@@ -233,7 +233,10 @@ class _Demo:
                 await _until(worker_log.ready, SETTLE_S)
             names = ", ".join(child.name for child in self._children)
             self._display.say(f"dashboard, with a button that crashes a worker: {url}/ui/now")
-            self._display.say(f"ready: {names}; deliveries begin")
+            self._display.say(
+                f"ready: {names}; deliveries begin, one every {EVERY_S * 1000:g} ms: the rates are "
+                "those of this pace, and not what the machine can do (docs/performance.md)"
+            )
             self._crash = partial(self._kill_one, supervisor, logs)
             async with self._display.shown():
                 sender = Sender(url, self._secret, self._outcome)

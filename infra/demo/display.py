@@ -87,7 +87,7 @@ class Display:
         return [
             ("deliveries", f"{len(outcome.accepted)}/{self._deliveries} accepted"),
             ("runs", statuses or "none yet"),
-            ("steps", f"{progress.steps} committed, {progress.steps_per_s:.0f}/s"),
+            ("steps", f"{progress.steps} committed, {progress.steps_per_s:.0f}/s (paced)"),
             ("effects", f"{len(progress.delivered)}/{len(progress.effects)} delivered"),
             ("kills", f"{len(progress.kills)}"),
             ("recoveries", f"{len(back)}" + (f" ({took})" if took else "")),
@@ -100,7 +100,9 @@ class Display:
 def print_report(figures: Mapping[str, Any], report: Report, faults: Sequence[str]) -> None:
     """The table, and everything that is wrong."""
     console = plain_console()
-    console.print("what the topics and the tracker's book say")
+    console.print(
+        "what the topics and the tracker's book say; the demo sets the pace of steps_per_s"
+    )
     table = Table()
     table.add_column("figure")
     table.add_column("value", justify="right")

@@ -10,7 +10,8 @@ from random import Random
 import httpx
 import pytest
 
-from surefoot.infra.demo.deliveries import FORGED, plan, signature
+from surefoot.infra.demo.deliveries import FORGED, Outcome, plan, signature
+from surefoot.infra.demo.display import Display
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
 from surefoot.infra.loader import load_agents
@@ -20,6 +21,7 @@ from surefoot.schemas.payload import dump, parse_json
 from surefoot.state.ports import In
 from surefoot.state.webhook import Webhook
 from tests.unit.test_auditor import EVENT
+from tests.waiting import until
 
 TRIAGE = Path(__file__).parents[2] / "examples" / "triage.py"
 
@@ -174,6 +176,23 @@ def test_all_is_settled_when_runs_have_ended_and_effects_are_delivered() -> None
     )
     assert progress.settled({"r"})
     assert not progress.settled({"r", "another"})
+
+
+async def test_the_rate_that_is_shown_is_said_to_be_the_demos_own_pace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surefoot.infra.demo.display._LINE_EVERY_S", 0.0)
+    told = ""
+    ticks = Ticks()
+    display = Display(Progress(ticks), Outcome(), deliveries=1, monotonic_s=ticks)
+
+    def shown() -> bool:
+        nonlocal told
+        told += capsys.readouterr().err
+        return "steps: 0 committed, 0/s (paced)" in told
+
+    async with display.shown():
+        await until(shown, what="the line")
 
 
 def test_what_a_worker_owns_is_what_its_present_process_says(tmp_path: Path) -> None:
