@@ -294,7 +294,7 @@ def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: P
     dev = cli.start("dev", TRIAGE, "--port", str(unused_port()))
     until_sync(lambda: "Ctrl-C stops everything" in dev.said(), what="the welcome")
     (page,) = re.findall(r"^look at  (\S+/ui/)", dev.said(), re.MULTILINE)
-    assert "<html" in httpx.get(page, timeout=60).text
+    assert "<html" in httpx.get(page, timeout=60, follow_redirects=True).text
     commands = [line for line in dev.said().splitlines() if line.startswith(("curl", "BODY="))]
     assert len(commands) == 2
     for command in commands:
