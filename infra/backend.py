@@ -38,8 +38,8 @@ class TopicAdmin(Protocol):
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
 
-    async def describe(self, names: Sequence[str]) -> dict[str, Found]:
-        """Those of the topics that exist."""
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        """How many partitions those of the topics have that exist."""
 
     async def names(self) -> list[str]:
         """Of every topic that exists, other people's included."""

@@ -14,8 +14,6 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from aiokafka.errors import KafkaError
-
 from surefoot.infra.backend import Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.pointer import day_of, mentions
@@ -56,7 +54,7 @@ async def sweep(
     old = {key: size async for key, size in blobs.keys() if key < first_kept}  # noqa: SIM118
     try:
         needed = await _mentioned(settings.app, backend)
-    except (KafkaError, sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError) as error:
         raise Unavailable("SF3002", f"the records cannot be read: {error!r}") from error
     gone = sorted(old.keys() - needed)
     if not dry_run:
@@ -69,7 +67,7 @@ async def _mentioned(app: str, backend: Backend) -> set[str]:
     """Keys of the blobs that any record of the app mentions."""
     async with backend.topics() as topics:
         names = [name for name in await topics.names() if name.startswith(f"{app}.")]
-        counts = {name: found.partitions for name, found in (await topics.describe(names)).items()}
+        counts = await topics.partitions(names)
     counts = {name: count for name, count in counts.items() if not name.endswith(_WITHOUT)}
     if not counts:
         raise ConfigError(

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
-from aiokafka.errors import KafkaError
 
 from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Appender, Backend
@@ -204,7 +203,7 @@ async def _bounded() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(_READ_S):
             yield
-    except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
+    except (sqlite3.Error, OSError, TimeoutError) as error:
         raise Unavailable(
             "SF3002", f"the record of deliveries could not be read: {error!r}"
         ) from error

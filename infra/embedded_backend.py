@@ -116,14 +116,14 @@ class EmbeddedTopics:
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         made = self._broker.create(specs)
-        found = await self.describe([spec.name for spec in specs])
+        found = self._found(specs)
         wrong = {spec.name: wrong_configs(spec, found[spec.name]) for spec in specs}
         self._broker.alter({name: configs for name, configs in wrong.items() if configs})
         await self.verify(specs)
         return made
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
-        found = await self.describe([spec.name for spec in specs])
+        found = self._found(specs)
         wrong = [
             line
             for spec in specs
@@ -134,8 +134,11 @@ class EmbeddedTopics:
         if wrong:
             raise ConfigError("SF3005", "\n".join(wrong))
 
-    async def describe(self, names: Sequence[str]) -> dict[str, Found]:
-        found = self._broker.describe(names)
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        return {name: spec.partitions for name, spec in self._broker.describe(names).items()}
+
+    def _found(self, specs: Sequence[TopicSpec]) -> dict[str, Found]:
+        found = self._broker.describe([spec.name for spec in specs])
         return {name: Found(spec.partitions, 1, spec.config) for name, spec in found.items()}
 
     async def names(self) -> list[str]:

@@ -16,11 +16,12 @@ from aiokafka.errors import (
     UnknownMemberIdError,
 )
 
+from surefoot.infra.kafka_errors import unavailable
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.kafka_txn import commit_deadline_s
 from surefoot.infra.settings import Settings
-from surefoot.state.errors import FencedError, Unavailable
+from surefoot.state.errors import FencedError
 from surefoot.state.ports import Clock
 from surefoot.state.topics import AgentTopics
 from surefoot.state.triggers import Standing
@@ -58,7 +59,7 @@ class KafkaArchiveLog(KafkaSourceLog):
         try:
             return await self._standing(self._asker, self._place(partition))
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable("SF3002", f"committed offset: {error!r}") from error
+            raise unavailable("committed offset", error, self._settings) from error
 
     async def commit(self, partition: int, offset: int) -> None:
         try:
@@ -67,7 +68,7 @@ class KafkaArchiveLog(KafkaSourceLog):
         except _LOST as error:
             raise FencedError(repr(error)) from error
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable("SF3002", f"offset {offset}: {error!r}") from error
+            raise unavailable(f"offset {offset}", error, self._settings) from error
 
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None

@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from surefoot.consumers.ending import whole
+from surefoot.infra.kafka_errors import unavailable
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_txn import BATCH_BYTES
 from surefoot.infra.settings import Settings
@@ -80,7 +81,9 @@ class KafkaAppender:
                 "SF3002", f"no acknowledgement from Kafka in {deadline_s:g} s"
             ) from error
         except (KafkaError, OSError) as error:
-            raise Unavailable("SF3002", f"Kafka did not take {what}: {error!r}") from error
+            raise unavailable(
+                f"Kafka did not take {what}", error, self._settings, operation="Write"
+            ) from error
         return Position(written.partition, written.offset)
 
     async def _write(self, producer: AIOKafkaProducer, out: Out) -> RecordMetadata:
@@ -163,7 +166,8 @@ class KafkaReadiness:
             return f"no transaction could be committed in {_READY_DEADLINE_S:g} s"
         except (KafkaError, OSError, AssertionError) as error:
             # aiokafka guards its own transaction states with assertions
-            return f"no transaction could be committed: {error!r}"
+            doing = "no transaction could be committed"
+            return unavailable(doing, error, self._settings, operation="Write").message
         return None
 
     async def _commit(self, agent: str, producers: Shared[AIOKafkaProducer]) -> None:

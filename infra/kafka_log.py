@@ -29,6 +29,7 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from surefoot.consumers.ending import whole
 from surefoot.infra.assignor import CopartitionedSticky
 from surefoot.infra.kafka_batches import readable
+from surefoot.infra.kafka_errors import start_client, unavailable
 from surefoot.infra.kafka_publish import Publisher
 from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
@@ -106,11 +107,11 @@ class KafkaLog:
             partition_assignment_strategy=(self._assignor,),
         )
         try:
-            await consumer.start()
+            await start_client(consumer)
         except BaseException as error:
             await close_client(consumer)
             if isinstance(error, KafkaError):
-                raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
+                raise unavailable("cannot join", error, settings, starting=True) from error
             raise
         self._consumer = consumer
         self._watch_membership()
@@ -134,7 +135,7 @@ class KafkaLog:
         try:
             batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except KafkaError as error:
-            raise Unavailable("SF3001", repr(error)) from error
+            raise unavailable("reading", error, self._settings) from error
         return [
             (self._kinds[tp.topic], record_of(record))
             for tp, records in batches.items()
@@ -296,7 +297,7 @@ class KafkaOwnership:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
                 found = await coordinator.fetch_committed_offsets(inputs)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable("SF3002", f"committed offsets: {error!r}") from error
+            raise unavailable("committed offsets", error, self._settings) from error
         offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
         for tp, committed in found.items():
             offsets[self._log._kinds[tp.topic]] = committed.offset
@@ -319,9 +320,8 @@ class KafkaOwnership:
             reader.seek(tp, start or 0)
             return await self._read_to_end(reader, tp, apply)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable(
-                "SF3002", f"restore of {tp.topic}/{tp.partition}: {error!r}"
-            ) from error
+            doing = f"restore of {tp.topic}/{tp.partition}"
+            raise unavailable(doing, error, self._settings) from error
         finally:
             await self._close_reader()
 
@@ -336,7 +336,7 @@ class KafkaOwnership:
                 auto_offset_reset="earliest",
                 fetch_max_wait_ms=100,
             )
-            await self._reader.start()
+            await start_client(self._reader)
         return self._reader
 
     async def _close_reader(self) -> None:

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from surefoot.consumers.ending import whole
+from surefoot.infra.kafka_errors import start_client
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.ports import Out
@@ -65,7 +66,7 @@ class Publisher:
             request_timeout_ms=self._settings.producer_request_timeout_ms,
         )
         try:
-            await producer.start()
+            await start_client(producer)
             while True:
                 await self._write(producer, await self._waiting.get())
         except (KafkaError, OSError) as error:

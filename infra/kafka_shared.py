@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from surefoot.consumers.ending import whole
+from surefoot.infra.kafka_errors import start_client
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ async def open_client(make: Callable[[], C]) -> C:
     client = make()
     try:
         async with asyncio.timeout(_START_S):
-            await client.start()
+            await start_client(client)
     except BaseException:
         await close_client(client)
         raise

@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_batches import readable
+from surefoot.infra.kafka_errors import start_client, unavailable
 from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of
 from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import TransactionalProducer, commit_deadline_s
@@ -69,7 +70,7 @@ class KafkaSourceLog:
         asker = self._new_consumer()
         try:
             partitions = await self._existing()
-            await asker.start()
+            await start_client(asker)
             # Fenced: of several that do this at once, one finds that nobody has.
             await producer.start()
             standings = {tp: await self._standing(asker, tp) for tp in partitions}
@@ -87,7 +88,7 @@ class KafkaSourceLog:
                 offsets={tp.partition: offset for tp, offset in places.items()},
             )  # fmt: skip
         except (TimeoutError, KafkaError, FencedError, OutcomeUnknown) as error:
-            raise Unavailable("SF3002", f"where to begin in {self._topic}: {error!r}") from error
+            raise unavailable(f"where to begin in {self._topic}", error, self._settings) from error
         finally:
             try:
                 await close_client(asker)
@@ -99,7 +100,7 @@ class KafkaSourceLog:
         could create it."""
         admin = AIOKafkaAdminClient(**self._settings.kafka())
         try:
-            await admin.start()
+            await start_client(admin)
             while self._topic not in await admin.list_topics():
                 if self._missing_since_ms is None:
                     self._missing_since_ms = self._clock.now_ms()
@@ -122,12 +123,12 @@ class KafkaSourceLog:
         asker = self._new_consumer()
         consumer = self._new_consumer(group_instance_id=self._instance)
         try:
-            await asker.start()
-            await consumer.start()
+            await start_client(asker)
+            await start_client(consumer)
         except BaseException as error:
             await close_client(asker, consumer)
             if isinstance(error, KafkaError):
-                raise Unavailable("SF3001", f"cannot reach Kafka: {error!r}") from error
+                raise unavailable("cannot join", error, self._settings, starting=True) from error
             raise
         self._asker, self._consumer = asker, consumer
         listener = _Listener(consumer, on_assigned, on_revoked)
@@ -166,7 +167,7 @@ class KafkaSourceLog:
             (place,) = error.args[0]
             raise OffsetGone(place.partition) from error
         except KafkaError as error:
-            raise Unavailable("SF3002", repr(error)) from error
+            raise unavailable(f"reading {self._topic}", error, self._settings) from error
         return [record_of(record) for records in batches.values() for record in records]
 
     def pause(self, partition: int) -> None:
@@ -231,7 +232,7 @@ class KafkaSourceOwnership:
         try:
             return await self._log._standing(asker, self._tp)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable("SF3002", f"committed offset: {error!r}") from error
+            raise unavailable("committed offset", error, self._log._settings) from error
 
     async def commit(self, records: Sequence[Out], offset: int) -> None:
         await self._producer.transact(records, {self._tp: offset}, self._log._group)

@@ -15,6 +15,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
 from surefoot.consumers.ending import whole
+from surefoot.infra.kafka_errors import told
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_tail import KafkaLookups, KafkaOffsets, coordinator_of
 from surefoot.infra.settings import Settings
@@ -94,14 +95,15 @@ class KafkaStandings:
         self, group: str, places: Sequence[TopicPartition]
     ) -> tuple[tuple[Member, ...], Offsets]:
         """The members of the group, and what it has committed in these places."""
-        admin = await self._admin.get()
-        try:
-            coordinator = await coordinator_of(admin, group)
-            (answer,) = await admin.describe_consumer_groups([group], coordinator)
-            found = await admin.list_consumer_group_offsets(group, coordinator, places)
-        except (KafkaError, OSError):
-            self._admin.retire(admin)
-            raise
+        async with told(f"looking at group {group}", self._settings):
+            admin = await self._admin.get()
+            try:
+                coordinator = await coordinator_of(admin, group)
+                (answer,) = await admin.describe_consumer_groups([group], coordinator)
+                found = await admin.list_consumer_group_offsets(group, coordinator, places)
+            except (KafkaError, OSError):
+                self._admin.retire(admin)
+                raise
         members = [
             Member(
                 name=client_id.removeprefix(f"{group}."),

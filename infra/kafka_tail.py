@@ -18,6 +18,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from surefoot.consumers.ending import whole
 from surefoot.infra.kafka_batches import readable
+from surefoot.infra.kafka_errors import start_client, told
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import ConfigError, StateError
@@ -202,7 +203,7 @@ class KafkaLookups:
     @asynccontextmanager
     async def _at(self, partition: int, offset: int) -> AsyncIterator[AIOKafkaConsumer]:
         tp = TopicPartition(self.topic, partition)
-        async with self._turn:
+        async with self._turn, told(f"reading {self.topic}", self._settings):
             client = self._idle.pop() if self._idle else await self._background.open(self._consumer)
             try:
                 client.assign([tp])
@@ -232,6 +233,7 @@ class KafkaOffsets:
     """Asks the broker where things stand; reads no records."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         # for a reader of committed records the "end" would be the last stable offset, which an
         # open transaction holds back; what has been committed may lie beyond
         self._client = Shared(lambda: consumer(settings, isolation_level="read_uncommitted"))
@@ -249,35 +251,35 @@ class KafkaOffsets:
         self, shared: Shared[AIOKafkaConsumer], topic: str, partitions: Iterable[int]
     ) -> dict[int, int]:
         tps = [TopicPartition(topic, partition) for partition in partitions]
-        client = await shared.get()
-        try:
+        async with self._asking(shared, topic) as client:
             ends = await client.end_offsets(tps)
-        except KafkaError:
-            shared.retire(client)
-            raise
         return {tp.partition: offset for tp, offset in ends.items()}
 
     async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Offset by partition of the first record that retention has left."""
         tps = [TopicPartition(topic, partition) for partition in partitions]
-        client = await self._client.get()
-        try:
+        async with self._asking(self._client, topic) as client:
             begins = await client.beginning_offsets(tps)
-        except KafkaError:
-            self._client.retire(client)
-            raise
         return {tp.partition: offset for tp, offset in begins.items()}
 
     async def at(self, topic: str, partition: int, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None when there is none."""
         tp = TopicPartition(topic, partition)
-        client = await self._client.get()
-        try:
+        async with self._asking(self._client, topic) as client:
             found = (await client.offsets_for_times({tp: max(time_ms, 0)}))[tp]
-        except KafkaError:
-            self._client.retire(client)
-            raise
         return found.offset if found is not None else None
+
+    @asynccontextmanager
+    async def _asking(
+        self, shared: Shared[AIOKafkaConsumer], topic: str
+    ) -> AsyncIterator[AIOKafkaConsumer]:
+        async with told(f"offsets of {topic}", self._settings):
+            client = await shared.get()
+            try:
+                yield client
+            except KafkaError:
+                shared.retire(client)
+                raise
 
     @whole
     async def stop(self) -> None:
@@ -303,10 +305,11 @@ class KafkaGroups:
             **self._settings.kafka(), request_timeout_ms=self._settings.producer_request_timeout_ms
         )
         try:
-            await admin.start()
-            coordinator = await coordinator_of(admin, group)
-            (answer,) = await admin.describe_consumer_groups([group], coordinator)
-            found = await admin.list_consumer_group_offsets(group, coordinator, tps)
+            async with told(f"looking at group {group}", self._settings):
+                await start_client(admin)
+                coordinator = await coordinator_of(admin, group)
+                (answer,) = await admin.describe_consumer_groups([group], coordinator)
+                found = await admin.list_consumer_group_offsets(group, coordinator, tps)
         finally:
             await close_client(admin)
         members = sum(len(described[5]) for described in answer.groups)

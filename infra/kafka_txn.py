@@ -28,6 +28,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
+from surefoot.infra.kafka_errors import start_client, unavailable
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import (
@@ -36,7 +37,6 @@ from surefoot.state.errors import (
     OutcomeUnknown,
     RecordRefused,
     RecordTooLarge,
-    Unavailable,
 )
 from surefoot.state.ports import Clock, Out
 
@@ -124,12 +124,12 @@ class TransactionalProducer:
         """
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
-                await self._producer.start()
+                await start_client(self._producer)
         except (TimeoutError, KafkaError, AssertionError) as error:
             # aiokafka asserts that a broker is known, which after an outage it may not be
             await self.retire()
-            raise Unavailable(
-                "SF3002", f"cannot start {self.transactional_id}: {error!r}"
+            raise unavailable(
+                f"cannot start {self.transactional_id}", error, self._settings
             ) from error
         except asyncio.CancelledError:
             await self.retire()
@@ -253,7 +253,7 @@ class TransactionalProducer:
         await self.retire()
         self._producer = self._new()
         try:
-            await self._producer.start()
+            await start_client(self._producer)
         except KafkaError as error:
             raise OutcomeUnknown(f"{self.transactional_id}: {error!r}") from error
 

@@ -21,6 +21,11 @@ def _whose(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> Mutab
     return entry
 
 
+def _told_with_its_cause(record: logging.LogRecord) -> bool:
+    """Not what keeps aiokafka from connecting: infra/kafka_errors.py tells it, once."""
+    return not str(record.msg).startswith("Unable connect to")
+
+
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     """Set up logging of this process. `json` None: JSON unless stderr is a terminal."""
     as_json = not sys.stderr.isatty() if json is None else json
@@ -64,3 +69,4 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     # Every expected retry of the client is told by our own events.
     logging.getLogger("aiokafka").setLevel(max(number, logging.ERROR))
+    logging.getLogger("aiokafka").addFilter(_told_with_its_cause)

@@ -14,7 +14,6 @@ from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import structlog
-from aiokafka.errors import KafkaError
 
 from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Backend, Lookups, Offsets
@@ -570,5 +569,5 @@ async def bounded(deadline_s: float = _DEADLINE_S) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise Unavailable("SF3002", f"the log could not be read within {deadline_s:g} s") from error
-    except (KafkaError, sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError) as error:
         raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error

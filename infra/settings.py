@@ -66,6 +66,8 @@ class Settings(BaseSettings):
     #: PEM of the client's certificate and key, for brokers that ask for one
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
+    #: of a key file that is encrypted
+    ssl_key_password: SecretStr | None = None
 
     #: of every topic of every agent; must never change once topics exist
     partitions: Count = 6
@@ -234,6 +236,15 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def principal(self) -> str:
+        """Whom the brokers see: the principal of ACLs, as far as the settings tell it."""
+        if self.security_protocol.startswith("SASL"):
+            return f"User:{self.sasl_username}"
+        if self.ssl_certfile:
+            return f"the subject of {self.ssl_certfile}"
+        return "User:ANONYMOUS"
+
+    @property
     def embedded_path(self) -> Path | None:
         """The file of the embedded log; None: the log is Kafka's."""
         return _embedded_path(self.log)
@@ -271,7 +282,9 @@ class Settings(BaseSettings):
         try:
             context = ssl.create_default_context(cafile=self.ssl_cafile)
             if self.ssl_certfile:
-                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+                context.load_cert_chain(
+                    self.ssl_certfile, self.ssl_keyfile, password=self._key_password
+                )
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
                 "SF1003",
@@ -279,6 +292,16 @@ class Settings(BaseSettings):
                 f"{_PREFIX}SSL_KEYFILE: {error}",
             ) from error
         return context
+
+    def _key_password(self) -> str:
+        """Asked for by OpenSSL when the key is encrypted; without an answer it would ask whoever
+        sits at the terminal."""
+        if self.ssl_key_password is None:
+            raise ConfigError(
+                "SF1003",
+                f"{_PREFIX}SSL_KEYFILE is encrypted; set {_PREFIX}SSL_KEY_PASSWORD",
+            )
+        return self.ssl_key_password.get_secret_value()
 
     def webhook_secrets(self) -> dict[str, list[str]]:
         """Secrets by webhook source, from SUREFOOT_WEBHOOK_<SOURCE>_SECRET.

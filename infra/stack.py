@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaError
 from surefoot.infra.backend import Backend
 from surefoot.infra.broker import Broker, start_broker
 from surefoot.infra.broker_config import say
+from surefoot.infra.kafka_errors import start_client
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_tail import consumer
 from surefoot.infra.metrics import port_of_child
@@ -165,11 +166,11 @@ async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
     admin = AIOKafkaAdminClient(**settings.kafka())
     reader = consumer(settings, isolation_level="read_committed")
     try:
-        await admin.start()
+        await start_client(admin)
         async with asyncio.timeout(READY_S):
             while not await _serves_groups(admin, settings.app):  # noqa: ASYNC110  (it polls)
                 await asyncio.sleep(_POLL_S)
-            await reader.start()
+            await start_client(reader)
             await reader.end_offsets(places)
     except TimeoutError:
         raise Unavailable(

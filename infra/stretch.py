@@ -7,8 +7,6 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
-from aiokafka.errors import KafkaError
-
 from surefoot.consumers.ending import whole
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
@@ -49,7 +47,7 @@ class LogStretch:
                 return [
                     await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
                 ]
-        except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
+        except (sqlite3.Error, OSError, TimeoutError) as error:
             raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
 
     async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
@@ -96,7 +94,7 @@ class LogStretch:
                     page, position = await lookups.page(
                         piece.partition, position, piece.end, lambda _key: True
                     )
-            except (KafkaError, sqlite3.Error, OSError, TimeoutError) as error:
+            except (sqlite3.Error, OSError, TimeoutError) as error:
                 raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
             for record in page:
                 yield record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from surefoot.infra.backend import Found
 from surefoot.infra.kafka_batches import INSTALL_CODECS, unpacks
+from surefoot.infra.kafka_errors import is_denied, not_allowed, start_client, unavailable
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
 from surefoot.state.agent import Agent
@@ -51,13 +52,13 @@ def names_of(agents: Sequence[Agent]) -> list[str]:
     ]
 
 
-def check_partitions(topic: str, found: Found, partitions: int) -> list[str]:
+def check_partitions(topic: str, found: int, partitions: int) -> list[str]:
     """What is wrong with the number of partitions, with its fix: one line or none. Pure."""
-    if found.partitions == partitions:
+    if found == partitions:
         return []
     line = (
-        f"topic {topic} has {found.partitions} partitions, SUREFOOT_PARTITIONS says {partitions}; "
-        f"{_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found.partitions}"
+        f"topic {topic} has {found} partitions, SUREFOOT_PARTITIONS says {partitions}; "
+        f"{_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found}"
     )
     return [line]
 
@@ -69,7 +70,7 @@ def problems(
     command that changes a config. Pure."""
     if found is None:
         return [f"topic {spec.name} does not exist; run `surefoot topics apply`"]
-    wrong = check_partitions(spec.name, found, spec.partitions)
+    wrong = check_partitions(spec.name, found.partitions, spec.partitions)
     if replication not in {-1, found.replication}:
         wrong.append(
             f"topic {spec.name} has replication factor {found.replication}, "
@@ -105,7 +106,13 @@ def _satisfies(name: str, wanted: str, found: str | None) -> bool:
         return False
     if name in ("retention.ms", "retention.bytes", "segment.bytes", "max.message.bytes"):
         return int(found) == -1 or int(found) >= int(wanted)
+    if name == "cleanup.policy":  # a list, in no order
+        return _parts(found) == _parts(wanted)
     return found == wanted
+
+
+def _parts(config: str) -> set[str]:
+    return {part.strip() for part in config.split(",")}
 
 
 class Topics:
@@ -117,13 +124,12 @@ class Topics:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._admin.start()
+            await start_client(self._admin)
         except BaseException as error:
             await close_client(self._admin)
             if isinstance(error, KafkaError):
-                raise Unavailable(
-                    "SF3001", f"no Kafka at {self._settings.bootstrap_servers}: {error!r}"
-                ) from error
+                doing = "cannot look at the topics"
+                raise unavailable(doing, error, self._settings, starting=True) from error
             raise
         return self
 
@@ -135,7 +141,7 @@ class Topics:
 
         Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
         """
-        found = await self.describe([spec.name for spec in specs])
+        found = await self._describe([spec.name for spec in specs])
         missing = [spec for spec in specs if spec.name not in found]
         if missing:
             replication = await self._replication()
@@ -152,6 +158,11 @@ class Topics:
             )
             for name, code, *message in response.topic_errors:
                 error = for_code(code)
+                if is_denied(error):
+                    raise not_allowed(
+                        f"cannot create topic {name}", error, name, self._settings,
+                        operation="Create",
+                    )  # fmt: skip
                 if code and error is not TopicAlreadyExistsError:
                     raise ConfigError(
                         "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
@@ -177,16 +188,34 @@ class Topics:
         if self._settings.replication_factor != -1:
             return self._settings.replication_factor
         described = await self._admin.describe_cluster()
-        node = described["brokers"][0]["node_id"]
-        (response,) = await self._admin.describe_configs(
-            [ConfigResource(ConfigResourceType.BROKER, str(node))]
+        node = str(described["brokers"][0]["node_id"])
+        configs = await self._configs(
+            [ConfigResource(ConfigResourceType.BROKER, node)],
+            "cannot learn the replication factor for new topics; set SUREFOOT_REPLICATION_FACTOR, "
+            "or let this principal see it",
         )
-        entries = response.resources[0][4]
-        return int(next(e[1] for e in entries if e[0] == "default.replication.factor"))
+        return int(configs[node]["default.replication.factor"])
+
+    async def _configs(
+        self, resources: Sequence[ConfigResource], doing: str
+    ) -> dict[str, dict[str, str]]:
+        """Configs by topic or broker. Each answer has an error code of its own."""
+        found: dict[str, dict[str, str]] = {}
+        for response in await self._admin.describe_configs(list(resources)):
+            for code, message, _, name, entries in response.resources:
+                error = for_code(code)
+                if is_denied(error):
+                    raise not_allowed(
+                        doing, error, name, self._settings, operation="DescribeConfigs"
+                    )
+                if code:
+                    raise Unavailable("SF3002", f"configs of {name}: {error.__name__} {message}")
+                found[name] = {entry[0]: entry[1] for entry in entries}
+        return found
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
-        found = await self.describe([spec.name for spec in specs])
+        found = await self._describe([spec.name for spec in specs])
         wrong = [
             line
             for spec in specs
@@ -198,26 +227,28 @@ class Topics:
     async def names(self) -> list[str]:
         return list(await self._admin.list_topics())
 
-    async def describe(self, names: Sequence[str]) -> dict[str, Found]:
-        """Those of the topics that exist. Asking for one that does not could create it, where the
-        broker is set to do that."""
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        return {name: len(parts) for name, parts in (await self._existing(names)).items()}
+
+    async def _existing(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """What the brokers say of each partition of those of the topics that exist. Asking for one
+        that does not could create it, where the broker is set to do that."""
         present = set(await self._admin.list_topics()) & set(names)
         if not present:
             return {}
         described = await self._admin.describe_topics(list(present))
-        exists = {
+        return {
             topic["topic"]: topic["partitions"] for topic in described if not topic["error_code"]
         }
+
+    async def _describe(self, names: Sequence[str]) -> dict[str, Found]:
+        exists = await self._existing(names)
         if not exists:
             return {}
-        responses = await self._admin.describe_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, name) for name in exists]
+        configs = await self._configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name) for name in exists],
+            "cannot verify the topics",
         )
-        configs = {
-            resource[3]: {entry[0]: entry[1] for entry in resource[4]}
-            for response in responses
-            for resource in response.resources
-        }
         return {
             name: Found(len(parts), min(len(p["replicas"]) for p in parts), configs[name])
             for name, parts in exists.items()

@@ -6,7 +6,8 @@ error; state/catalogue tells of each what it means and what mends it, as does `s
 SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
-│       └── StoreRefused  a store answers that it will not  -> the same for a while, then a person
+│       ├── StoreRefused  a store answers that it will not  -> the same for a while, then a person
+│       └── NotAllowed  the log denies a right              -> the same, and not for long
 ├── TerminalError    will never work                        -> the run fails, dead letter
 │   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
 │   ├── ModelFailed  a model's provider says no for good    -> the same; its code says why
@@ -65,6 +66,10 @@ class Unavailable(Numbered, RetryableError):
 
 class StoreRefused(Unavailable):
     """The store of large payloads answers that it will not: waiting alone does not help."""
+
+
+class NotAllowed(Unavailable):
+    """The log denies a right that is needed; the message names whose, which, and on what."""
 
 
 class TerminalError(SurefootError):

@@ -345,4 +345,56 @@ KAFKA: tuple[Page, ...] = (
             "Make one: `surefoot serve AGENT.py`, or `surefoot topics apply AGENT.py`",
         ),
     ),
+    Page(
+        number="SF3090",
+        title="Kafka refuses the sign-in",
+        means="A broker answers, and does not accept the user, the password or the SASL mechanism.",
+        causes=(
+            "the password was changed, or is another cluster's",
+            "the user has credentials for another mechanism only",
+        ),
+        mend=(
+            "Check SUREFOOT_SASL_USERNAME, SUREFOOT_SASL_PASSWORD and SUREFOOT_SASL_MECHANISM.",
+            "See what the user has: `kafka-configs --describe --entity-type users`",
+        ),
+    ),
+    Page(
+        number="SF3091",
+        title="A certificate is not accepted",
+        means="The TLS handshake with a broker fails: the message says which check, and whose "
+        "certificate.",
+        causes=(
+            "SUREFOOT_SSL_CAFILE is missing, or of another authority",
+            "the broker is called by a name or address that its certificate does not have",
+            "a certificate has expired, or does not conform to RFC 5280",
+        ),
+        mend=(
+            "Look at what the broker presents: `openssl s_client -connect HOST:PORT -showcerts`",
+            "Set SUREFOOT_SSL_CAFILE, SUREFOOT_SSL_CERTFILE and SUREFOOT_SSL_KEYFILE.",
+        ),
+    ),
+    Page(
+        number="SF3092",
+        title="The broker's listener speaks another protocol",
+        means="Something listens at the address, and expects another SUREFOOT_SECURITY_PROTOCOL.",
+        causes=(
+            "the port is that of another listener of the broker",
+            "TLS or SASL was switched on, on one side only",
+        ),
+        mend=("Set SUREFOOT_SECURITY_PROTOCOL as the message says, or name the other port.",),
+    ),
+    Page(
+        number="SF3093",
+        title="Kafka denies a right",
+        means="The cluster has ACLs, and this principal lacks one. The message names the "
+        "principal, the operation and the resource. A worker asks again for a minute, then ends.",
+        causes=(
+            "the ACL was never made, or for another prefix",
+            "it has not reached all brokers yet",
+        ),
+        mend=(
+            "Grant it with the `kafka-acls` command of the message.",
+            "Compare with what each process needs: docs/operations.md, Topics.",
+        ),
+    ),
 )

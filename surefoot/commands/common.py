@@ -78,7 +78,7 @@ async def require_agent(name: str, settings: Settings, backend: Backend) -> None
     would be looked for, and new ones put, in the wrong partitions."""
     topic = AgentTopics(settings.app, name).state
     async with backend.topics() as topics:
-        found = await topics.describe([topic])
+        found = await topics.partitions([topic])
     if topic not in found:
         raise ConfigError(
             "SF3004",

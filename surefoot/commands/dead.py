@@ -287,7 +287,7 @@ async def _opened() -> AsyncIterator[tuple[Settings, Backend, DeadReader]]:
     topic = dead_topic(settings.app)
     async with open_backend(settings, SystemClock()) as backend:
         async with backend.topics() as topics:
-            found = await topics.describe([topic])
+            found = await topics.partitions([topic])
         if topic not in found:
             raise ConfigError(
                 "SF3004",

@@ -193,7 +193,7 @@ async def _opened(access: Access) -> AsyncIterator[tuple[Settings, Backend, Deli
             open_backend(settings, SystemClock(), access=access)
         )
         async with backend.topics() as topics:
-            found = await topics.describe([topic])
+            found = await topics.partitions([topic])
         if topic not in found:
             raise ConfigError(
                 "SF3004",

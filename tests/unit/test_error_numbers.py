@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("schemas", "state", "consumers", "producers", "infra", "surefoot")
 #: their first argument is a number of the table
 NUMBERED = {
-    "BadArgument", "ConfigError", "CrashFound", "NotSimulated", "Numbered", "SimulationError",
-    "StateError", "StoreRefused", "Unavailable",
+    "BadArgument", "ConfigError", "CrashFound", "NotAllowed", "NotSimulated", "Numbered",
+    "SimulationError", "StateError", "StoreRefused", "Unavailable",
 }  # fmt: skip
 #: their first argument is a code that a page of the table names
 CODED = {"ModelFailed", "Parked", "Unusable", "Refused", "Refusal"}
@@ -44,8 +44,8 @@ INSIDE = {
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/settings.py", "producers/queue_events.py", "schemas/compatibility.py",
-    "state/hosts.py", "state/targets.py",
+    "infra/settings.py", "producers/queue_events.py", "schemas/compatibility.py", "state/hosts.py",
+    "state/targets.py",
 }  # fmt: skip
 _NUMBER = re.compile(r"\bSF\d{4}\b")
 
