@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from surefoot.infra.broker_config import CannotStart, Node, say, tail, version_in_log
 from surefoot.infra.broker_docker import start_docker
 from surefoot.infra.broker_java import port_was_taken, start_java
-from surefoot.infra.broker_probe import ask
+from surefoot.infra.broker_probe import ask, why_not
 from surefoot.state.errors import ConfigError
 
 Kind = Literal["given", "docker", "java"]
@@ -127,11 +127,8 @@ def start_broker(
 def _given(bootstrap: str, client: Mapping[str, Any]) -> Broker:
     release = ask({**client, "bootstrap_servers": bootstrap}, timeout_s=_GIVEN_TIMEOUT_S)
     if release is None:
-        raise ConfigError(
-            "SF3001",
-            f"no Kafka broker answers at {bootstrap} within {_GIVEN_TIMEOUT_S} s; check the "
-            "address, the SUREFOOT_SECURITY_PROTOCOL and SASL settings, and that it runs",
-        )
+        found = why_not({**client, "bootstrap_servers": bootstrap})
+        raise ConfigError(found.number, found.sentence)
     return Broker(bootstrap=bootstrap, version=release, kind="given")
 
 

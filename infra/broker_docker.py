@@ -20,6 +20,7 @@ from surefoot.infra.broker_config import (
     say,
     tail,
 )
+from surefoot.infra.orphans import WhenKilled
 
 #: the port that the broker listens on inside its container
 CONTAINER_PORT = 9092
@@ -35,6 +36,7 @@ class DockerNode:
     def __init__(self, container: str, port: int) -> None:
         self.container = container
         self.bootstrap = f"127.0.0.1:{port}"
+        self._when_killed = WhenKilled('docker rm --force --volumes "$1"', container)
 
     def log_text(self) -> str:
         return _docker("logs", self.container).stdout
@@ -53,6 +55,7 @@ class DockerNode:
 
     def stop(self) -> None:
         """Stop and remove the container. Doing it twice is doing it once."""
+        self._when_killed.cancel()
         _docker("stop", "-t", "20", self.container, timeout_s=60)
         _docker("rm", "--force", "--volumes", self.container, timeout_s=60)
 

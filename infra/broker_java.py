@@ -29,11 +29,20 @@ from surefoot.infra.broker_config import (
     say,
     tail,
 )
+from surefoot.infra.orphans import WhenKilled
 
 _JAVA_MAJOR_MIN = 17
 _STOP_TIMEOUT_S = 20
 _DOWNLOAD_TIMEOUT_S = 900
 _PORT_TAKEN = "Address already in use"
+#: (process, folder): end the broker, unless the number has become another process's
+_END = """
+case "$(ps -ww -o args= -p "$1" 2>/dev/null || tr '\\0' ' ' <"/proc/$1/cmdline")" in
+*"$2/server.properties"*) kill "$1" ;;
+esac
+"""
+#: the same, and nothing is kept
+_END_AND_REMOVE = _END.replace("kill", "kill -9") + 'rm -rf "$2"'
 _LISTENERS = re.compile(
     r"^listeners=PLAINTEXT://[^:]+:(\d+),CONTROLLER://[^:]+:(\d+)$", re.MULTILINE
 )
@@ -49,6 +58,8 @@ class JavaNode:
         self._process = process
         self._folder = folder
         self._kept = kept
+        script = _END if kept else _END_AND_REMOVE
+        self._when_killed = WhenKilled(script, str(process.pid), str(folder))
 
     @property
     def pid(self) -> int | None:
@@ -77,6 +88,7 @@ class JavaNode:
     def stop(self) -> None:
         """SIGTERM and wait, SIGKILL past the deadline; SIGKILL at once where nothing is kept.
         Doing it twice is doing it once."""
+        self._when_killed.cancel()
         self.resume()
         if self._kept:
             self._process.terminate()

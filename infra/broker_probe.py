@@ -21,6 +21,7 @@ from aiokafka.protocol.types import (
     UnsignedVarInt32,
 )
 
+from surefoot.infra.kafka_errors import Unreachable, why_unreachable
 from surefoot.infra.kafka_shared import close_client
 
 #: Highest metadata.version that each release knows. Source: `kafka-features.sh version-mapping`.
@@ -90,6 +91,17 @@ def ask(client: Mapping[str, Any], *, timeout_s: float) -> str | None:
     # A thread, since the caller's own may be running an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, _ask(client, timeout_s)).result()
+
+
+def why_not(client: Mapping[str, Any]) -> Unreachable:
+    """Why no broker answers to these arguments of an aiokafka client: some seconds for each of the
+    addresses."""
+
+    async def look() -> Unreachable:
+        return await why_unreachable(AIOKafkaClient(**client))
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, look()).result()
 
 
 async def _ask(client_arguments: Mapping[str, Any], timeout_s: float) -> str | None:

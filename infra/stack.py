@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,8 @@ READY_S = 60.0
 #: what `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says otherwise:
 #: this machine and the networks of a house, where an author has what an agent is tried on
 OUT_ALLOW_HERE = "localhost,127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
+#: how long a gateway whose supervisor was killed may take to end, in seconds
+_ORPHAN_S = 10.0
 _POLL_S = 0.1
 
 
@@ -142,14 +146,49 @@ def one_child(agent_file: Path, *, env: Mapping[str, str], logs: Path) -> Child:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raises ConfigError when somebody listens there already."""
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        raise ConfigError(
-            "SF1004",
-            f"cannot listen on {host} port {port} ({error}); choose another one with --port",
-        ) from error
+    """Raises ConfigError when somebody listens there already, and says who. The gateway of a
+    `surefoot dev` that was killed ends by itself; it is given time to."""
+    deadline_s = time.monotonic() + _ORPHAN_S
+    while True:
+        try:
+            socket.create_server((host, port)).close()
+        except OSError as error:
+            holder = _listener(port) if error.errno == errno.EADDRINUSE else None
+            if holder and " surefoot gateway" in holder and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
+                continue
+            by = f": process {holder}" if holder else ""
+            raise ConfigError(
+                "SF1004",
+                f"cannot listen on {host} port {port} ({error.strerror}{by}); end what listens "
+                "there, or choose another port with --port",
+            ) from error
+        else:
+            return
+
+
+def _listener(port: int) -> str | None:
+    """Who listens on a port: number and command line of a process of ours. None where /proc does
+    not tell; it is Linux's."""
+    with suppress(OSError):
+        rows = [
+            row.split()
+            for table in ("tcp", "tcp6")
+            for row in Path("/proc/net", table).read_text("ascii").splitlines()[1:]
+        ]
+        # Source: proc_net_tcp, Linux' own documentation; 0A is LISTEN, column 9 the inode.
+        listening = {
+            f"socket:[{row[9]}]"
+            for row in rows
+            if row[1].endswith(f":{port:04X}") and row[3] == "0A"
+        }
+        for handle in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):
+                if str(handle.readlink()) in listening:
+                    process = handle.parents[1]
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                    return f"{process.name}, {command.decode('utf-8', 'replace').strip()}"
+    return None
 
 
 async def create_topics(settings: Settings, backend: Backend, specs: Sequence[TopicSpec]) -> None:

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,7 +123,7 @@ def test_a_given_broker_that_does_not_answer_is_a_config_error() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=rf"no Kafka broker answers at {address}"):
+        with pytest.raises(ConfigError, match=f"Kafka at {address} refuses the connection"):
             start_broker(address)
 
 
@@ -162,6 +164,25 @@ def test_stop_ends_the_process_even_when_it_is_frozen_and_removes_a_temporary_fo
     broker.stop()
     assert not psutil.pid_exists(pid)
     assert not log.parent.exists()
+
+
+@needs_java
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, kept: bool) -> None:
+    """Killed, it can tell nobody; what is not to be kept goes with it."""
+    folder = f"Path({str(tmp_path / 'kept')!r})" if kept else None
+    code = (
+        "import signal; from pathlib import Path; from surefoot.infra.broker import start_broker\n"
+        f"broker = start_broker(ways=('java',), folder={folder})\n"
+        "print(broker.pid, broker.log_path, flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        pid, log = starter.stdout.readline().decode().split()
+        assert psutil.pid_exists(int(pid))
+        starter.kill()
+    until_sync(lambda: not psutil.pid_exists(int(pid)), what="the broker's end")
+    until_sync(lambda: Path(log).exists() == kept, what="what it leaves behind")
 
 
 @needs_java
