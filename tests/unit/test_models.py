@@ -243,8 +243,15 @@ TIME = ("get_time", {"zone": "CET"})
             id="one tool twice, neither id nor index",
         ),
         pytest.param(
-            [{"tool_calls": part("get_time")["tool_calls"] * 2}],
-            [("get_time", {}), ("get_time", {})],
+            [
+                {
+                    "tool_calls": [
+                        *part("get_time")["tool_calls"],
+                        *part("get_time", '{"zone": "CET"}')["tool_calls"],
+                    ]
+                }
+            ],
+            [("get_time", {}), TIME],
             id="two of one chunk, without anything",
         ),
         pytest.param(
