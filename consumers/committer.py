@@ -21,6 +21,7 @@ import structlog
 from surefoot.state import metrics
 from surefoot.state.errors import (
     FencedError,
+    NotAllowed,
     OutcomeUnknown,
     RecordRefused,
     RecordTooLarge,
@@ -62,6 +63,8 @@ Source = tuple[InputKind, int]
 
 #: most decisions in one transaction
 BATCH_MAX = 128
+#: a right that has been missing for so long is not on its way, in seconds
+DENIED_S = 60.0
 #: how often a worker that may not take over looks whether it may now, in seconds
 LEASE_POLL_S = 0.5
 
@@ -155,11 +158,15 @@ class Committer:
 
     async def take(self) -> dict[InputKind, int | None]:
         """Become the owner: fence, read the committed offsets, restore the runs. Returns where to
-        begin reading each input (next offset; None = the beginning)."""
+        begin reading each input (next offset; None = the beginning).
+
+        Raises: NotAllowed — the log has denied a right for a minute.
+        """
+        denials = Denials(self._clock)
         for wait_s in backoff(self._clock):
             self.store = RunStore()
             self._state_position = None
-            found = await self._own_and_restore(self.store.apply)
+            found = await self._own_and_restore(self.store.apply, denials)
             if found is not None:
                 break
             await asyncio.sleep(wait_s)
@@ -198,7 +205,7 @@ class Committer:
         return begin
 
     async def _own_and_restore(
-        self, apply: Callable[[list[In]], None]
+        self, apply: Callable[[list[In]], None], denials: Denials
     ) -> tuple[dict[InputKind, int | None], dict[InputKind, int]] | None:
         """One try at it, to what is committed and where the inputs begin; None when the log did not
         let us, which changes nothing."""
@@ -217,6 +224,7 @@ class Committer:
             self._state_position = await self._ownership.restore(self._state_position, apply)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("takeover_retry", partition=self._partition, error=str(error))
+            denials.look(error)
             return None
         return committed, begins
 
@@ -453,8 +461,10 @@ class Committer:
             seen.update(value for r in records for name, value in r.headers if name == "sf-txn")
             self.store.apply(records)
 
+        denials = Denials(self._clock)
+        denials = Denials(self._clock)
         for wait_s in backoff(self._clock):
-            if await self._own_and_restore(note) is not None:
+            if await self._own_and_restore(note, denials) is not None:
                 break
             await asyncio.sleep(wait_s)
         if seen - {txn}:
@@ -498,6 +508,26 @@ def record_size(out: Out) -> int:
     """Bytes of a record as the broker counts them, within a few."""
     headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
     return len(out.key or b"") + len(out.value or b"") + headers + 32
+
+
+class Denials:
+    """How long a right has been missing: one that was granted a moment ago takes its time to reach
+    every broker, and one that was not will not come by being asked for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+
+    def look(self, error: Exception) -> None:
+        """Raises the error itself, when nothing but a missing right was seen for a minute."""
+        if not isinstance(error, NotAllowed):
+            self._since_s = None
+            return
+        now_s = self._clock.monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s >= DENIED_S:
+            raise error
 
 
 def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[float]:

@@ -11,12 +11,12 @@ import asyncio
 
 import structlog
 
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.committer import Denials, backoff
 from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.event_mapping import EventMapping
 from surefoot.consumers.intake import Intake
 from surefoot.consumers.polling import poll_on
-from surefoot.state.errors import FencedError, Unavailable
+from surefoot.state.errors import FencedError, NotAllowed, Unavailable
 from surefoot.state.ports import Clock, In
 from surefoot.state.source_ports import OffsetGone, SourceLog
 
@@ -41,6 +41,8 @@ class EventWorker:
         self._intakes: dict[int, Intake] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
+        #: why no partition can be taken over, once it is certain
+        self._denied: NotAllowed | None = None
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=mapping.agent.name, topic=mapping.trigger.topic
         )
@@ -51,7 +53,8 @@ class EventWorker:
         return bool(self._intakes) and all(intake.ready for intake in self._intakes.values())
 
     async def run(self) -> None:
-        """Raises what ended it; it can then be run again. Cancelled, it finishes the transactions
+        """Raises what ended it, a right that is denied for a minute too; it can then be run again.
+        Cancelled, it finishes the transactions
         that have begun, leaves the group, and closes."""
         self._stopping = False
         await self._settle_start()
@@ -79,16 +82,20 @@ class EventWorker:
         self.polled_s = float("inf")
 
     async def _settle_start(self) -> None:
+        denials = Denials(self._clock)
         for wait_s in backoff(self._clock):
             try:
                 await self._log.settle_start(self._mapping.trigger.start)
             except Unavailable as error:
                 self._logger.warning("start_retry", error=str(error))
+                denials.look(error)
             else:
                 return
             await asyncio.sleep(wait_s)
 
     def _polls_on(self) -> bool:
+        if self._denied is not None:
+            raise self._denied
         self.polled_s = self._clock.monotonic_s()
         return not self._stopping
 
@@ -139,6 +146,8 @@ class EventWorker:
             await intake.serve()
         except FencedError as error:
             self._logger.warning("fenced", partition=intake.partition, error=str(error))
+        except NotAllowed as error:
+            self._denied = error
         except Exception:
             self._logger.exception("intake_failed", partition=intake.partition)
         finally:

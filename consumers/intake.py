@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.committer import Denials, backoff
 from surefoot.consumers.event_mapping import (
     SCHEMAS_MAX,
     Event,
@@ -130,7 +130,7 @@ class Intake:
         self._logger.info("source_ready", offset=start, end=standing.end)
 
     async def _own(self) -> Standing:
-        waits = backoff(self._clock)
+        waits, denials = backoff(self._clock), Denials(self._clock)
         while True:
             await self.close()
             try:
@@ -138,6 +138,7 @@ class Intake:
                 return await self._ownership.standing()
             except Unavailable as error:
                 self._logger.warning("takeover_retry", error=str(error))
+                denials.look(error)
             await asyncio.sleep(next(waits))
 
     @property

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.committer import Denials, backoff
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import Clock
 
@@ -34,9 +34,10 @@ async def poll_on(
 ) -> None:
     """Poll and take for as long as `alive` says so; it is asked before each poll.
 
-    Raises: Unavailable — too many polls in a row have failed; what else `poll` or `take` raises.
+    Raises: Unavailable — too many polls in a row have failed, or a right is missing for a minute;
+    what else `alive`, `poll` or `take` raises.
     """
-    failures = 0
+    failures, denials = 0, Denials(clock)
     waits: Iterator[float] = backoff(clock)
     while alive():
         try:
@@ -44,6 +45,7 @@ async def poll_on(
         except Unavailable as error:
             failures += 1
             logger.warning("poll_failed", error=str(error), failures=failures)
+            denials.look(error)
             if failures >= POLL_FAILURES_MAX:
                 raise
             await asyncio.sleep(next(waits))

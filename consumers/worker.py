@@ -20,7 +20,7 @@ from surefoot.consumers.owner import Limits, Owner
 from surefoot.consumers.polling import poll_on
 from surefoot.state import metrics
 from surefoot.state.agent import Agent
-from surefoot.state.errors import FencedError
+from surefoot.state.errors import FencedError, NotAllowed
 from surefoot.state.ports import Assignment, Clock, In, InputKind, Log
 from surefoot.state.topics import OUTBOX
 from surefoot.state.wire import Wire
@@ -84,6 +84,8 @@ class Worker:
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
         self._stopped = False
+        #: why no partition can be taken over, once it is certain
+        self._denied: NotAllowed | None = None
         self._announced = False
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=agent.name
@@ -114,7 +116,8 @@ class Worker:
         for up to `drain_s` seconds (or until `hurry`), leave the group, close.
 
         Returns True when nothing had to be given up. Raises what ended the poll task, if anything
-        did; the process should then exit, for its supervisor to start it anew.
+        did, NotAllowed when the log denies a right; the process should then exit, for its
+        supervisor to start it anew.
         """
         await self._log.start(self._changed, self._rebalancing)
         polling = asyncio.create_task(
@@ -135,6 +138,8 @@ class Worker:
         return clean
 
     def _polls_on(self) -> bool:
+        if self._denied is not None:
+            raise self._denied
         self.polled_s = self._clock.monotonic_s()
         return not self._stopped
 
@@ -200,6 +205,8 @@ class Worker:
             self._logger.warning("fenced", partition=owner.partition, error=str(error))
         except asyncio.CancelledError:
             raise
+        except NotAllowed as error:
+            self._denied = error
         except Exception:
             metrics.OWNER_FAILED.add(self.agent.name)
             self._logger.exception("owner_failed", partition=owner.partition)

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from surefoot.infra import loader
+from surefoot.infra import loader, overdue
 from surefoot.infra.broker import Broker, start_broker
 
 #: The same examples each time, however slow the machine. Others: `--hypothesis-profile=default`.
@@ -100,6 +100,13 @@ def nothing_loaded() -> Iterator[None]:
     """Each test's agent file is the first one that its process loads."""
     yield
     loader.forget()
+
+
+@pytest.fixture(autouse=True)
+def this_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is run in this process ends, and the process does not: nothing counts the
+    time that it has left. tests/unit/test_overdue.py has processes of its own."""
+    monkeypatch.setattr(overdue._Overdue, "start", lambda _guard: None)
 
 
 @pytest.fixture(autouse=True)
