@@ -462,7 +462,6 @@ class Committer:
             self.store.apply(records)
 
         denials = Denials(self._clock)
-        denials = Denials(self._clock)
         for wait_s in backoff(self._clock):
             if await self._own_and_restore(note, denials) is not None:
                 break

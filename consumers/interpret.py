@@ -147,7 +147,7 @@ class _Reading:
             data = dump(target.start_step.adapter, payload)
             return Branch(agent=target.name, step=None, payload=data)
         if isinstance(target, str):
-            return Branch(agent=target, step=None, payload=dump_own(payload))
+            return Branch(agent=text_of(target), step=None, payload=dump_own(payload))
         step = self._plain(target, "a branch")
         return Branch(
             agent=self._agent.name, step=step.name, payload=dump(step.adapter, payload)

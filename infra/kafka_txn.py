@@ -11,6 +11,7 @@ makes them harmless.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ from surefoot.state.ports import Clock, Out
 
 #: bytes of records that go into one batch; a larger record makes a batch of its own
 BATCH_BYTES = 262_144
+#: names that topics can have. Source: Kafka, org.apache.kafka.common.internals.Topic
+_NAMED = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: how long a producer may take to close before it is cut off, in seconds
 RETIRE_S = 2.0
 
@@ -203,7 +206,10 @@ class TransactionalProducer:
 
     async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
         """Nobody can write to a topic that is not there, however often it is tried. Only a broker
-        can say so: to aiokafka every topic is unknown while none answers."""
+        can say so: to aiokafka every topic is unknown while none answers. A name that no topic can
+        have is not asked for: aiokafka could not even send the question."""
+        if not _NAMED.fullmatch(topic):
+            raise NoSuchTopic(f"no topic can be called {topic!r}: check the agent's name")
         client = producer.client
         if client.cluster.partitions_for_topic(topic):
             return

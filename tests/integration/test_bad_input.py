@@ -28,6 +28,7 @@ from surefoot import (
 )
 from surefoot.consumers.committer import Committer, Item, Moved
 from surefoot.schemas.codec import decode, encode
+from surefoot.schemas.text import refuse_halves
 from surefoot.state.ports import Out
 from surefoot.state.topics import APPLIED_KEY
 from surefoot.state.wire import command_out, start_out
@@ -394,13 +395,22 @@ async def test_whatever_a_step_returns_or_raises_it_fails_alone(
             assert codes[f"{way}-forgotten"][0] == "unserialisable"
             assert "coroutine" in codes[f"{way}-forgotten"][1]
             assert codes[f"{way}-coroutine"][0] == "bad_return"
-            assert "coroutine" in codes[f"{way}-coroutine"][1]
             assert codes[f"{way}-none"][0] == "bad_return"
             assert codes[f"{way}-class"][0] == "bad_return"
             assert codes[f"{way}-stray"][0] == "unknown_step"
+        assert "returned coroutine" in codes["async-coroutine"][1]
+        assert "returned int" in codes["def-coroutine"][1]  # it is awaited, in its thread
         await kafka.check_history(agent)
 
 
+@pytest.fixture
+def halves_are_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SUREFOOT_LONE_SURROGATES", "strict")
+    yield
+    refuse_halves(False)
+
+
+@pytest.mark.usefixtures("halves_are_refused")
 async def test_what_nobody_can_write_parks_its_run_and_no_other(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
@@ -455,6 +465,7 @@ async def test_what_nobody_can_write_parks_its_run_and_no_other(
         await kafka.check_history(agent)
 
 
+@pytest.mark.usefixtures("halves_are_refused")
 async def test_what_can_be_told_at_once_fails_its_run(
     bootstrap: str, app: str, agent_name: str
 ) -> None:

@@ -12,7 +12,8 @@ from aiokafka.errors import KafkaConnectionError, ProducerFenced
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_txn import TransactionalProducer
 from surefoot.infra.settings import load_settings
-from surefoot.state.errors import Unavailable
+from surefoot.state.errors import NoSuchTopic, Unavailable
+from surefoot.state.ports import Out
 
 
 @pytest.mark.parametrize("error", [AssertionError("bootstrap?"), KafkaConnectionError()])
@@ -53,4 +54,16 @@ async def test_a_commit_that_was_cancelled_and_then_fenced_is_nobodys_error() ->
     adding.cancel()
     await asyncio.wait([adding])
     manager.fatal_error(ProducerFenced())
+    await producer.retire()
+
+
+@pytest.mark.parametrize("topic", ["app.no such.commands", "app.\ud83d.commands", "x" * 250, ""])
+async def test_a_name_that_no_topic_can_have_is_refused_without_asking(topic: str) -> None:
+    """Asked for by such a name, aiokafka's client breaks and answers nothing more."""
+    producer = TransactionalProducer(
+        "x", load_settings(bootstrap_servers="127.0.0.1:1"), SystemClock()
+    )
+    record = Out(topic=topic, partition=0, key=b"k", value=b"v", headers=())
+    with pytest.raises(NoSuchTopic, match="no topic can be called"):
+        await producer.transact([record], {}, "group")
     await producer.retire()

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict
 
-from surefoot import Agent, Approve, Context, Done, Wait
+from surefoot import Agent, Approve, Context, Done, Handoff, Wait
 from surefoot.consumers.interpret import interpret
 from surefoot.infra.settings import load_settings
 from surefoot.producers.queue_events import message_of
@@ -26,7 +26,7 @@ from surefoot.schemas.payload import (
     strict_json,
 )
 from surefoot.schemas.text import refuse_halves, whole, whole_json
-from surefoot.state.model import Await
+from surefoot.state.model import Await, HandOver
 from surefoot.state.thread import Plan, Thread
 from surefoot.state.webhook_body import json_values
 from surefoot.testing import from_event
@@ -286,3 +286,15 @@ def test_the_setting_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     load_settings()
     with pytest.raises(BadPayload):
         parse_json(rb'"\ud800"')
+
+
+def test_another_agent_is_handed_a_run_by_a_whole_name() -> None:
+    agent = Agent("a")
+
+    @agent.step
+    async def give(ctx: Context, payload: Any) -> Done:
+        return Done()
+
+    then, _ = interpret(agent, agent.steps["give"], Handoff(f"other{HIGH}", 1))
+    assert isinstance(then, HandOver)
+    assert then.to.agent == f"other{GONE}"
