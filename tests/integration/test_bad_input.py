@@ -411,7 +411,7 @@ def halves_are_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("halves_are_refused")
-async def test_what_nobody_can_write_parks_its_run_and_no_other(
+async def test_what_nobody_can_write_ends_or_parks_its_run_and_no_other(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     """A number, a text or a name that came from a model, say, and fits no record."""
@@ -450,12 +450,15 @@ async def test_what_nobody_can_write_parks_its_run_and_no_other(
         "heir": "unserialisable", "heir-unheard-of": "no_topic", "heir-that-cannot-be": "no_topic",
         "branch": "no_topic",
     }  # fmt: skip
+    at_once = [run_id for run_id, code in codes.items() if code == "unserialisable"]
+    parked = [run_id for run_id, code in codes.items() if code == "no_topic"]
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
         await kafka.work(agent)
         for run_id in ("good-1", *codes, "good-2"):
             await kafka.start(agent, run_id)
         await kafka.until_status(agent, ("good-1", "good-2"), "completed")
-        await kafka.until_status(agent, codes, "attention")
+        await kafka.until_status(agent, at_once, "failed")
+        await kafka.until_status(agent, parked, "attention")
         told = {}
         for run_id in codes:
             checkpoint = await kafka.checkpoint(agent, run_id)
