@@ -453,7 +453,7 @@ class Committer:
         """Find out what became of a transaction whose outcome is unknown: True when it has landed;
         otherwise its items are still to be committed.
 
-        Raises: FencedError when somebody else has written in the meantime.
+        Raises: FencedError when somebody else has written in the meantime; NotAllowed as `take`.
         """
         seen: set[bytes] = set()
 
