@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -25,7 +26,7 @@ from surefoot.infra.demo.crash import crasher
 from surefoot.infra.event_feed import LogEventFeed
 from surefoot.infra.http_server import listen, server, url_of
 from surefoot.infra.overview import LogOverview
-from surefoot.infra.run_reader import LogRunReader
+from surefoot.infra.run_reader import LogRunReader, failed_effects
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
@@ -120,6 +121,7 @@ async def serve_gateway(
         views=views,
         crash=crasher(os.environ),
         held=held,
+        effects=partial(failed_effects, settings, backend),
     )
     await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:

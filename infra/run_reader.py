@@ -47,6 +47,8 @@ log = structlog.get_logger(__name__)
 
 #: how long one answer may take
 _DEADLINE_S = 5.0
+#: how long it may take to read all that is on record of effects
+_EFFECTS_S = 30.0
 #: by how much the clocks of two workers may differ without history being missed
 _SKEW_MS = 60_000
 #: pieces of output, of whatever run of the partition, that are looked through for those of one run
@@ -56,7 +58,8 @@ _PIECES = 20_000
 class LogRunReader:
     """`ports.RunBrowser` and `versions.Versions` for some agents of one app.
 
-    With `partitions`, of the runs in these only: less is read before the first answer.
+    With `partitions`, of the runs in these only: less is read before the first answer. With `only`,
+    of the runs of that status: less is kept in memory.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class LogRunReader:
         backend: Backend,
         agents: Sequence[str],
         partitions: Collection[int] | None = None,
+        *,
+        only: Status | None = None,
     ) -> None:
         self.partitions = settings.partitions
         self._offsets = backend.offsets()
@@ -73,7 +78,12 @@ class LogRunReader:
         chosen = range(settings.partitions) if partitions is None else sorted(partitions)
         self.agents = {
             name: AgentReader(
-                settings.partitions, backend, AgentTopics(settings.app, name), self._offsets, chosen
+                settings.partitions,
+                backend,
+                AgentTopics(settings.app, name),
+                self._offsets,
+                chosen,
+                only,
             )
             for name in agents
         }
@@ -386,8 +396,9 @@ class AgentReader:
         topics: AgentTopics,
         offsets: Offsets,
         partitions: Collection[int],
+        only: Status | None,
     ) -> None:
-        self.index = RunIndex()
+        self.index = RunIndex(only)
         self.state = backend.tail(topics.state, self._apply, from_end=False, partitions=partitions)
         self.hub = EventHub(backend, topics.events, topics.agent)
         self.output = OutputHub(backend, topics.stream, topics.agent)
@@ -559,6 +570,23 @@ def _json(values: Any) -> str:
 
 def _event(record: In) -> dict[str, Any] | None:
     return decoded(record, "Event")
+
+
+@asynccontextmanager
+async def failed_effects(settings: Settings, backend: Backend) -> AsyncIterator[LogRunReader]:
+    """The effects of the app that have failed, as runs of the outbox, for one who asks once:
+    nothing of them is kept when he has left.
+
+    Raises: Unavailable — the log cannot be read just now, or not within 30 s.
+    """
+    reader = LogRunReader(settings, backend, [OUTBOX], only="failed")
+    try:
+        await reader.start()
+        async with bounded(_EFFECTS_S):
+            await reader.agents[OUTBOX].caught_up()
+        yield reader
+    finally:
+        await reader.stop()
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
     POST /webhooks/{source}              a signed delivery; 202 with its runs (producers.intake)
     POST /runs/{agent}                   {"run_id"?: str, "payload": ...}; 202
+    POST /runs/{agent}/retry-failed      those that have failed; agent outbox: effects
     GET  /runs/{agent}/{run_id}          one run
     GET  /runs/{agent}/{run_id}/why      why it does not move, and what to do
     GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events; producers.feeds)
@@ -30,7 +31,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -62,7 +64,7 @@ from surefoot.producers.intake import Intake, start_all
 from surefoot.producers.mapping import Started, by_source
 from surefoot.producers.mapping_threads import MappingThreads
 from surefoot.producers.openapi import document
-from surefoot.producers.operations import BODIES, Operator, Verb, command
+from surefoot.producers.operations import BODIES, Operator, RetryFailed, Verb, command, retry_failed
 from surefoot.producers.run_lists import RunLists
 from surefoot.producers.views import add_views, paths
 from surefoot.producers.webhooks import doors
@@ -80,16 +82,18 @@ from surefoot.state.ports import (
     Position,
     Readiness,
     RunBrowser,
-    RunReader,
     RunView,
     Views,
 )
+from surefoot.state.topics import OUTBOX
 from surefoot.state.views import run_json
 from surefoot.state.wire import COMMAND_ID_MAX
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+Effects = Callable[[], AbstractAsyncContextManager[RunBrowser]]
 
 _ONE_ID = "give one id: as Idempotency-Key or in the body"
 
@@ -132,12 +136,14 @@ def gateway_app(
     views: Views | None = None,
     crash: Callable[[], None] | None = None,
     held: Mapping[str, str] | None = None,
+    effects: Effects | None = None,
 ) -> FastAPI:
     """The ASGI application. The ports are started and stopped by the caller.
 
     Args:    secrets: live secrets by webhook source; deliveries: takes what came of each;
              crash: crashes a worker, in the demo; held: why some agents are not served just now,
-             by name: nothing of theirs is touched while they stand in it
+             by name: nothing of theirs is touched while they stand in it; effects: opens what is on
+             record of those that have failed, as runs of the agent `outbox`
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
@@ -152,6 +158,7 @@ def gateway_app(
         readiness=readiness,
         clock=clock,
         limits=limits,
+        effects=effects,
         operator=Operator(
             commands=commands,
             reader=reader,
@@ -207,6 +214,7 @@ def gateway_app(
     direct(app, webhooks)
     guard(app)
     app.post("/runs/{agent}", status_code=202)(gateway.start_run)
+    app.post("/runs/{agent}/retry-failed")(gateway.retry_failed)
     RunLists(agents=served, reader=reader, clock=clock).mount(app)
     app.get("/runs/{agent}/{run_id}")(gateway.show_run)
     feeds.serve_on(app)
@@ -276,11 +284,14 @@ class _Gateway:
     agents: Mapping[str, Agent]
     held: Mapping[str, str]
     commands: Commands
-    reader: RunReader
+    reader: RunBrowser
     readiness: Readiness
     clock: Clock
     limits: Limits
     operator: Operator
+    effects: Effects | None
+    #: one reads them at a time: it is much to read
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def not_held(self, asked: HTTPConnection) -> None:
         """Raises Refused (503) for whatever is about an agent that is held."""
@@ -357,6 +368,24 @@ class _Gateway:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
             return JSONResponse({"id": command_id, "error": message}, 503, headers)
         return JSONResponse(reply.json(), reply.status)
+
+    async def retry_failed(self, agent: str, request: Request) -> Response:
+        """Have up to `limit` runs that have failed try again, and tell what came of each; `next` is
+        the `before` that goes on with the others. The agent `outbox` has the effects of the app."""
+        effects = self.effects if agent == OUTBOX else None
+        if effects is None:
+            self._agent(agent)
+        asked = await self._json(request, _failed, empty=b"{}")
+        if effects is None:
+            told = await self.operator.retry_failed(self.reader, agent, asked)
+        elif self.reading.locked():
+            message = "somebody has effects tried again just now; try again when that is done"
+            raise Refused("SF5096", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
+        else:
+            async with self.reading, effects() as reader:
+                operator = replace(self.operator, reader=reader)
+                told = await operator.retry_failed(reader, agent, asked)
+        return JSONResponse({"agent": agent, **told.json()})
 
     async def asked(self, request: Request) -> tuple[str, dict[str, Any]]:
         """(id, other fields) of a command that says nothing but itself."""
@@ -468,6 +497,13 @@ def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, di
                 raise Refused("SF5010", 422, _ONE_ID)
             body["id"] = run_id_for(utf8(keys[0]), most=COMMAND_ID_MAX)
         return command(verb, body)
+    except BadArgument as error:
+        raise Refused(error.number, 422, error.message) from None
+
+
+def _failed(body: Any) -> RetryFailed:
+    try:
+        return retry_failed(body)
     except BadArgument as error:
         raise Refused(error.number, 422, error.message) from None
 

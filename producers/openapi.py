@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from surefoot.producers.operations import BODIES
+from surefoot.producers.operations import BODIES, RetryFailed
 from surefoot.producers.schedules import DOES
 from surefoot.schemas import trace
 from surefoot.state.agent import RUN_ID_PATTERN
 from surefoot.state.delivery import OUTCOMES
 from surefoot.state.model import EventType, Status
 from surefoot.state.positions import PATTERN as POSITION_PATTERN
+from surefoot.state.topics import OUTBOX
 
 Schema = dict[str, Any]
 
@@ -111,6 +112,16 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
                     "additionalProperties": False,
                 },
             ),
+        },
+        "/runs/{agent}/retry-failed": {
+            "post": operation(
+                "Have runs that have failed try again; those of the agent outbox are effects",
+                [path("agent", {"type": "string", "enum": [*sorted(agents), OUTBOX]})],
+                {200: _RETRIED},
+                (400, 404, 408, 413, 415, 422, 503),
+                body=RetryFailed.model_json_schema(),
+                needs_body=False,
+            )
         },
         "/runs/{agent}/{run_id}": {
             "get": operation("One run, as of its latest commit", run, {200: _RUN}, (404, 503))
@@ -357,6 +368,14 @@ _DEAD_LETTER = _object(
     offset=_NUMBER, at_ms=_NUMBER, code=_TEXT, number=_MAYBE_TEXT, message=_TEXT,
     attempts=_NUMBER, agent=_MAYBE_TEXT, run_id=_MAYBE_TEXT, step=_MAYBE_TEXT,
     source=_MAYBE_OBJECT, value_bytes=_NUMBER, do=_list(_TEXT),
+)  # fmt: skip
+_RETRIED = _object(
+    agent=_TEXT,
+    matches={**_NUMBER, "description": "runs that had failed, and whose id begins so"},
+    retried=_NUMBER, refused=_NUMBER,
+    unanswered={**_NUMBER, "description": "asked, and no owner has answered yet"},
+    runs=_list(_object(run_id=_TEXT, id=_TEXT, accepted={"type": ["boolean", "null"]})),
+    next={**_MAYBE_TEXT, "description": "the `before` that goes on with the others"},
 )  # fmt: skip
 _STANDING = _object(
     agent=_TEXT,

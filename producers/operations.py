@@ -20,7 +20,8 @@ from surefoot.state.agent import check_run_id
 from surefoot.state.catalogue import number_of
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.model import Action, Entry, jsonable
-from surefoot.state.ports import Clock, Commands, RunReader, RunView
+from surefoot.state.ports import Clock, Commands, RunBrowser, RunReader, RunView
+from surefoot.state.run_query import Place, RunQuery
 from surefoot.state.versions import Version, Versions
 from surefoot.state.views import run_json
 
@@ -31,6 +32,9 @@ REFUSALS: Mapping[str, int] = {
     "expired": 409, "compensated": 409, "nothing_in_doubt": 409, "bad_payload": 422,
     "bad_choice": 422, "unknown_step": 422, "mailbox_full": 429, "no_such_action": 404,
 }  # fmt: skip
+
+#: of many commands: how many are on their way at a time
+_AT_A_TIME = 50
 
 #: events that answer a command; a later one may have a signal's id as well
 _ANSWERS = frozenset({
@@ -85,6 +89,35 @@ class _Resolve(_Body):
         if self.choice != "happened" and self.result is not None:
             raise BadArgument("SF4150", '"result" goes with "choice": "happened" only')
         return super().fields() | {"name": self.choice, "payload": strict_json(self.result)}
+
+
+class RetryFailed(BaseModel):
+    """Which of the runs that have failed are tried again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prefix: Annotated[str, Field(max_length=256)] = ""
+    #: the `next` of those that were asked before
+    before: Annotated[str, Field(max_length=300)] | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+    by: Name | None = None
+
+    def place(self) -> Place | None:
+        """Raises BadArgument."""
+        return None if self.before is None else Place.parse(self.before)
+
+
+def retry_failed(said: Any) -> RetryFailed:
+    """What these JSON values ask for.
+
+    Raises: BadArgument — what is wrong, by the names of the JSON's fields.
+    """
+    try:
+        asked = RetryFailed.model_validate(said)
+    except ValidationError as error:
+        raise BadArgument("SF4150", _told(error)) from None
+    asked.place()
+    return asked
 
 
 BODIES: Mapping[Verb, type[_Body]] = {
@@ -147,6 +180,34 @@ class Reply:
         return told | {"event": self.event, "run": run} | kept
 
 
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What came of some of the runs that had failed."""
+
+    #: how many had, and fit
+    matches: int
+    #: by run_id
+    replies: Mapping[str, Reply]
+    #: behind which the others stand; None: there are no others
+    next: Place | None
+
+    def json(self) -> dict[str, Any]:
+        """Nothing of what the runs hold: those of the outbox hold the credentials of effects."""
+        said = [reply.accepted for reply in self.replies.values()]
+        return {
+            "matches": self.matches,
+            "retried": said.count(True),
+            "refused": said.count(False),
+            "unanswered": said.count(None),
+            "runs": [
+                {"run_id": run_id, "id": reply.id, "accepted": reply.accepted}
+                | ({"code": reply.code, "message": reply.message} if reply.code else {})
+                for run_id, reply in self.replies.items()
+            ],
+            "next": None if self.next is None else str(self.next),
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """Sends commands and waits for their answers. `send_s` and `answer_s` are how long Kafka and
@@ -200,6 +261,38 @@ class Operator:
             return await self.reader.latest(agent, run_id)
         except Unavailable:
             return None
+
+    async def retry_failed(self, runs: RunBrowser, agent: str, asked: RetryFailed) -> Retried:
+        """Have runs that have failed try again, those first that failed last. Ends early when an
+        owner does not answer in time; `next` goes on behind the last that was asked.
+
+        Raises: Unavailable — some may have been asked: those that have not are still failed.
+        """
+        query = RunQuery(
+            status="failed", prefix=asked.prefix, before=asked.place(), limit=asked.limit
+        )
+        page = await runs.page(agent, query)
+        replies: dict[str, Reply] = {}
+
+        async def retry(run_id: str) -> None:
+            replies[run_id] = await self.ask(
+                agent, run_id, "retry", command_id=self.clock.unique(), by=asked.by
+            )
+
+        place = None
+        for at in range(0, len(page.runs), _AT_A_TIME):
+            some = page.runs[at : at + _AT_A_TIME]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for run in some:
+                        group.create_task(retry(run.run_id))
+            except* Unavailable as errors:
+                raise errors.exceptions[0] from None
+            place = Place(some[-1].updated_ms, some[-1].run_id)
+            if any(replies[run.run_id].accepted is None for run in some):
+                break
+        whole = len(replies) == len(page.runs)
+        return Retried(page.matches, replies, page.next if whole else place)
 
     async def rewind(
         self,

@@ -57,9 +57,11 @@ class RunSummary:
 
 
 class RunIndex:
-    """The runs of one agent, by run_id. Feed it committed records in the order of their offsets."""
+    """The runs of one agent, by run_id; with `only`, those of that status. Feed it committed
+    records in the order of their offsets."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: Status | None = None) -> None:
+        self._only = only
         self.runs: dict[str, RunSummary] = {}
         #: how many runs there are of each (version of the agent, status)
         self.counts: Counter[tuple[int, Status]] = Counter()
@@ -87,7 +89,7 @@ class RunIndex:
             self.counts[was.version, was.status] -= 1
             if not self.counts[was.version, was.status]:
                 del self.counts[was.version, was.status]
-        if run is not None:
+        if run is not None and self._only in (None, run.status):
             self.runs[run_id] = run
             self.counts[run.version, run.status] += 1
 

@@ -220,6 +220,14 @@ HTTP: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF5096",
+        title="Effects are being tried again by somebody else",
+        means="503: having all failed effects tried again reads what is on record of them, and the "
+        "gateway does that for one request at a time.",
+        causes=("the dashboard does it in another window", "a script asks from two places"),
+        mend=("Ask again a little later, as Retry-After says.",),
+    ),
+    Page(
         number="SF5101",
         title="Nobody speaks this webhook source",
         means="The declaration does not say how to verify what is sent to this source: its name is "

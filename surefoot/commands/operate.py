@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import typer
@@ -22,16 +21,15 @@ from surefoot.infra.settings import load_settings
 from surefoot.infra.stretch import LogStretch
 from surefoot.infra.terminal import printable
 from surefoot.producers.operations import Operator, Reply, Verb, command
+from surefoot.producers.operations import retry_failed as retrying
 from surefoot.state.agent import check_run_id
 from surefoot.state.catalogue import numbered
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
-from surefoot.state.ports import RunBrowser
-from surefoot.state.run_query import RunQuery
 
 #: how long Kafka may take to acknowledge a command
 SEND_S = 10.0
-#: of many commands: how many are on their way at a time, and how many runs are listed at a time
-_AT_A_TIME, _PAGE = 16, 500
+#: how many runs are asked before it is told how many are left
+_PAGE = 500
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
 #: what becomes of the actions that a rewound run (its command has an --id) and a copy find done
@@ -72,49 +70,33 @@ def retry_failed(agent: str, prefix: str, *, by: str | None, wait_s: float, as_j
     and print what came of each; returns the exit status: the highest of all."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
-    _, fields = _command("retry", _given({"by": by}, None))
-    new_id = SystemClock().unique
-
-    async def go() -> list[tuple[str, Reply]]:
-        async with operator(name, None, wait_s) as (one, reader, _):
-            waiting = await _failed(reader, name, prefix)
-            told: list[tuple[str, Reply]] = []
-
-            async def work() -> None:
-                while waiting:
-                    run_id = waiting.pop()
-                    reply = await one.ask(name, run_id, "retry", command_id=new_id(), **fields)
-                    told.append((run_id, reply))
-
-            async with asyncio.TaskGroup() as group:
-                for _worker in range(_AT_A_TIME):
-                    group.create_task(work())
-            return told
-
     try:
-        told = asyncio.run(go())
-    except* Unavailable as group:
-        raise group.exceptions[0] from None
-    for run_id, reply in sorted(told):
+        asked = retrying({"prefix": prefix, "by": by, "limit": _PAGE})
+    except BadArgument as error:
+        raise ConfigError(error.number, error.message) from None
+
+    async def go() -> dict[str, Reply]:
+        replies: dict[str, Reply] = {}
+        async with operator(name, None, wait_s) as (one, reader, _):
+            while True:
+                told = await one.retry_failed(reader, name, asked)
+                replies |= told.replies
+                if told.next is None:
+                    return replies
+                asked.before = str(told.next)
+                if not as_json:
+                    typer.echo(f"{len(replies)} of {told.matches} asked", err=True)
+
+    told = asyncio.run(go())
+    for run_id, reply in sorted(told.items()):
         if as_json:
             typer.echo(json.dumps({"run_id": run_id} | reply.json()))
         else:
             _tell(name, run_id, reply, "--id", wait_s)
     if not as_json:
-        typer.echo(f"{sum(reply.accepted is True for _, reply in told)} of {len(told)} retried")
-    return max((exit_status(reply) for _, reply in told), default=EXIT_DONE)
-
-
-async def _failed(reader: RunBrowser, agent: str, prefix: str) -> list[str]:
-    """Ids of the runs that have failed, those first that failed last."""
-    found: list[str] = []
-    query = RunQuery(status="failed", prefix=prefix, limit=_PAGE)
-    while True:
-        page = await reader.page(agent, query)
-        found += [run.run_id for run in page.runs]
-        if page.next is None:
-            return found
-        query = replace(query, before=page.next)
+        retried = sum(reply.accepted is True for reply in told.values())
+        typer.echo(f"{retried} of {len(told)} retried")
+    return max(map(exit_status, told.values()), default=EXIT_DONE)
 
 
 def approve(

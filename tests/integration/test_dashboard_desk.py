@@ -165,3 +165,23 @@ async def test_partitions_tell_their_worker_and_that_nothing_is_left_to_do(
         await page.get_by_role("link", name="Behind only").click()
         await expect(page.get_by_text("Nothing is left to do.").first).to_be_visible()
         assert "behind=some" in page.url
+
+
+async def test_everything_that_failed_is_tried_again_after_a_question(
+    browser: Browser, desk: httpx.AsyncClient
+) -> None:
+    async with opened(browser, desk, bypass_csp=True) as page:
+        await page.goto("dead")
+        dialog = page.get_by_role("dialog")
+        button = page.get_by_role("button", name="Retry all failed")
+        await page.get_by_label("Id begins with").fill("failed-")
+        await press(button, dialog)
+        await expect(dialog).to_contain_text("Every run of desk that has failed")
+        assert await barriers(page) == []
+        await dialog.get_by_role("button", name="Yes, retry all").click()
+        await expect(dialog).to_contain_text("1 of 1 retried")
+        await dialog.get_by_role("button", name="Close").click()
+        await page.get_by_role("combobox").select_option("outbox")
+        await press(button, dialog)
+        await dialog.get_by_role("button", name="Yes, retry all").click()
+        await expect(dialog).to_contain_text("0 of 0 retried")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -19,6 +21,7 @@ from surefoot.state import context
 from surefoot.state.targets import parse_allowed
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
 from tests.patience import PATIENT
+from tests.served import served
 from tests.sink import Reply, Sink, sink
 
 QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
@@ -229,6 +232,38 @@ async def test_failed_effects_are_all_tried_again_by_one_command(
             await kafka.until_status("outbox", keys["a1"] + keys["a2"], "completed")
             assert [await kafka.status("outbox", key) for key in keys["b1"]] == ["failed"] * 2
             assert set(target.acted) == {*keys["a1"], *keys["a2"]}
+
+
+async def test_failed_effects_are_all_tried_again_over_http(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    """A page at a time; what the requests hold stays where it is."""
+    async with sink() as target:
+        agent = sender(agent_name, target, effects=3)
+        target.script = {f"/r/{n}": [Reply(400)] for n in range(3)}
+        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+            await relay(kafka)
+            await kafka.work(agent)
+            await kafka.start(agent, "r")
+            keys = {f"{agent_name}:r:0:{n}" for n in range(3)}
+            await kafka.until_status("outbox", keys, "failed")
+            said: dict[str, Any] = {"prefix": f"{agent_name}:", "limit": 2, "by": "ann"}
+            settings = replace(kafka.settings, gateway_port=0)
+            async with (
+                served(agent, settings) as url,
+                httpx.AsyncClient(base_url=url, timeout=180.0) as http,
+            ):
+                path = "/runs/outbox/retry-failed"
+                first = (await http.post(path, json=said)).raise_for_status().json()
+                rest = await http.post(path, json=said | {"before": first["next"]})
+            second = rest.raise_for_status().json()
+            assert (first["matches"], first["retried"], second["retried"]) == (3, 2, 1)
+            assert second["next"] is None
+            asked = first["runs"] + second["runs"]
+            assert {each["run_id"] for each in asked} == keys
+            assert {name for each in asked for name in each} == {"run_id", "id", "accepted"}
+            await kafka.until_status("outbox", keys, "completed")
+            assert set(target.acted) == keys
 
 
 async def test_an_effect_of_a_step_that_did_not_commit_is_never_sent(

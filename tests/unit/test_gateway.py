@@ -24,7 +24,7 @@ from surefoot.state.feed import Choice, Told
 from surefoot.state.model import Amount, Memory, State, Wait, jsonable
 from surefoot.state.overview import DeadLetters
 from surefoot.state.ports import Backlog, Position, RunPage, RunView
-from surefoot.state.run_query import HistoryEntry, HistoryPage, RunQuery
+from surefoot.state.run_query import HistoryEntry, HistoryPage, Place, RunQuery
 from surefoot.state.run_select import activity
 from surefoot.state.standing import AgentStanding
 from surefoot.state.views import event_json
@@ -308,7 +308,8 @@ class Gateway:
     secrets: Mapping[str, list[str]] = {"github": [SECRET]}
 
     def __init__(self, *agents: Agent, **limits):
-        self.reader = FakeReader()
+        self.reader = self.effects = FakeReader()
+        self.opens = 0
         self.commands = FakeCommands(self.reader)
         self.readiness = FakeReadiness()
         self.deliveries = FakeDeliveries()
@@ -316,6 +317,7 @@ class Gateway:
         self.held: dict[str, str] = {}
         self.app = gateway_app(
             held=self.held,
+            effects=self.opened,
             agents=agents or [triage_agent()],
             commands=self.commands,
             feed=self.reader,
@@ -331,6 +333,11 @@ class Gateway:
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway"
         )
+
+    @asynccontextmanager
+    async def opened(self):
+        self.opens += 1
+        yield self.effects
 
     async def deliver(self, body=OPENED, **headers):
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -963,6 +970,76 @@ async def test_each_verb_is_one_command_answered_with_the_resulting_run(gateway,
         assert json.loads(fields["payload"]) == {"n": 9_007_199_254_740_993}
     if verb == "approve":
         assert json.loads(fields["payload"]) == {"approved": True, "note": "fine"}
+
+
+async def test_all_that_failed_is_tried_again_by_one_request(gateway):
+    gateway.reader.answers_with = ("run.retried", None, "")
+    gateway.reader.runs |= {name: run(run_id=name, status="failed") for name in ("b1", "b2")}
+    said = {"prefix": "b", "by": "ann", "before": "7~c1", "limit": 20}
+    answer = await gateway.http.post("/runs/triage/retry-failed", json=said)
+    told = answer.json()
+    assert (answer.status_code, gateway.opens) == (200, 0)
+    assert [told[name] for name in ("matches", "retried", "refused", "unanswered")] == [2, 2, 0, 0]
+    assert {each["run_id"] for each in told["runs"]} == {"b1", "b2"}
+    assert [(sent[:3], sent[3]["by"]) for sent in gateway.commands.sent] == [
+        (("triage", "b1", "retry"), "ann"),
+        (("triage", "b2", "retry"), "ann"),
+    ]
+    query = gateway.reader.queries[-1]
+    assert (query.status, query.prefix, query.before, query.limit) == (
+        "failed", "b", Place(7, "c1"), 20,
+    )  # fmt: skip
+
+
+async def test_failed_effects_are_tried_again_and_nothing_of_them_is_told(gateway):
+    gateway.reader.answers_with = ("command.refused", "not_possible", "it is completed")
+    secret = {"headers": {"Authorization": "Bearer secret"}}
+    gateway.reader.runs["k"] = run(run_id="k", agent="outbox", status="failed", payload=secret)
+    answer = await gateway.http.post("/runs/outbox/retry-failed", json={})
+    assert gateway.opens == 1
+    assert (answer.status_code, answer.json()["refused"]) == (200, 1)
+    [told] = answer.json()["runs"]
+    assert (told["code"], told["message"]) == ("not_possible", "it is completed")
+    assert "secret" not in answer.text
+
+
+async def test_effects_are_read_for_one_request_at_a_time(gateway):
+    reading, done = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeReader):
+        async def page(self, agent, query):
+            reading.set()
+            await done.wait()
+            return await super().page(agent, query)
+
+    gateway.effects = Slow()
+    first = asyncio.create_task(gateway.http.post("/runs/outbox/retry-failed", json={}))
+    await reading.wait()
+    second = await gateway.http.post("/runs/outbox/retry-failed", json={})
+    assert (second.status_code, second.json()["error"][:6]) == (503, "SF5096")
+    done.set()
+    assert (await first).status_code == 200
+
+
+async def test_retrying_ends_where_nobody_answers_and_names_the_place_to_go_on():
+    gateway = Gateway(answer_s=0.01)
+    gateway.reader.answers_with = None
+    gateway.reader.runs |= {f"r{n}": run(run_id=f"r{n}", status="failed") for n in range(60)}
+    told = (await gateway.http.post("/runs/triage/retry-failed", json={})).json()
+    assert (told["matches"], told["unanswered"]) == (60, 50)
+    assert told["next"].endswith("~r49")
+
+
+@pytest.mark.parametrize(
+    "said", [{"limit": 0}, {"limit": 501}, {"before": "x"}, {"who": "me"}, {"prefix": 1}, []]
+)
+async def test_retrying_refuses_what_it_does_not_know(gateway, said):
+    answer = await gateway.http.post("/runs/triage/retry-failed", json=said)
+    assert answer.status_code == 422
+    assert gateway.commands.sent == []
+    foreign = {"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}
+    answer = await gateway.http.post("/runs/triage/retry-failed", content=b"{}", headers=foreign)
+    assert answer.status_code == 403
 
 
 @pytest.mark.parametrize(("code", "status"), REFUSALS.items())

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { h, put } from "./dom.js";
-import { count, dialog, runLink, say, table } from "./ui.js";
+import { count, dialog, runLink, say, table, trouble } from "./ui.js";
 
 const WILL = {
   pause: (runs) => [
@@ -22,6 +22,59 @@ const WILL = {
   ],
 };
 const AT_A_TIME = 6;
+
+/** Ask, have everything that has failed try again, a batch at a time, and show what came of it. */
+export async function retryFailed(agent, prefix, signal) {
+  const what = agent === "outbox" ? "effect" : `run of ${agent}`;
+  await dialog("Try everything again that has failed?", (close) => {
+    const place = h("div", null);
+    put(place,
+      h("p", null, `Every ${what} that has failed${prefix ? ", and whose id begins with " : ""}`, prefix ? h("code", null, prefix) : null,
+        ", is tried again, with its attempts counted anew. "
+          + (agent === "outbox" ? "Effects keep their keys, so that a target acts once." : "Calls that were recorded are not made again.")),
+      h("p", { class: "buttons" },
+        h("button", { type: "button", onclick: () => close(null) }, "Leave it"),
+        h("button", { type: "button", class: "main", onclick: () => batches(agent, prefix, signal, place, close) }, "Yes, retry all")),
+    );
+    return place;
+  });
+}
+
+async function batches(agent, prefix, signal, place, close) {
+  const progress = h("progress", { max: 1, value: 0, "aria-label": "Failed runs asked to retry" });
+  const so_far = h("p", null);
+  put(place, progress, so_far);
+  const sum = { retried: 0, refused: 0, unanswered: 0 };
+  const runs = [];
+  let most = null, before = null, problem = null;
+  const told = () => `${count(sum.retried)} of ${count(most ?? 0)} retried`
+    + (sum.refused ? `; ${count(sum.refused)} refused` : "")
+    + (sum.unanswered ? `; ${count(sum.unanswered)} asked, without an answer yet` : "");
+  try {
+    do {
+      const said = { prefix, by: "dashboard", ...(before === null ? {} : { before }) };
+      const batch = await post(["runs", agent, "retry-failed"], said, signal);
+      for (const name of Object.keys(sum)) sum[name] += batch[name];
+      runs.push(...batch.runs.filter((run) => run.accepted !== true));
+      most ??= batch.matches;
+      progress.max = Math.max(most, 1);
+      progress.value = sum.retried + sum.refused + sum.unanswered;
+      put(so_far, told());
+      before = batch.next;
+    } while (before !== null && !signal.aborted);
+  } catch (error) {
+    problem = error;
+  }
+  const shut = h("button", { type: "button", class: "main", onclick: () => close(true) }, "Close");
+  put(place,
+    problem ? trouble(problem) : null,
+    h("p", null, h("strong", null, told())),
+    runs.length === 0 ? null : table("What was not retried", [["Run"], ["Result"]],
+      runs.slice(0, 500).map(({ run_id, message }) => [agent === "outbox" ? h("span", { class: "id" }, run_id) : runLink(agent, run_id), message ?? "asked; no answer yet"])),
+    h("p", { class: "buttons" }, shut));
+  say(told());
+  shut.focus();
+}
 
 /** What is about to happen, as sentences. */
 export function consequences(verb, number) {

@@ -1,8 +1,9 @@
 // Dead letters: inputs of which nothing could be made, and runs that are out of attempts.
 
-import { get, repeat } from "../api.js";
+import { agents, get, repeat } from "../api.js";
+import { retryFailed } from "../bulk.js";
 import { address, h, put } from "../dom.js";
-import { ago, count, notice, refill, runLink, table } from "../ui.js";
+import { ago, choice, count, notice, refill, runLink, table } from "../ui.js";
 
 export const title = "Dead letters";
 
@@ -14,8 +15,9 @@ export async function show(main, params, signal) {
   const [problem, tell] = notice();
   put(main,
     h("h1", null, "Dead letters"),
-    h("p", { class: "soft" }, "Nothing is put back from here: a run is tried again by a command, as is an event of a topic; "
+    h("p", { class: "soft" }, "A run is tried again, and an event of a topic put back, by the command that stands with it; "
       + "another input is sent again by whoever sent it, once it is right."),
+    everything(await agents(signal), signal),
     problem, list);
   const load = async () => {
     const page = await get(["dead-letters"], { before, limit: PAGE }, signal);
@@ -24,6 +26,22 @@ export async function show(main, params, signal) {
       page.older === null ? null : h("a", { href: address("dead", { before: page.older }), rel: "next" }, "Older dead letters")));
   };
   await repeat(EVERY_MS, load, signal, tell);
+}
+
+/** Runs and effects that have failed, whether a letter tells of them or not. */
+function everything(known, signal) {
+  const options = [...known.map(({ name }) => [name, `runs of ${name}`]), ["outbox", "effects"]];
+  return h("form", {
+    class: "filters", "aria-label": "Try again what has failed",
+    onsubmit: (event) => {
+      event.preventDefault();
+      const said = new FormData(event.target);
+      retryFailed(said.get("agent"), said.get("prefix"), signal);
+    },
+  },
+    choice("agent", "What has failed", options, known[0]?.name),
+    h("label", null, "Id begins with", h("input", { name: "prefix", type: "text", maxlength: 256, size: 16 })),
+    h("button", { type: "submit" }, "Retry all failed"));
 }
 
 function letters(found) {
