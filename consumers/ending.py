@@ -29,7 +29,9 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def whole(stop: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def never_cut_short(
+    stop: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
     """Of a function that closes several things: `to_its_end`, so that it leaves none open."""
 
     @wraps(stop)
@@ -43,7 +45,7 @@ class Stoppable(Protocol):
     async def stop(self) -> None: ...
 
 
-@whole
+@never_cut_short
 async def stop_all(*parts: Stoppable) -> None:
     """One after the other."""
     for part in parts:

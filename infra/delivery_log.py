@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import structlog
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec import CodecError, UndecodableError
@@ -64,7 +64,7 @@ class DeliveryWriter:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Write what waits, within a deadline, and close. Safe to call twice."""
         task, self._task = self._task, None
@@ -183,7 +183,7 @@ class DeliveryReader:
             for record in page:
                 yield record
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         await self._lookups.stop()

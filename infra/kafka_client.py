@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_errors import unavailable
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_txn import BATCH_BYTES
@@ -188,7 +188,7 @@ class KafkaReadiness:
             producers.retire(producer)
             raise
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close the producers, within a deadline. Safe to call twice."""
         for probe in self._probes.values():

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.assignor import CopartitionedSticky
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_errors import start_client, unavailable
@@ -201,7 +201,7 @@ class KafkaLog:
     def lease_s(self) -> float:
         return self._settings.session_timeout_ms / 1000 * LEASE_SHARE
 
-    @whole
+    @never_cut_short
     async def stop(self, *, leave: bool) -> None:
         await self._publisher.close()
         consumer, self._consumer = self._consumer, None
@@ -379,7 +379,7 @@ class KafkaOwnership:
         ends = await self._producer.transact(records, places, self._topics.group)
         return ends[TopicPartition(self._topics.state, self._partition)]
 
-    @whole
+    @never_cut_short
     async def close(self) -> None:
         await self._close_reader()
         await self._producer.retire()

@@ -13,7 +13,7 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_errors import start_client
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
@@ -45,7 +45,7 @@ class Publisher:
             except asyncio.QueueFull:
                 self._drop("too many are waiting")
 
-    @whole
+    @never_cut_short
     async def close(self) -> None:
         """Stop; what has not been written is dropped. Safe to call twice."""
         task, self._task = self._task, None

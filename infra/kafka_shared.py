@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_errors import start_client
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ async def open_client(make: Callable[[], C]) -> C:
     return client
 
 
-@whole
+@never_cut_short
 async def close_client(*clients: Any, within_s: float = _STOP_S) -> None:
     """Stop each, whatever state it is in; one that has not stopped within the deadline is cut off,
     which takes as long once more at most. Under cancellation they are closed first."""
@@ -181,7 +181,7 @@ class Shared(Generic[C]):
         self._start = None
         self._background.spawn(close_client(client))
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close it, within a deadline. Safe to call twice."""
         start, self._start = self._start, None

@@ -21,7 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_errors import start_client, unavailable
 from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of
@@ -205,7 +205,7 @@ class KafkaSourceLog:
             firsts, ends = await asker.beginning_offsets([tp]), await asker.end_offsets([tp])
         return Standing(committed, firsts[tp], ends[tp])
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
         asker, self._asker = self._asker, None

@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_errors import told
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_tail import KafkaLookups, KafkaOffsets, coordinator_of
@@ -143,7 +143,7 @@ class KafkaStandings:
             _, position = await lookups.page(place.partition, position, until, counted)
         return found
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         await self._offsets.stop()
         await self._admin.stop()

@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_errors import start_client, told
 from surefoot.infra.kafka_shared import Background, Shared, close_client, open_client
@@ -101,7 +101,7 @@ class KafkaTail:
             if self._stuck is not None and not true():
                 raise self._stuck
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -222,7 +222,7 @@ class KafkaLookups:
         # a fetch that waits for new data at the end of the log holds up the next lookup
         return consumer(self._settings, isolation_level="read_committed", fetch_max_wait_ms=50)
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         idle, self._idle = self._idle, []
         await close_client(*idle)
@@ -281,7 +281,7 @@ class KafkaOffsets:
                 shared.retire(client)
                 raise
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         await self._client.stop()
         await self._committed.stop()

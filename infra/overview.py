@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.dead_reader import DeadReader
 from surefoot.infra.delivery_log import DeliveryReader
@@ -64,7 +64,7 @@ class LogOverview:
         books = self._books.get(agent)
         return {} if books is None else await books.now()
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         await asyncio.gather(*(books.stop() for books in self._books.values()))
@@ -96,7 +96,7 @@ class _Books:
         names = sorted({*self._store.live, *self._store.receipts})
         return {name: self._store.state(name, self._keeper) for name in names}
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         await self._tail.stop()
         await self._offsets.stop()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend, Lookups, Tail
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
@@ -69,7 +69,7 @@ class Pulse:
             del recent[place]
         return Counter(kind for _, kind in recent.values())
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         for tail in self._tails.values():
             await tail.stop()

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend, Lookups, Offsets
 from surefoot.infra.event_hub import EventHub, OutputHub, decoded
 from surefoot.infra.history_pages import latest_before, source_of
@@ -96,7 +96,7 @@ class LogRunReader:
             if name not in held:
                 agent.state.start()
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """End the live streams and close every client. Safe to call twice."""
         self.end_streams()
@@ -544,7 +544,7 @@ class AgentReader:
             start_worker=self._groups.start_worker,
         )  # fmt: skip
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         await self.state.stop()
         await self.hub.stop()

@@ -7,7 +7,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.producers.replay import Bounds, Piece
@@ -103,7 +103,7 @@ class LogStretch:
         """Write one record. Raises Unavailable: it may or may not have been written."""
         await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         for lookups in self._lookups.values():

@@ -28,7 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.kafka_tail import received
 from surefoot.infra.settings import Settings
@@ -88,7 +88,7 @@ class FaustViews(Shard):
         await self._app.start()
         self._opening = asyncio.create_task(self._open())
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         if self._opening is not None:
             self._opening.cancel()

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.run_reader import bounded
 from surefoot.schemas.codec import UndecodableError, decode
@@ -204,7 +204,7 @@ class Shard(ABC):
         events = len(page) + max(end - after, 0)
         return Lag(events, max(self._clock.now_ms() - page[0].timestamp_ms, 0))
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         """Close every client. Safe to call twice."""
         await self._lookups.stop()

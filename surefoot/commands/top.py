@@ -17,7 +17,7 @@ from rich.text import Text
 
 from surefoot.commands.common import table
 from surefoot.commands.lag import lag_rows, lag_table
-from surefoot.consumers.ending import whole
+from surefoot.consumers.ending import never_cut_short
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
@@ -116,7 +116,7 @@ class Top:
             failures_per_s=failures / WINDOW_S, oldest=oldest,
         )  # fmt: skip
 
-    @whole
+    @never_cut_short
     async def stop(self) -> None:
         await self._pulse.stop()
         await self._overview.stop()
