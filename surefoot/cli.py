@@ -89,7 +89,11 @@ AgentFiles = Annotated[
     typer.Argument(metavar="AGENT.py...", help="Files, or modules, that define the agents."),
 ]
 AgentName = Annotated[
-    str, typer.Argument(metavar="AGENT", help="Name of the agent, or the file of a single agent.")
+    str,
+    typer.Argument(
+        metavar="AGENT",
+        help="Name of the agent, or the file or module (shop.refunds) of a single agent.",
+    ),
 ]
 Processes = Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")]
 Slot = Annotated[int | None, typer.Option(hidden=True, min=0)]
@@ -299,7 +303,7 @@ def runs_start(
 ) -> None:
     """Start a run and print its id, once Kafka has it.
 
-    Given the agent's file rather than its name, the payload is checked first.
+    Given the agent's file or module rather than its name, the payload is checked first.
     """
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
@@ -542,7 +546,7 @@ def schedules_next(
 ) -> None:
     """Show the next ticks of a schedule, in its time zone and in UTC.
 
-    Given the agent's file, as it declares them; nothing has to be running.
+    Given the agent's file or module, as it declares them; nothing has to be running.
     """
     from surefoot.commands import schedules as commands  # noqa: PLC0415
 

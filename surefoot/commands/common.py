@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,11 +26,16 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.explain import clock_time
 from surefoot.state.partitioner import partition_of
 from surefoot.state.topics import AgentTopics
+from surefoot.state.turn import SCHEDULES
+
+#: of an agent, or of the built-in one that keeps its schedules; a module is given with the package
+#: that it is in, or as its file
+_IS_NAME = re.compile(rf"[^./]+(\.{SCHEDULES})?")
 
 
 def resolve(agent: str) -> tuple[str, Agent | None]:
-    """The name of the agent, and the agent itself when its file is given."""
-    if not agent.endswith(".py"):
+    """The name of the agent, and the agent itself when its file or module is given."""
+    if _IS_NAME.fullmatch(agent):
         return agent, None
     agents = load_agents([Path(agent)])
     if len(agents) > 1:

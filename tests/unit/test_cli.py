@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import surefoot
 from surefoot.cli import app
 from surefoot.commands import operate, runs
+from surefoot.commands.common import resolve
 from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator
@@ -111,6 +112,22 @@ def test_a_log_that_is_not_there_is_told_and_not_made(
     code, _, told = run(*(agent_file if each == "AGENT" else each for each in command))
     assert (code, "SF3186" in told, str(mistyped) in told) == (2, True, True), told
     assert not list(tmp_path.glob("rusn*"))
+
+
+def test_an_agent_is_given_by_its_name_its_file_or_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    for name in ("__init__", "bots"):
+        (tmp_path / "shop" / f"{name}.py").write_text(AGENT if name == "bots" else "")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("shop") == ("shop", None)
+    assert resolve("shop.schedules") == ("shop.schedules", None)
+    for given in ("shop.bots", "shop/bots.py", str(tmp_path / "shop" / "bots.py")):
+        name, agent = resolve(given)
+        assert (name, agent and agent.name) == ("greeter", "greeter")
+    code, _, told = run("runs", "show", "shop.gone", "r")
+    assert (code, "SF1101: no such file or module: shop.gone" in told) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["worker", "gateway", "dev", "demo"])
