@@ -54,7 +54,17 @@ from surefoot.state.model import (
     Work,
 )
 from surefoot.state.partitioner import affinity, affinity_order
-from surefoot.state.ports import INPUT_KINDS, Clock, Headers, In, InputKind, Log, Out, Piece
+from surefoot.state.ports import (
+    INPUT_KINDS,
+    Clock,
+    Headers,
+    In,
+    InputGone,
+    InputKind,
+    Log,
+    Out,
+    Piece,
+)
 from surefoot.state.retry import delay_ms
 from surefoot.state.store import RunStore
 from surefoot.state.wire import (
@@ -316,6 +326,15 @@ class Owner:
         if not self._paused and len(self._tasks) + len(self._starts) > self._limits.backlog:
             self._paused = True
             self._log.pause(self.partition)
+
+    def missed(self, gone: InputGone) -> None:
+        """Reading has fallen behind retention. What was read before goes on."""
+        self._logger.error("input_gone", input=gone.kind, start=gone.start, end=gone.end)
+        self._committer.progress[gone.kind].leave_out(gone.end)
+        if gone.kind == "commands":
+            self._tell_lost(gone.start, gone.end)
+        else:
+            self._swept = False  # for the runs whose tasks these were
 
     def resumed(self) -> None:
         """A rebalance left the partition with this owner: go on where it stood."""

@@ -21,7 +21,7 @@ from surefoot.consumers.polling import poll_on
 from surefoot.state import metrics
 from surefoot.state.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
-from surefoot.state.ports import Assignment, Clock, In, InputKind, Log
+from surefoot.state.ports import Assignment, Clock, In, InputGone, InputKind, Log
 from surefoot.state.topics import OUTBOX
 from surefoot.state.wire import Wire
 
@@ -122,7 +122,7 @@ class Worker:
         await self._log.start(self._changed, self._rebalancing)
         polling = asyncio.create_task(
             poll_on(
-                self._log.poll, self._take, clock=self._clock, alive=self._polls_on,
+                self._poll, self._take, clock=self._clock, alive=self._polls_on,
                 logger=self._logger,
             )
         )  # fmt: skip
@@ -142,6 +142,15 @@ class Worker:
             raise self._denied
         self.polled_s = self._clock.monotonic_s()
         return not self._stopped
+
+    async def _poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        try:
+            return await self._log.poll(timeout_s)
+        except InputGone as gone:
+            owner = self._owners.get(gone.partition)
+            if owner is not None and owner.ready:
+                owner.missed(gone)
+            return []
 
     def _take(self, records: list[tuple[InputKind, In]]) -> None:
         for kind, record in records:

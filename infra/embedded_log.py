@@ -19,7 +19,7 @@ import structlog
 
 from surefoot.infra.assignor import Claim, share_out
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
-from surefoot.state.ports import INPUT_KINDS, Assignment, In, InputKind, Out
+from surefoot.state.ports import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
 from surefoot.state.topics import AgentTopics, TopicSpec
 
 log = structlog.get_logger(__name__)
@@ -207,6 +207,9 @@ class EmbeddedLog:
             if partition in self._paused:
                 continue
             place = (self._kinds[kind], partition)
+            if position < (begin := self._broker.begin_offset(place)):
+                self._positions[kind, partition] = begin
+                raise InputGone(kind, partition, position, begin)
             records, after[kind, partition] = self._broker.read(place, position, READ_MOST)
             found += ((kind, record) for record in records)
         self._positions |= after  # not before every place could be read: none is stepped over

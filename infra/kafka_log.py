@@ -6,6 +6,8 @@ every private name that is used here):
 - Its assignment callback is no barrier. The new assignment is live before the callback, and no
   heartbeat is sent while it runs. So the callback pauses everything as its first statement, tells
   the worker, and returns.
+- What it raises for a position that is not in the log, it raises before the records of others are
+  handed out, or after: none of them is lost.
 - Every rebalance is eager and resets positions and pauses, also of partitions that stay. Those
   that stay are sought to where their owner stood.
 - It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after
@@ -23,7 +25,7 @@ from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from surefoot.consumers.ending import never_cut_short
@@ -35,7 +37,7 @@ from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputKind, Out
+from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputGone, InputKind, Out
 from surefoot.state.topics import AgentTopics
 
 log = structlog.get_logger(__name__)
@@ -95,7 +97,7 @@ class KafkaLog:
             group_instance_id=self._instance,
             isolation_level="read_committed",
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
@@ -134,6 +136,12 @@ class KafkaLog:
             )
         try:
             batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
+        except NoOffsetForPartitionError:
+            return []  # of a partition that is just being assigned
+        except OffsetOutOfRangeError as error:
+            ((tp, offset),) = error.args[0].items()
+            await self._go_on(tp, offset)
+            return []
         except KafkaError as error:
             raise unavailable("reading", error, self._settings) from error
         return [
@@ -141,6 +149,24 @@ class KafkaLog:
             for tp, records in batches.items()
             for record in records
         ]
+
+    async def _go_on(self, tp: TopicPartition, offset: int) -> None:
+        """The log has no such offset: read on from its beginning, from where nothing that is left
+        can be missed. Raises: InputGone."""
+        consumer = self._live
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                begin = (await consumer.beginning_offsets([tp]))[tp]
+        except (TimeoutError, KafkaError) as error:
+            raise unavailable("where the inputs begin", error, self._settings) from error
+        if tp not in consumer.assignment():
+            return
+        place = self._place(tp)
+        if not place.has_valid_position or place.position != offset:
+            return  # its owner has been told where to begin
+        consumer.seek(tp, begin)
+        if begin > offset:
+            raise InputGone(self._kinds[tp.topic], tp.partition, offset, begin)
 
     def pause(self, partition: int) -> None:
         assigned = self._live.assignment()
@@ -155,7 +181,6 @@ class KafkaLog:
             if tp not in assigned:
                 continue
             if positions is not None:
-                # Offset 0 may be gone by retention: the client then goes to the log's start.
                 consumer.seek(tp, positions[self._kinds[tp.topic]] or 0)
             consumer.resume(tp)
 
@@ -167,10 +192,14 @@ class KafkaLog:
             if tp not in assigned or tp in consumer.paused():
                 continue
             end = consumer.last_stable_offset(tp)
-            state = consumer._subscription.subscription.assignment.state_value(tp)
+            state = self._place(tp)
             if end is not None and state.has_valid_position and state.position >= end:
                 ends[self._kinds[tp.topic]] = state.position
         return ends
+
+    def _place(self, tp: TopicPartition) -> Any:
+        """Where aiokafka stands in it."""
+        return self._live._subscription.subscription.assignment.state_value(tp)
 
     def lso_lag(self) -> int:
         """Offsets of the inputs being read that open transactions hold back, as of their latest
@@ -268,6 +297,8 @@ class KafkaLog:
     def _assigned(self, assigned: set[TopicPartition]) -> None:
         consumer = self._live
         consumer.pause(*assigned)
+        for tp in assigned:  # without a position it would be asked for again and again
+            consumer.seek(tp, 0)
         now = frozenset(tp.partition for tp in assigned)
         generation = consumer._coordinator.generation
         # With no generation in between, nobody else can have had what we had and have again.
@@ -309,7 +340,7 @@ class KafkaOwnership:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
                 found = await (await self._open_reader()).beginning_offsets(inputs)
         except (TimeoutError, KafkaError) as error:
-            raise Unavailable("SF3002", f"where the inputs begin: {error!r}") from error
+            raise unavailable("where the inputs begin", error, self._settings) from error
         return {self._log._kinds[tp.topic]: offset for tp, offset in found.items()}
 
     async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:

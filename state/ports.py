@@ -51,6 +51,17 @@ class Out(NamedTuple):
     headers: Headers = ()
 
 
+class InputGone(Exception):
+    """Retention has deleted records of an input that had not been read: `start` to before `end`."""
+
+    def __init__(self, kind: InputKind, partition: int, start: int, end: int) -> None:
+        super().__init__(kind, partition, start, end)
+        self.kind: InputKind = kind
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a record was written."""
@@ -90,7 +101,9 @@ class Log(Protocol):
         paused; it must not block."""
 
     async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
-        """Read what has come in. Never cancel it: only its own timeout may end it."""
+        """Read what has come in. Never cancel it: only its own timeout may end it.
+
+        Raises: InputGone — the next poll reads on from what is left."""
 
     def pause(self, partition: int) -> None:
         """Stop reading both inputs of the partition."""

@@ -46,6 +46,10 @@ class Progress:
         if not self._in_work and position > self.next:
             self.next = position
 
+    def leave_out(self, position: int) -> None:
+        """Nothing is left of what lay before `position` and was not read."""
+        self.next = max(self.next, position)
+
     @property
     def in_work(self) -> int:
         """How many records are in work."""

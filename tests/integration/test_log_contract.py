@@ -29,7 +29,7 @@ from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.state.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
-from surefoot.state.ports import Assignment, In, InputKind, Log, Out, Ownership
+from surefoot.state.ports import Assignment, In, InputGone, InputKind, Log, Out, Ownership
 from surefoot.state.topics import AgentTopics, agent_specs
 from tests.harness import Cluster, cluster
 from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
@@ -336,6 +336,7 @@ class Member:
     clock: SkippingClock
     changes: list[Assignment] = field(default_factory=list)
     read: list[tuple[InputKind, In]] = field(default_factory=list)
+    gone: list[InputGone] = field(default_factory=list)
     owned: list[Ownership] = field(default_factory=list)
     polling: asyncio.Task[None] | None = None
     #: what a rebalance waits for, and how often it did
@@ -355,7 +356,10 @@ class Member:
 
     async def _poll(self) -> None:
         while True:
-            self.read += await self.log.poll(0.1)
+            try:
+                self.read += await self.log.poll(0.1)
+            except InputGone as gone:
+                self.gone.append(gone)
 
     async def own(self, partition: int) -> Ownership:
         ownership = await self.log.own(partition)
@@ -590,6 +594,24 @@ class TestLog:
         await abort()
         await member.until_read(0, b"1", b"2")
 
+    async def test_what_retention_takes_before_it_is_read_is_told_and_the_rest_is_read(
+        self, adapter: Adapter, group: Group
+    ) -> None:
+        commands = adapter.topics.commands
+        await adapter.write(Out(commands, 0, None, b"0"))
+        member = await group.join()
+        await member.until_changes(1)
+        member.log.resume(0, {"commands": None, "tasks": None})
+        await member.until_read(0, b"0")
+        member.log.pause(0)
+        for n in range(1, 4):
+            await adapter.write(Out(commands, 0, None, b"%d" % n))
+        await adapter.delete_before(commands, 0, 3)
+        member.log.resume(0, {"commands": 1, "tasks": 0})
+        await member.until_read(0, b"0", b"3")
+        (gone,) = member.gone
+        assert (gone.kind, gone.partition, gone.start, gone.end) == ("commands", 0, 1, 3)
+
     # Membership ------------------------------------------------------------------------------
 
     async def test_a_partition_that_stays_is_told_as_such_and_reads_on_where_it_is_told(
@@ -762,7 +784,7 @@ class TestLog:
         ownership = await member.own(1)
         assert await ownership.committed() == {"commands": None, "tasks": None}
 
-    async def test_a_committed_offset_below_the_start_of_the_log_is_told_as_that_start(
+    async def test_where_the_inputs_begin_is_what_retention_has_left(
         self, adapter: Adapter, group: Group
     ) -> None:
         topics = adapter.topics
@@ -771,8 +793,7 @@ class TestLog:
         await adapter.delete_before(topics.commands, 0, 2)
         member = await group.join()
         ownership = await member.own(0)
-        await ownership.commit([Out(topics.state, 0, b"k", b"1")], {"commands": 1, "tasks": 0})
-        await until_committed(ownership, {"commands": 2, "tasks": 0})
+        assert await ownership.begins() == {"commands": 2, "tasks": 0}
 
     # Restoring -------------------------------------------------------------------------------
 

@@ -35,11 +35,11 @@ ONE_NUMBER = {"BadPayload", "NoSuchTopic", "RecordTooLarge", "Unserialisable"}
 INSIDE = {
     "AssertionError", "AttributeError", "AwsRefused", "BadCloudEvent", "BadEvent", "BadSchema",
     "BadSecret", "BudgetSpent", "CallFailed", "CannotStart", "CodecError", "ConnectError", "Exit",
-    "FencedError", "Forbidden", "IndexError", "KafkaError", "LocalProtocolError", "LookupError",
-    "NotFound", "NotImplementedError", "NotThatShape", "NotYet", "OffsetGone", "OutcomeUnknown",
-    "OwnershipLost", "RetryableError", "RunFailed", "RuntimeError", "SchemaMissing", "StepTimeout",
-    "StopAsyncIteration", "TerminalError", "TimeoutError", "ToolError", "TransportError",
-    "TypeError", "UndecodableError", "_Misfit", "_Refused",
+    "FencedError", "Forbidden", "IndexError", "InputGone", "KafkaError", "LocalProtocolError",
+    "LookupError", "NotFound", "NotImplementedError", "NotThatShape", "NotYet", "OffsetGone",
+    "OutcomeUnknown", "OwnershipLost", "RetryableError", "RunFailed", "RuntimeError",
+    "SchemaMissing", "StepTimeout", "StopAsyncIteration", "TerminalError", "TimeoutError",
+    "ToolError", "TransportError", "TypeError", "UndecodableError", "_Misfit", "_Refused",
 }  # fmt: skip
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked

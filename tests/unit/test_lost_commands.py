@@ -115,3 +115,27 @@ def test_what_was_read_and_then_expired_is_not_lost(sim: Simulation, counted: Co
         line for line in logs if line["event"] in ("commands_lost", "committed_offset_gone")
     ]
     assert (counted.lost, dead(sim)) == ([], [])
+
+
+def test_a_worker_that_falls_behind_retention_tells_it_and_goes_on(
+    sim: Simulation, counted: Counted
+) -> None:
+    sim.run(True, run_id="waits")
+    place = (f"{sim._world.app}.shop.commands", 0)
+    broker = sim._world.broker
+    (log,) = [log for worker, log in sim._alive()._workers if worker.agent.name == "shop"]
+    log.pause(0)
+    start = broker.end_offset(place)
+    for number in range(3):
+        sim._send("waits", "signal", agent="shop", id=f"s{number}", name="go", payload=b"true")
+    end = broker.end_offset(place)
+    broker.partition(*place).delete_before(end)
+    log.resume(0)
+    sim.settle()
+    sim.crash()  # what is told is told once
+    assert counted.lost == [(("shop", "commands"), 3)]
+    (letter,) = dead(sim)
+    said = {name: value.decode() for name, value in letter.headers}
+    assert (said["sf-dead-offset"], said["sf-dead-until"]) == (str(start), str(end))
+    assert sim.signal("go", True, run_id="waits").result == "went"
+    assert counted.lost == [(("shop", "commands"), 3)]
