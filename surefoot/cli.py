@@ -488,7 +488,8 @@ def runs_rewind(
 
     What it has done with ctx.once since then is not done again: the same call, with the same
     arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
-    are made anew.
+    are made anew. Children and pooled steps since then are runs of their own: they begin anew, and
+    do again what they have done with ctx.once.
     """
     from surefoot.commands import operate  # noqa: PLC0415
 
