@@ -327,7 +327,7 @@ class Gateway:
             deliveries=self.deliveries,
             overview=self.overview,
             clock=FakeClock(),
-            limits=Limits(**limits),
+            limits=Limits(**({"mapping_s": 600.0} | limits)),
             views=FakeViews(),
         )
         self.http = httpx.AsyncClient(
