@@ -19,6 +19,8 @@ from surefoot.state.ports import Clock, Commands
 
 log = structlog.get_logger(__name__)
 
+#: a mapping that has not ended by then, in seconds, is given up: what comes after is not held up
+MAPPING_S = 300.0
 #: how long one try to write a start command may take, in seconds
 START_S = 10.0
 
@@ -32,14 +34,20 @@ async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> byte
 
     Raises: BadEvent.
     """
+    limit = asyncio.timeout(MAPPING_S)
     try:
-        value = await in_thread(_asked, fn, event)
+        async with limit:
+            value = await in_thread(_asked, fn, event)
         return None if value is None else dump(agent.start_step.adapter, value)
     except BadPayload as error:
         raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
     except Unserialisable as error:
         raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
     except Exception as error:
+        if limit.expired():
+            log.error("mapping_hangs", agent=agent.name, mapping=label(fn))  # noqa: TRY400
+            told = f"the mapping {label(fn)} has not ended within {MAPPING_S:g} s"
+            raise BadEvent(told) from error
         log.exception("mapping_failed", agent=agent.name, mapping=label(fn))
         raise BadEvent(f"the mapping {label(fn)} raised {type(error).__name__}") from error
 
