@@ -178,7 +178,7 @@ class Intake:
     async def _map(self, batch: Sequence[In]) -> list[Mapped]:
         """The author's functions run in a thread, so that they hold up no heartbeat."""
         prepared = await self._prepare(batch)
-        now_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
+        now_ms = self._clock.now_ms()
 
         def map_all() -> list[Mapped]:
             return [
@@ -186,13 +186,20 @@ class Intake:
                 for each in prepared
             ]
 
-        mapped: list[Mapped] = await in_thread(map_all)
-        took_s = self._clock.monotonic_s() - began_s
-        if took_s > SLOW_S:
-            self._logger.warning("mapping_slow", events=len(batch), took_s=round(took_s, 1))
+        telling = asyncio.get_running_loop().call_later(SLOW_S, self._tell_slow, batch)
+        try:
+            mapped: list[Mapped] = await in_thread(map_all)
+        finally:
+            telling.cancel()
         for each in mapped:
             await self._store(each)
         return mapped
+
+    def _tell_slow(self, batch: Sequence[In]) -> None:
+        """Now, for it may never end."""
+        self._logger.warning(
+            "mapping_slow", events=len(batch), offset=batch[0].offset, after_s=SLOW_S
+        )
 
     async def _store(self, mapped: Mapped) -> None:
         """What is large, before a record points to it. Given up when finishing: then nothing of

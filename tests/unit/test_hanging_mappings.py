@@ -1,15 +1,29 @@
-"""A mapping of a queue or a folder that hangs costs the message or the file it was asked about."""
+"""A mapping of a queue or a folder that hangs costs the message or the file it was asked about; one
+of a topic is told while it hangs."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done
+from surefoot.consumers import intake
+from surefoot.consumers.event_mapping import EventMapping, Schemas
+from surefoot.consumers.intake import Intake
 from surefoot.infra import sources
+from surefoot.infra.clock import SystemClock
 from surefoot.infra.sources import BadEvent, payload_of
+from surefoot.infra.virtual import VirtualClock
+from surefoot.state.ports import In
+from surefoot.state.topics import AgentTopics
+from surefoot.state.wire import Wire
+from tests.unit.test_event_intake import Log
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -47,3 +61,36 @@ async def test_a_timeout_of_its_own_is_an_error_of_its_own() -> None:
 
     with pytest.raises(BadEvent, match="raised TimeoutError"):
         await payload_of(taker(), late, "event")
+
+
+async def test_one_of_a_topic_is_told_while_it_hangs(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "SLOW_S", 0.01)
+    agent = taker()
+
+    @agent.on_event(topic="orders")
+    def hangs(event: Any) -> int:
+        held.wait()
+        return 1
+
+    trigger, log = agent.event_triggers["orders"], Log(VirtualClock(start_ms=0, seed=1))
+    mapping = EventMapping(
+        agent=agent, trigger=trigger, wire=Wire("app", AgentTopics("app", "taker"), 1),
+        schemas=Schemas(trigger, None), record_bytes=10_000,
+    )  # fmt: skip
+    with capture_logs() as logs:
+        source: Any = log
+        made = Intake(mapping=mapping, partition=0, log=source, clock=SystemClock())
+        serving = asyncio.create_task(made.serve())
+        await until(lambda: made.ready, what="the partition to be read")
+        made.ingest(In("orders", 0, 7, 0, None, b"{}"))
+        await until(
+            lambda: [each for each in logs if each["event"] == "mapping_slow"],
+            what="the mapping that hangs to be told",
+        )
+    (told,) = [each for each in logs if each["event"] == "mapping_slow"]
+    assert (told["topic"], told["partition"], told["offset"]) == ("orders", 0, 7)
+    held.set()
+    made.finish()
+    await serving
