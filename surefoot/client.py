@@ -139,7 +139,8 @@ class Client:
     async def start(self, agent: str, payload: Any, run_id: str | None = None) -> Handle:
         """Start a run; returns once it will not be lost. The same run_id is the same run, whatever
         its payload; without one a new id is made. An id of somebody else's that cannot be a run_id
-        is made into one, always the same one: the handle tells which.
+        is made into one, always the same one, and an agent with a flow may put the key of its lane
+        before it: the handle tells what the run is called.
 
         Args:    payload: JSON values, a dataclass or a pydantic model: what the first step takes
         Raises:  Refused — the payload does not fit the first step (bad_request) or is too large
@@ -148,10 +149,10 @@ class Client:
                  cannot be sent
         Under cancellation: like Unavailable.
         """
-        run = self.run(agent, self._gateway.new_id() if run_id is None else run_id_for(run_id))
-        body = {"run_id": run.run_id, "payload": _plain(payload)}
-        await self._gateway.ask("POST", f"/runs/{_part(agent)}", body=body)
-        return run
+        asked = self._gateway.new_id() if run_id is None else check_run_id(run_id_for(run_id))
+        body = {"run_id": asked, "payload": _plain(payload)}
+        answer = await self._gateway.ask("POST", f"/runs/{_part(agent)}", body=body)
+        return self.run(agent, answer.value["run_id"])
 
     def run(self, agent: str, run_id: str) -> Handle:
         """A run by its name, whether it is there or not. Raises ValueError for no name of a run."""

@@ -14,7 +14,17 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 import surefoot
-from surefoot import ConfigError, NotFound, Refused, RunFailed, Unavailable
+from surefoot import (
+    Agent,
+    ConfigError,
+    Context,
+    Done,
+    Flow,
+    NotFound,
+    Refused,
+    RunFailed,
+    Unavailable,
+)
 from surefoot.client import Client, Gap
 from surefoot.infra.gateway_http import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
@@ -58,8 +68,8 @@ class Faults(httpx.AsyncBaseTransport):
 
 
 class Site:
-    def __init__(self, **limits: Any) -> None:
-        self.gateway = Gateway(**limits)
+    def __init__(self, *agents: Agent, **limits: Any) -> None:
+        self.gateway = Gateway(*agents, **limits)
         self.faults = Faults(self.gateway.app)
         self.client = self.another()
 
@@ -110,6 +120,21 @@ async def test_a_start_without_a_name_is_one_run_however_often_it_is_sent(site: 
     handle = await site.client.start("triage", {"number": 1, "title": ""})
     assert len(site.faults.seen) == 4
     assert [each[1] for each in site.gateway.commands.started] == [handle.run_id] * 2
+
+
+async def test_the_handle_has_the_name_that_an_agent_with_lanes_gives() -> None:
+    agent = Agent("lanes", flow=Flow(key=lambda number: f"n{number}", concurrency=1))
+
+    @agent.step
+    async def first(ctx: Context, number: int) -> Done:
+        return Done(number)
+
+    site = Site(agent)
+    async with site.client, site.gateway.http:
+        handle = await site.client.start("lanes", 7, "r1")
+        again = await site.client.start("lanes", 7, handle.run_id)
+    assert (handle.run_id, again.run_id) == ("n7=r1", "n7=r1")
+    assert [each[1] for each in site.gateway.commands.started] == ["n7=r1"] * 2
 
 
 async def test_a_payload_that_does_not_fit_is_refused_and_not_sent_again(site: Site) -> None:
