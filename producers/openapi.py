@@ -202,11 +202,13 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         source = path("source", {"type": "string", "enum": known})
         paths["/webhooks/{source}"] = {
             "post": operation(
-                "A signed delivery; starts the runs that it asks for",
+                "A delivery of any type, signed as the source's sender signs; starts the runs that "
+                "it asks for",
                 [source],
                 {200: _DELIVERED, 202: _DELIVERED},
                 (400, 401, 404, 408, 413, 415, 422, 503),
-                body={"type": ["object", "array"]},
+                body={"type": "string", "format": "binary"},
+                media="*/*",
             )
         }
     return {
@@ -401,6 +403,7 @@ def operation(
     *,
     body: Schema | None = None,
     needs_body: bool = True,
+    media: str = "application/json",
 ) -> Schema:
     responses: dict[str, Any] = {
         str(status): {"description": "", "content": {"application/json": {"schema": schema}}}
@@ -413,7 +416,7 @@ def operation(
         }
     made: Schema = {"summary": summary, "parameters": parameters, "responses": responses}
     if body is not None:
-        content = {"application/json": {"schema": body}}
+        content = {media: {"schema": body}}
         made["requestBody"] = {"required": needs_body, "content": content}
     return made
 

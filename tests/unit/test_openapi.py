@@ -80,6 +80,12 @@ def test_an_operation_keeps_to_its_description(label: str, mode: GenerationMode)
         assert mode is GenerationMode.NEGATIVE
 
 
+def test_a_delivery_is_bytes_of_any_type() -> None:
+    """Forms, multipart and empty bodies are taken too: what is signed is their bytes."""
+    body = Gateway().app.openapi()["paths"]["/webhooks/{source}"]["post"]["requestBody"]
+    assert body["content"] == {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+
+
 async def test_a_watcher_is_told_that_there_are_too_many_as_described() -> None:
     gateway = Gateway(streams=0)
     told = await gateway.http.get(f"/runs/triage/{RUN}/events")
