@@ -18,6 +18,7 @@ from surefoot.state.http_effect import (
     HttpEffect,
     Statuses,
     check_request,
+    check_texts,
     parse_statuses,
 )
 from surefoot.state.inbox import Inbox
@@ -78,6 +79,7 @@ class Outbox:
                 answered to everybody who may see the run; the status only otherwise
         Raises: BadArgument (a bug in the step, so not retried) for what can never be sent.
         """
+        check_texts(method=method, url=url, body="" if body is None else body)
         method, sent = method.upper(), dict(headers or {})
         check_request(method, url, sent)
         if json is not None and body is not None:

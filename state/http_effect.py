@@ -57,6 +57,13 @@ class HttpEffect:
 HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
 
 
+def check_texts(**given: Any) -> None:
+    """Raises BadArgument for what is no text, by the name of the argument."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise _refused(f"{name} is text; got {type(value).__name__}")
+
+
 def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
     """Raises BadArgument for what can never be sent as it is, wherever it goes."""
     if method not in _METHODS:
@@ -94,6 +101,8 @@ def _why_not(name: Any, value: Any) -> str | None:
 
 def parse_statuses(given: Iterable[Statuses]) -> tuple[str, ...]:
     """Raises BadArgument for what is no status of an answer that was not taken."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise _refused(f"retry_on is a list of statuses, also for one; got {given!r}")
     told = tuple(str(each) for each in given)
     for each in told:
         if not _STATUS.fullmatch(each):
