@@ -80,10 +80,14 @@ DECLARING: tuple[Page, ...] = (
         number="SF1109",
         title="A payload's type cannot be stored",
         means="What a step takes is kept as JSON, and no JSON can be made for that type.",
-        causes=("a client, a connection, a file or a class of your own as payload",),
+        causes=(
+            "a client, a connection, a file or a class of your own as payload",
+            "a field whose type is imported under `if TYPE_CHECKING:` only",
+        ),
         mend=(
             "Take a dataclass, a pydantic model, a TypedDict or plain JSON types.",
             "Before Python 3.12: `from typing_extensions import TypedDict`",
+            "Import what fields are annotated with at module level: values are made of it.",
             "Hand over what identifies the thing (an id, a path) and open it in the step.",
             _CHECK,
         ),

@@ -175,3 +175,60 @@ def test_a_declaration_whose_type_is_needed_names_it() -> None:
         with pytest.raises(ConfigError) as raised:
             declare()
         assert str(raised.value).startswith(f"SF1183: {where}: the annotation 'Gone' of ")
+
+
+FIELDS = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from surefoot import Agent, Context, Done
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+@dataclass
+class Price:
+    currency: str
+    amount: Decimal
+
+class Total(BaseModel):
+    total: list[Decimal]
+
+@dataclass
+class Order:
+    id: str
+    price: list[Price | None]
+    again: Order | None = None
+
+agent = Agent("one")
+
+@agent.step
+async def only(ctx: Context, payload: PAYLOAD) -> Done: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ("Price", "Price.amount"),
+        ("Order", "Price.amount"),
+        ("list[Order]", "Price.amount"),
+        ("Total", "Total.total"),
+    ],
+)
+def test_a_field_of_a_type_that_only_type_checkers_import_is_named_with_what_to_do(
+    payload: str, field: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.py"
+    path.write_text(FIELDS.replace("PAYLOAD", payload))
+    with pytest.raises(ConfigError) as raised:
+        load_agents([path])
+    assert str(raised.value) == (
+        f"SF1109: step 'only' of agent 'one': {field} names a type that is not defined (name "
+        "'Decimal' is not defined); define or import that type at module level, outside of "
+        "`if TYPE_CHECKING:`"
+    )
