@@ -99,6 +99,8 @@ services:
     environment:
       SUREFOOT_BOOTSTRAP_SERVERS: kafka:9092
       SUREFOOT_GATEWAY_HOST: 0.0.0.0
+      # by which name it may be asked, beside localhost: other containers ask for http://worker:8787
+      SUREFOOT_GATEWAY_HOSTS: worker
       SUREFOOT_INSTANCE: @NAME@
     ports:
       - 127.0.0.1:8787:8787

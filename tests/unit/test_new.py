@@ -13,6 +13,7 @@ from surefoot.commands.new import files, new
 from surefoot.infra.broker_config import pinned_version
 from surefoot.infra.loader import load_agents
 from surefoot.state.errors import ConfigError
+from surefoot.state.hosts import parse_hosts
 
 
 @pytest.fixture
@@ -67,7 +68,10 @@ def test_the_compose_file_has_one_kafka_and_one_worker(written: Path) -> None:
     assert node["KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR"] == "1"
     assert node["KAFKA_CONTROLLER_LISTENER_NAMES"] == "CONTROLLER"
     assert node["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://kafka:9092"
-    assert services["worker"]["environment"]["SUREFOOT_BOOTSTRAP_SERVERS"] == "kafka:9092"
+    worker = services["worker"]["environment"]
+    assert worker["SUREFOOT_BOOTSTRAP_SERVERS"] == "kafka:9092"
+    hosts = parse_hosts(worker["SUREFOOT_GATEWAY_HOSTS"])
+    assert hosts.allow(["worker:8787"], "172.18.0.3")
     assert "surefoot serve agent.py" in services["worker"]["command"]
 
 
