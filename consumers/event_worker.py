@@ -54,8 +54,7 @@ class EventWorker:
 
     async def run(self) -> None:
         """Raises what ended it, a right that is denied for a minute too; it can then be run again.
-        Cancelled, it finishes the transactions
-        that have begun, leaves the group, and closes."""
+        Cancelled, it finishes the transactions that have begun, leaves the group, and closes."""
         self._stopping = False
         await self._settle_start()
         polling: asyncio.Task[None] | None = None

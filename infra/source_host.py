@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from surefoot.consumers.committer import backoff
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import ConfigError, NotAllowed
 from surefoot.state.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -29,13 +29,14 @@ class Source(Protocol):
 
     async def run(self) -> None:
         """Until cancelled; then finish what has begun and close. What it raises ends this life of
-        it: it is run again. A ConfigError ends the process."""
+        it: it is run again. A ConfigError and a NotAllowed end the process."""
 
 
 async def run_sources(sources: Sequence[Source], stop: asyncio.Event, clock: Clock) -> None:
     """Run all of them until `stop` is set. One that fails does not disturb the others.
 
-    Raises: ConfigError — one of them found that it cannot work; the others have been ended.
+    Raises: ConfigError, NotAllowed — one of them found that it cannot work, or may not; the others
+    have been ended.
     """
     running = {asyncio.create_task(_keep(source, clock)) for source in sources}
     stopping = asyncio.create_task(stop.wait())
@@ -59,7 +60,7 @@ async def _keep(source: Source, clock: Clock) -> None:
         try:
             await source.run()
             log.error("source_ended", source=source.name)
-        except ConfigError:
+        except (ConfigError, NotAllowed):
             raise
         except Exception:
             log.exception("source_failed", source=source.name)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.source_host import run_sources
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import ConfigError, NotAllowed
 from tests.waiting import until
 
 
@@ -59,12 +59,15 @@ async def test_a_source_that_fails_or_ends_is_run_again_and_the_others_go_on() -
     assert ("source_failed", "good") not in told
 
 
-async def test_one_that_cannot_work_ends_them_all_and_says_so() -> None:
+@pytest.mark.parametrize(
+    "why", [ConfigError("SF1021", "no such queue"), NotAllowed("SF3093", "ann lacks Read")]
+)
+async def test_one_that_cannot_work_ends_them_all_and_says_so(why: Exception) -> None:
     async def refuse() -> None:
-        raise ConfigError("SF1021", "no such queue")
+        raise why
 
     good = Fake("good", forever)
-    with pytest.raises(ConfigError, match="no such queue"):
+    with pytest.raises(type(why), match=str(why)):
         await run_sources([good, Fake("bad", refuse)], asyncio.Event(), SystemClock())
     assert good.closed == 1
 
