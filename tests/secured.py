@@ -36,6 +36,12 @@ class Secured:
     #: a client's certificate and its key, which `PASSWORD` opens
     client: Path
 
+    def create(self, topic: str) -> None:
+        """A topic that is none of ours, with one partition."""
+        admin = kafka.AdminClient({"bootstrap.servers": self.plain})
+        for done in admin.create_topics([kafka.NewTopic(topic, 1, 1)]).values():
+            done.result(timeout=60)
+
     def allow(self, prefix: str, *operations: str, kind: str = "TOPIC") -> None:
         """Give the user a right on what has a name that begins so. It holds a moment later."""
         rights = [

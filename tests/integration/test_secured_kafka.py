@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
+from surefoot.consumers import committer
 from tests.secured import PASSWORD, USER, Secured, secured_broker
 from tests.waiting import until_sync
 
@@ -20,6 +21,12 @@ from surefoot import Agent, Context, Done
 @{name}.step
 async def greet(ctx: Context, name: str) -> Done:
     return Done(name)
+"""
+
+LISTENS = """
+@{name}.on_event(topic="{topic}")
+def on_order(event: dict) -> str:
+    return event["name"]
 """
 
 
@@ -135,3 +142,34 @@ def test_a_missing_right_is_named_with_whose_it_is_and_what_grants_it(secured, t
         return CliRunner().invoke(surefoot, ["topics", "apply", file], env=env).exit_code == 0
 
     until_sync(applied, what="the right to see configs")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("worker", "waiter.0"), ("trigger", "waiter._triggers.orders-trigger.start")],
+)
+def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
+    secured, tmp_path, monkeypatch, command, name
+):
+    """Every other right is there."""
+    monkeypatch.setattr(committer, "DENIED_S", 2.0)
+    app, topic = f"txn-{command}", f"orders-{command}"
+    file = tmp_path / "waiter.py"
+    file.write_text(AGENT.format(name="waiter") + LISTENS.format(name="waiter", topic=topic))
+    env = secured.signed_in() | {"SUREFOOT_APP": app, "SUREFOOT_REPLICATION_FACTOR": "1"}
+    env["SUREFOOT_PARTITIONS"] = "1"
+    secured.create(topic)
+    for prefix in (f"{app}.", topic):
+        secured.allow(prefix, "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+    secured.allow(f"{app}.", "READ", kind="GROUP")
+
+    def applied() -> bool:
+        done = CliRunner().invoke(surefoot, ["topics", "apply", str(file)], env=env)
+        return done.exit_code == 0
+
+    until_sync(applied, what="the rights on topics")
+    done = CliRunner().invoke(surefoot, [command, str(file), "--slot", "0"], env=env)
+    assert done.exit_code == 69, done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("surefoot: SF3093: ")]
+    missing = f"User:{USER} lacks Write on transactional id {app}.{name}; grant it: kafka-acls "
+    assert missing in line
