@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -241,16 +240,15 @@ async def test_failed_effects_are_all_tried_again_over_http(
     async with sink() as target:
         agent = sender(agent_name, target, effects=3)
         target.script = {f"/r/{n}": [Reply(400)] for n in range(3)}
-        async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+        async with cluster(bootstrap, app, agent, gateway_port=0, **PATIENT) as kafka:
             await relay(kafka)
             await kafka.work(agent)
             await kafka.start(agent, "r")
             keys = {f"{agent_name}:r:0:{n}" for n in range(3)}
             await kafka.until_status("outbox", keys, "failed")
             said: dict[str, Any] = {"prefix": f"{agent_name}:", "limit": 2, "by": "ann"}
-            settings = replace(kafka.settings, gateway_port=0)
             async with (
-                served(agent, settings) as url,
+                served(agent, kafka.settings) as url,
                 httpx.AsyncClient(base_url=url, timeout=180.0) as http,
             ):
                 path = "/runs/outbox/retry-failed"
