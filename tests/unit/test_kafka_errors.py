@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAuthorizationFailedError, TransactionalIdAuthorizationFailed
 from pydantic import SecretStr
 
-from surefoot.infra.kafka_errors import unavailable, why_unreachable
+from surefoot.infra.kafka_errors import Unreachable, start_client, unavailable, why_unreachable
 from surefoot.infra.settings import load_settings
 from surefoot.state.errors import ConfigError, NotAllowed
 from tests.certificates import Issued, issue
@@ -136,3 +137,24 @@ def test_a_missing_right_names_principal_operation_resource_and_command():
     )
     several = TopicAuthorizationFailedError({"b", "a"})
     assert "lacks Read on topic a, b" in str(unavailable("reading", several, settings))
+
+
+async def test_a_client_that_cannot_start_is_told_by_its_cause_however_deep_it_lies():
+    consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(Unreachable) as caught:
+        await start_client(consumer)
+    await consumer.stop()
+    chained = RuntimeError("the consumer")
+    chained.__cause__ = caught.value
+    error = unavailable("cannot read", chained, load_settings())
+    assert str(error).startswith("SF3001: cannot read: Kafka at 127.0.0.1:1 refuses the connection")
+    turned_away = Unreachable("SF3090", "Kafka at kafka:9093 refuses the sign-in")
+    assert str(unavailable("cannot read", turned_away, load_settings())) == (
+        "SF3090: cannot read: Kafka at kafka:9093 refuses the sign-in"
+    )
+
+
+@pytest.mark.parametrize(("starting", "number"), [(True, "SF3001"), (False, "SF3002")])
+def test_any_other_failure_is_told_as_it_is(starting, number):
+    error = unavailable("cannot read", OSError("odd"), load_settings(), starting=starting)
+    assert str(error) == f"{number}: cannot read: OSError('odd')"
