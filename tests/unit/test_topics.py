@@ -120,3 +120,13 @@ def test_a_topic_that_nobody_here_can_unpack_is_told_with_what_to_install(
 def test_everything_that_is_wrong_is_told_at_once() -> None:
     found = Found(5, 1, {**STATE.config, "cleanup.policy": "delete"})
     assert len(problems(STATE, found, 3)) == 3
+
+
+def test_a_clean_up_policy_is_a_list_in_no_order() -> None:
+    spec = TopicSpec(
+        name="shop.audit", partitions=1, config={"cleanup.policy": "compact,delete"}
+    )  # fmt: skip
+    for found in ("compact,delete", "delete,compact", "delete, compact"):
+        assert problems(spec, Found(1, 1, {"cleanup.policy": found}), -1) == []
+    (wrong,) = problems(spec, Found(1, 1, {"cleanup.policy": "delete"}), -1)
+    assert "has cleanup.policy=delete, it must be compact,delete" in wrong
