@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent
+from surefoot.infra import loader
 from tests.foreign import ORDER, confluent, plain_json
 from tests.harness import Cluster, cluster
 from tests.integration.test_cli_end_to_end import Cli
@@ -194,6 +195,7 @@ async def test_what_was_buried_is_seen_and_put_back_once(
     run_id = f"{heard.topic}-0-0"
     assert back[0]["run_id"] == run_id
     write(tmp_path, heard.topic, MENDED)
+    loader.forget()  # this process has loaded the broken one
     third = str(found[1]["offset"])
     assert "started" in (await here(cli, "redrive", "shop.py", "--offset", third)).stdout
 
