@@ -18,6 +18,7 @@ from tests.waiting import until_sync
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WELCOME = "Ctrl-C stops everything"
+ANEW = "hello started anew"
 
 
 class Reader:
@@ -77,7 +78,7 @@ class Reader:
 
         until_sync(there, what=f"{times} x {text!r}")
 
-    def changes(self, step: str, to: str | None = None, welcome: int = 2) -> None:
+    def changes(self, step: str, to: str | None = None, time: int = 1) -> None:
         """Put the block, or `to`, in the step's place."""
         file = self.folder / "agent.py"
         new = self.next("python", f"async def {step}") if to is None else to
@@ -89,7 +90,7 @@ class Reader:
         made = self.folder / "written"
         made.write_text("@agent.step\n".join(parts))
         made.replace(file)  # at once, as an editor does
-        self.sees(WELCOME, times=welcome)
+        self.sees(ANEW, times=time)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_the_tutorial_goes_as_it_says(reader: Reader) -> None:
     reader.types("--run-id third")
     reader.sees("third run.failed send SF1203 bad_return")
     assert "Write `return Done(value)`" in reader.types("surefoot explain SF1203")
-    reader.changes("send", agent.rpartition("@agent.step\n")[2], welcome=3)
+    reader.changes("send", agent.rpartition("@agent.step\n")[2], time=2)
     reader.types("surefoot runs retry hello third")
     reader.sees('third run.completed send "Hello, Cid!"')
     assert reader.dev.stop() == 0
