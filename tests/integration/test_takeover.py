@@ -147,14 +147,14 @@ async def test_what_the_former_owner_commits_at_the_last_moment_is_known_to_the_
     agent = watched.on("any")
     async with cluster(bootstrap, app, agent, partitions=1) as kafka:
         first = await kafka.work(watched.on("A"))
-        run_id = await begin(kafka, watched, 0)
+        run_id = await begin(kafka, watched, 0, seq=2)
         healed = cut_off(first.log)
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
 
         async def finish(partition: int) -> None:
             # A's session is over and the group has given its partition to B; A does not know it
             # yet, and its epoch is still good.
-            watched.let_go(run_id)
+            watched.let_go(run_id, 2)
             await kafka.until_status(agent, run_id, "completed")
 
         second.before_own(finish)
