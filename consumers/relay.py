@@ -16,13 +16,12 @@ from surefoot.state.agent import Agent
 from surefoot.state.context import Context
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.flow_control import Flow
-from surefoot.state.http_effect import FRAMING, HttpEffect, worth_another
+from surefoot.state.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
 from surefoot.state.retry import Retry, retry_after_s
 from surefoot.state.returns import Done
 from surefoot.state.topics import OUTBOX
 
-KEY_HEADER = "Idempotency-Key"
 #: of where a redirect leads, what is shown
 _PLACE_MAX = 200
 _OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}

@@ -24,6 +24,8 @@ FRAMING = frozenset({"content-length", "transfer-encoding"})
 _RELAYS = FRAMING | {
     "connection", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
 }  # fmt: skip
+#: by which the target tells an effect that is sent again
+KEY_HEADER = "Idempotency-Key"
 
 #: what an answer's status is among: itself, or all that begin with that digit
 Statuses = int | Literal["3xx", "4xx", "5xx"]
@@ -88,6 +90,8 @@ def _why_not(name: Any, value: Any) -> str | None:
         return "has a name that is not made of letters, digits and !#$%&'*+-.^_`|~"
     if name.lower() in _RELAYS:
         return "is the relay's to set"
+    if name.lower() == KEY_HEADER.lower():
+        return "is the effect's own key, which ctx.outbox.http returns; leave it out"
     if not isinstance(value, str):
         return f"has a value that is no text but {type(value).__name__}"
     if value != value.strip():

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 import structlog
 from pydantic import TypeAdapter
 
-from surefoot.consumers.relay import KEY_HEADER, outbox_agent
+from surefoot.consumers.relay import outbox_agent
 from surefoot.consumers.schedules import schedules_agent
 from surefoot.infra.simulated import Point, Process, World
 from surefoot.infra.virtual import VirtualClock
@@ -33,6 +33,7 @@ from surefoot.state.actions import found_by, handed_on
 from surefoot.state.agent import Agent
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
+from surefoot.state.http_effect import KEY_HEADER
 from surefoot.state.model import Run, State
 from surefoot.state.partitioner import affinity
 from surefoot.state.ports import HttpRequest, HttpResponse

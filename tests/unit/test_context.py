@@ -87,6 +87,7 @@ def test_a_rewound_run_has_the_same_keys_unless_its_effects_are_to_be_sent_anew(
         ({"headers": {"Host": "other"}}, "is the relay's to set"),
         ({"headers": {"Transfer-Encoding": "chunked"}}, "is the relay's to set"),
         ({"headers": {"connection": "close"}}, "is the relay's to set"),
+        ({"headers": {"idempotency-key": "mine"}}, "is the effect's own key"),
     ],
 )
 def test_what_can_never_be_sent_is_refused_and_takes_no_key(given: Any, told: str) -> None:
