@@ -14,7 +14,6 @@ import os
 import secrets
 import shlex
 import signal
-import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -162,23 +161,20 @@ class _Dev:
         """Start all parts, follow the runs, and stop the parts in the end; each time that the
         agents' file has become another one that loads, stop them and start them on that."""
         one = self._settings.embedded_path is not None
-        with tempfile.TemporaryDirectory(prefix="surefoot-dev-") as folder:
-            async with (
-                open_backend(self._settings, SystemClock(), owner=one) as backend,
-                Tracker(
-                    Path(folder) / "requests.jsonl", seed=None, on_request=self._show_request
-                ) as tracker,
-            ):
-                await self._prepare(backend, self._agents)
-                try:
-                    while True:
-                        parts = self._parts(backend, processes)
-                        code = await self._life(backend, parts, tracker.url)
-                        if code is not None:
-                            return code
-                        self._again = True
-                finally:
-                    await stop_all(*self._tails.values())
+        async with (
+            open_backend(self._settings, SystemClock(), owner=one) as backend,
+            Tracker(None, seed=None, on_request=self._show_request) as tracker,
+        ):
+            await self._prepare(backend, self._agents)
+            try:
+                while True:
+                    parts = self._parts(backend, processes)
+                    code = await self._life(backend, parts, tracker.url)
+                    if code is not None:
+                        return code
+                    self._again = True
+            finally:
+                await stop_all(*self._tails.values())
 
     async def _prepare(self, backend: Backend, agents: Sequence[Agent]) -> None:
         """Raises ConfigError when these agents cannot run here."""

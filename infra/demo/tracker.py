@@ -1,8 +1,8 @@
 """An issue tracker that stands for the outside world, and honours Idempotency-Key.
 
-It writes every request into its book, a file of JSON lines, and makes that durable before it acts
-and answers. Told to by its seed, it is as unreliable as the world is: it answers 500 without
-acting, takes its time, or acts and closes the connection without a word.
+It writes every request into its book, a file of JSON lines, if it is given one, and makes that
+durable before it acts and answers. Told to by its seed, it is as unreliable as the world is: it
+answers 500 without acting, takes its time, or acts and closes the connection without a word.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class _Call:
 class Tracker:
     """`async with Tracker(book, seed=1) as tracker`; listens on a free port of 127.0.0.1.
 
-    seed None: a tracker without faults. `on_request` is called for each request, once it is in the
-    book. Nothing is forgotten for as long as this tracker lives.
+    book None: nobody audits it. seed None: it has no faults. `on_request` is called for each
+    request, once it is in the book. Nothing is forgotten for as long as this tracker lives.
     """
 
     def __init__(
         self,
-        book: Path,
+        book: Path | None,
         *,
         seed: int | None,
         on_request: Callable[[Request], None] = lambda _: None,
     ) -> None:
         self.url = ""
-        self._book = book.open("a", encoding="utf-8")
+        self._book = None if book is None else book.open("a", encoding="utf-8")
         self._random = Random(seed) if seed is not None else None  # noqa: S311  (reproducible)
         self._on_request = on_request
         #: SHA-256 of the request that was acted upon, by its key
@@ -77,7 +77,8 @@ class Tracker:
             writer.close()
         if self._connections:
             await asyncio.wait(self._connections.keys())
-        self._book.close()
+        if self._book is not None:
+            self._book.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -121,9 +122,10 @@ class Tracker:
         request = Request(
             key=call.key, method=call.method, path=call.path, body_sha256=digest, acted=acted
         )
-        self._book.write(json.dumps(asdict(request)) + "\n")
-        self._book.flush()
-        os.fsync(self._book.fileno())
+        if self._book is not None:
+            self._book.write(json.dumps(asdict(request)) + "\n")
+            self._book.flush()
+            os.fsync(self._book.fileno())
         self._on_request(request)
         if acted and call.key:
             self._acted[call.key] = same

@@ -34,7 +34,9 @@ def cli(tmp_path: Path, request: pytest.FixtureRequest, bootstrap: str) -> Itera
         "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
         "SUREFOOT_APP": f"t{uuid.uuid4().hex[:12]}",
         "SUREFOOT_PARTITIONS": "2",
+        "TMPDIR": str(tmp_path / "temporary"),
     }
+    (tmp_path / "temporary").mkdir()
     cli = Cli(env, tmp_path)
     yield cli
     cli.close()
@@ -134,3 +136,12 @@ def test_what_the_agent_imports_is_taken_in_and_what_cannot_run_is_waited_with(
     dev.until_said(ANEW, times=3)
     assert dev.result("Cid") == "Haha, Cid!"
     assert dev.service.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("cli", ["sqlite:///runs.db"], indirect=True)
+def test_a_dev_that_is_killed_leaves_no_temporary_files(
+    cli: Cli, tmp_path: Path, port: int
+) -> None:
+    dev = Dev(cli, tmp_path, port)
+    dev.service.kill()
+    assert list((tmp_path / "temporary").iterdir()) == []
