@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from surefoot.schemas.event_avro import SchemaFile
 from surefoot.schemas.payload import BadPayload, load
 from surefoot.schemas.pointer import pointers, unescaped
-from surefoot.state.annotations import MISSING, annotation
+from surefoot.state.annotations import MISSING, annotation, why_hidden
 from surefoot.state.calling import is_async, label
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import BadArgument, ConfigError
@@ -632,7 +632,7 @@ def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
         raise ConfigError(
             "SF1108",
             f"{where} must take two arguments, (ctx: Context, payload: YourType), or a third one: "
-            "what is carried over a wait",
+            f"what is carried over a wait{why_hidden(fn)}",
         )
     types = [annotation(fn, parameter.name, where) for parameter in parameters[1:]]
     for parameter, kind in zip(parameters[1:], types, strict=True):
@@ -640,6 +640,6 @@ def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
             raise ConfigError(
                 "SF1108",
                 f"{where}: annotate {parameter.name!r} with the type of the payload, so that it "
-                "can be checked and stored",
+                f"can be checked and stored{why_hidden(fn)}",
             )
     return types[0], types[1] if len(types) > 1 else None

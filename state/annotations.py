@@ -39,6 +39,18 @@ def plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
             fn = type(fn).__call__
 
 
+def why_hidden(fn: Callable[..., Any]) -> str:
+    """What there is to say besides where the arguments of `fn` are not what they have to be: that a
+    decorator may have hidden them. Empty where nothing looks like one."""
+    made = plain_function(fn)
+    any_number = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    passes_on = any(each.kind in any_number for each in inspect.signature(fn).parameters.values())
+    if not passes_on and not getattr(made, "__annotations__", None):
+        passes_on = any(map(inspect.isroutine, _closed_over(made).values()))
+    told = "; if a decorator has made it, put @functools.wraps on the function that it returns"
+    return told if passes_on else ""
+
+
 def annotation(fn: Callable[..., Any], name: str, where: str) -> Any:
     """The type that `fn` gives its parameter `name` (or "return"); MISSING when it gives none.
 
@@ -90,6 +102,12 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
             found = {**frame.f_locals, **found}
             code = frame.f_code
         frame = frame.f_back
+    return found | _closed_over(fn)
+
+
+def _closed_over(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The variables around `fn` that it uses, as far as they are filled."""
+    found: dict[str, Any] = {}
     for name, cell in zip(
         getattr(getattr(fn, "__code__", None), "co_freevars", ()),
         getattr(fn, "__closure__", None) or (),
@@ -97,7 +115,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
     ):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:
             continue
     return found
 

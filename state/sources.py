@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from surefoot.schemas.payload import parse_json
-from surefoot.state.annotations import annotation
+from surefoot.state.annotations import annotation, why_hidden
 from surefoot.state.calling import label
 from surefoot.state.errors import ConfigError
 
@@ -117,7 +117,9 @@ def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigge
     shapes = get_args(QueueEvent)
     if shape not in shapes:
         names = ", ".join(each.__name__ for each in shapes)
-        raise ConfigError("SF1128", f"{where}: annotate its argument with one of {names}")
+        raise ConfigError(
+            "SF1128", f"{where}: annotate its argument with one of {names}{why_hidden(fn)}"
+        )
     if not queue.strip():
         raise ConfigError("SF1128", f"{where}: name the queue, or give its URL")
     return QueueTrigger(queue=queue, shape=shape, fn=fn)
@@ -127,7 +129,9 @@ def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTr
     """Raises ConfigError when the declaration cannot work."""
     where = f"folder mapping {label(fn)!r} of agent {agent!r}"
     if _only_argument(fn, where) is not WatchedFile:
-        raise ConfigError("SF1128", f"{where}: annotate its argument with WatchedFile")
+        raise ConfigError(
+            "SF1128", f"{where}: annotate its argument with WatchedFile{why_hidden(fn)}"
+        )
     folder, _, name = pattern.rpartition("/")
     if not folder or not name or any(sign in folder for sign in "*?["):
         raise ConfigError(
@@ -142,5 +146,5 @@ def _only_argument(fn: Callable[..., Any], where: str) -> Any:
     """Its annotated type."""
     parameters = list(inspect.signature(fn).parameters)
     if len(parameters) != 1:
-        raise ConfigError("SF1128", f"{where} must take one argument")
+        raise ConfigError("SF1128", f"{where} must take one argument{why_hidden(fn)}")
     return annotation(fn, parameters[0], where)

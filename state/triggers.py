@@ -29,7 +29,7 @@ from surefoot.schemas.payload import (
     validate,
     why_not_storable,
 )
-from surefoot.state.annotations import MISSING, annotation, plain_function
+from surefoot.state.annotations import MISSING, annotation, plain_function, why_hidden
 from surefoot.state.calling import finished, label
 from surefoot.state.errors import ConfigError
 
@@ -281,14 +281,17 @@ def _arguments(fn: Callable[..., Any]) -> int:
 
 def _check_function(fn: Callable[..., Any], what: str) -> None:
     if _arguments(fn) not in (1, _BOTH):
-        raise ConfigError("SF1126", f"{what} takes (event) or (event, received)")
+        raise ConfigError("SF1126", f"{what} takes (event) or (event, received){why_hidden(fn)}")
 
 
 def _event_type(fn: Callable[..., Any], place: str) -> Any:
     first = next(iter(inspect.signature(fn).parameters))
     found = annotation(fn, first, place)
     if found is MISSING:
-        raise ConfigError("SF1126", f"{place}: annotate {first!r} with the type of the event")
+        raise ConfigError(
+            "SF1126",
+            f"{place}: annotate {first!r} with the type of the event{why_hidden(fn)}",
+        )
     return found
 
 

@@ -73,6 +73,7 @@ DECLARING: tuple[Page, ...] = (
             "the payload has no annotation",
             "its type is declared inside of a function, or below the step",
             "an argument too many or too few",
+            "a decorator without functools.wraps, which hides all that",
         ),
         mend=("Write `async def greet(ctx: Context, name: str) -> Done:`", _CHECK),
     ),

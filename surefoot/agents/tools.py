@@ -18,7 +18,7 @@ from surefoot.agents.messages import ToolCall
 from surefoot.schemas.payload import strict_json
 from surefoot.schemas.text import whole
 from surefoot.state.agent import Agent
-from surefoot.state.annotations import MISSING, annotation, plain_function
+from surefoot.state.annotations import MISSING, annotation, plain_function, why_hidden
 from surefoot.state.calling import is_async
 from surefoot.state.context import Context
 from surefoot.state.durations import duration_s
@@ -320,12 +320,14 @@ def _signature(
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(
-                "SF1122", f"{where}: {parameter} cannot be told to a model; name each argument"
+                "SF1122",
+                f"{where}: {parameter} cannot be told to a model; name each argument"
+                f"{why_hidden(fn)}",
             )
     hints = {each.name: annotation(fn, each.name, where) for each in parameters}
     for name, hint in hints.items():
         if hint is MISSING:
-            raise ConfigError("SF1122", f"{where}: annotate {name!r} with its type")
+            raise ConfigError("SF1122", f"{where}: annotate {name!r} with its type{why_hidden(fn)}")
     return hints, parameters
 
 

@@ -390,3 +390,50 @@ def test_a_flow_is_asked_at_once() -> None:
     assert agent.name_run("r", b"7") == "7=r"
     with pytest.raises(ValueError, match="cannot wait"):
         waits.name_run("r", b"7")
+
+
+def taking_anything(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    return wrapper
+
+
+def taking_what_it_takes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(ctx, payload):
+        return fn(ctx, payload)
+
+    return wrapper
+
+
+async def greet(ctx: Context, name: str) -> Done:
+    return Done(name)
+
+
+def untyped(ctx: Context, name) -> Done:
+    return Done(name)
+
+
+DECLARED: dict[str, Callable[[Callable[..., Any]], object]] = {
+    "step": lambda fn: Agent("a").step(fn),
+    "on_event": Agent("a").on_event(topic="t"),
+    "queue": Agent("a").sqs("q"),
+    "folder": Agent("a").files("in/*"),
+    "tool": tool,
+}
+
+
+@pytest.mark.parametrize("declare", DECLARED.values(), ids=DECLARED)
+@pytest.mark.parametrize("decorator", [taking_anything, taking_what_it_takes])
+def test_what_hides_the_arguments_is_told_with_the_refusal(
+    declare: Callable[[Callable[..., Any]], object],
+    decorator: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> None:
+    with pytest.raises(ConfigError, match=r"wrapper.*put @functools\.wraps on the function"):
+        declare(decorator(greet))
+
+
+def test_a_function_that_hides_nothing_is_not_taken_for_a_decorators() -> None:
+    with pytest.raises(ConfigError, match="annotate 'name'") as refused:
+        Agent("a").step(untyped)
+    assert "functools" not in str(refused.value)
