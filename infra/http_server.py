@@ -45,8 +45,9 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def server(app: Any, hosts: Hosts) -> uvicorn.Server:
-    """Serves whoever asks for one of these hosts, until its `should_exit` is set."""
+def server(app: Any, hosts: Hosts, *, sockets: bool = True) -> uvicorn.Server:
+    """Serves whoever asks for one of these hosts, until its `should_exit` is set. `sockets`: the
+    app has WebSockets; whoever wants one of another app is answered as any other request is."""
     return _Server(
         uvicorn.Config(
             HostGuard(app, hosts),
@@ -55,7 +56,7 @@ def server(app: Any, hosts: Hosts) -> uvicorn.Server:
             log_config=None,
             server_header=False,
             timeout_graceful_shutdown=_DRAIN_S,
-            ws=_Socket,
+            ws=_Socket if sockets else "none",
             ws_max_size=_SOCKET_BYTES,
             ws_per_message_deflate=False,  # a window a connection, for small messages
             ws_ping_interval=_PING_S,

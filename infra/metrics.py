@@ -78,7 +78,7 @@ def serve_metrics(settings: Settings) -> str | None:
     for collect in (prometheus.ProcessCollector, prometheus.PlatformCollector):
         collect(registry=registry)
     metrics.use(Prometheus(registry))
-    serving = server(prometheus.make_asgi_app(registry), settings.hosts(host))
+    serving = server(prometheus.make_asgi_app(registry), settings.hosts(host), sockets=False)
     Thread(
         target=lambda: asyncio.run(serving.serve(sockets=[listener])), name="metrics", daemon=True
     ).start()

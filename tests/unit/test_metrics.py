@@ -198,6 +198,15 @@ async def test_how_things_stand_is_told_again_and_again(registry: CollectorRegis
     assert value(registry, "surefoot_lso_lag", agent="b") is None
 
 
+#: of who wants a WebSocket
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
 def test_metrics_are_served_on_a_port_of_their_own() -> None:
     before = metrics.use(Nowhere())
     try:
@@ -205,6 +214,9 @@ def test_metrics_are_served_on_a_port_of_their_own() -> None:
         assert url is not None
         metrics.STEPS.add("a", "s", "completed")
         told = httpx.get(url, trust_env=False, timeout=60).text
+        assert httpx.get(url, headers=UPGRADE, trust_env=False, timeout=60).status_code == 200
+        evil = UPGRADE | {"Host": "evil.example"}
+        assert httpx.get(url, headers=evil, trust_env=False, timeout=60).status_code == 421
         port = int(url.split(":")[2].split("/")[0])
         with pytest.raises(ConfigError, match=f"SF1004.*{port}.*SUREFOOT_METRICS_PORT"):
             serve_metrics(load_settings(metrics_port=port))
