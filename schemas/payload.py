@@ -116,16 +116,19 @@ class Unserialisable(ValueError):
 
 
 class BadPayload(ValueError):
-    """Bytes that are not strict JSON of the wanted type. `path` is like `$.a[3].b`."""
+    """Bytes that are not strict JSON of the wanted type. `path` is like `$.a[3].b`.
+
+    Of both no more is kept than a person reads: names and values from outside are in them, and the
+    message goes into answers, logs and records."""
 
     #: for `surefoot explain`
     number = "SF2002"
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
+        self.path = _cut(path, _PATH_MAX)
+        self.reason = _cut(reason, _REASON_MAX)
+        super().__init__(self.path, self.reason)
         self.add_note(f"{self.number}: `surefoot explain {self.number}` tells more")
-        self.path = path
-        self.reason = reason
 
     def __str__(self) -> str:
         return self.message
@@ -133,6 +136,15 @@ class BadPayload(ValueError):
     @property
     def message(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+#: in characters
+_PATH_MAX = 200
+_REASON_MAX = 500
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def dump(adapter: TypeAdapter[Any], value: Any) -> bytes:

@@ -656,6 +656,23 @@ def test_names_and_aliases_of_fields_are_both_understood():
     assert load(adapter, b'{"htmlUrl": "x"}') == load(adapter, b'{"html_url": "x"}')
 
 
+def repeating(value: str) -> str:
+    raise ValueError(f"no {value}")
+
+
+@pytest.mark.parametrize(
+    ("declared", "data", "told"),
+    [
+        (dict[str, int], b'{"%s": "x"}', r"\$\.xxx.*…: Input should be a valid integer"),
+        (Annotated[str, AfterValidator(repeating)], b'"%s"', r"\$: Value error, no xxx.*…"),
+    ],
+)
+def test_a_bad_payload_says_no_more_than_a_person_reads(declared: Any, data: bytes, told: str):
+    with pytest.raises(BadPayload, match=told) as caught:
+        load(TypeAdapter(declared), data % (b"x" * 500_000))
+    assert len(caught.value.message) < 1_000
+
+
 def test_a_validator_that_breaks_is_a_bad_payload_and_no_crash():
     def explode(value: Any) -> Any:
         raise ZeroDivisionError

@@ -200,6 +200,12 @@ def test_what_cannot_be_read_as_json_says_why_and_the_bytes_are_there(content_ty
     assert delivery.body == body
 
 
+def test_a_large_body_that_is_no_form_is_not_told_back():
+    with pytest.raises(BadPayload, match="not a form") as refused:
+        _ = came(FORM, b'{"a": "%s"}' % (b"x" * 900_000)).json
+    assert len(str(refused.value)) < 1_000
+
+
 @pytest.mark.parametrize(
     ("content_type", "told"),
     [
