@@ -303,7 +303,9 @@ def runs_start(
 ) -> None:
     """Start a run and print its id, once Kafka has it.
 
-    Given the agent's file or module rather than its name, the payload is checked first.
+    Given the agent's file or module rather than its name, the payload is checked first, and the
+    run is named as the agent's flow says: by name alone, it is outside of the flow's limits, unless
+    --run-id is KEY=NAME.
     """
     from surefoot.commands import runs as commands  # noqa: PLC0415
 
