@@ -28,7 +28,6 @@ from surefoot.infra.http_server import listen, server, url_of
 from surefoot.infra.overview import LogOverview
 from surefoot.infra.run_reader import LogRunReader, failed_effects
 from surefoot.infra.settings import Settings
-from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
 from surefoot.infra.worker_main import follow_supervisor, until_signalled
@@ -55,13 +54,12 @@ def run_gateway(
 
     async def run() -> None:
         stop, _ = until_signalled(settings.drain_timeout_s)
-        following = asyncio.create_task(follow_supervisor(stop)) if is_supervised() else None
+        following = asyncio.create_task(follow_supervisor(stop))
         try:
             async with open_backend(settings, SystemClock()) as backend:
                 await serve_gateway(agents, settings, backend, stop, listening)
         finally:
-            if following is not None:
-                following.cancel()
+            following.cancel()
             stop.set()  # however it ends, it does so in time
 
     def listening(url: str) -> None:

@@ -30,6 +30,7 @@ from surefoot.infra.metrics import measure
 from surefoot.infra.overdue import EXIT_STUCK, Stop
 from surefoot.infra.schedules import declare_schedules
 from surefoot.infra.settings import Settings
+from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.state.agent import Agent
 from surefoot.state.ports import Clock, Log
@@ -163,7 +164,9 @@ def limits_of(agent: Agent) -> list[int]:
 async def follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:
     """Drain when the process that started this one is gone: a new supervisor would start another
     process of the same identity, and the two would throw each other out of the group, or find the
-    port taken."""
+    port taken. A process that no supervisor has started follows nobody."""
+    if not is_supervised():
+        return
     parent = os.getppid()
     while True:
         await asyncio.sleep(every_s)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from surefoot.infra.worker_main import follow_supervisor
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,8 +61,11 @@ asyncio.run(main())
 
 #: starts the orphan-to-be, waits until it follows, and is gone
 SUPERVISOR = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
+import os, subprocess, sys
+env = os.environ | {"SUREFOOT_SUPERVISOR_PID": str(os.getpid())}
+child = subprocess.Popen(
+    [sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True, env=env
+)
 assert child.stdout.readline() == "following\\n"
 subprocess.Popen([sys.executable, "-c", "import sys; print(sys.stdin.read())"], stdin=child.stdout)
 """
@@ -85,3 +93,12 @@ def test_a_process_that_polls_is_left_alone() -> None:
 def test_an_orphan_drains() -> None:
     ended = python(SUPERVISOR, ORPHAN)
     assert "drained" in ended.stdout, ended.stderr
+
+
+async def test_a_process_of_a_shell_does_not_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that `surefoot worker FILE --slot 0 &` starts: the shell is gone, and it works on."""
+    monkeypatch.delenv("SUREFOOT_SUPERVISOR_PID", raising=False)
+    monkeypatch.setattr("os.getppid", iter([4711, 1]).__next__)
+    stop = asyncio.Event()
+    await follow_supervisor(stop, every_s=0)
+    assert not stop.is_set()
