@@ -24,6 +24,13 @@ log = structlog.get_logger(__name__)
 HEALTHY_S = 10.0
 #: exit status of a process whose settings, topics or agents are wrong
 EXIT_CONFIG = 2
+#: and of one that Kafka has denied a right, for as long as it asks again
+EXIT_DENIED = 77
+#: why a child that has ended so is not started again
+_NO_USE = {
+    EXIT_CONFIG: "a setting, a topic or an agent's file is wrong; the child's last line names it",
+    EXIT_DENIED: "Kafka denies a right; the child's last line names it and how to grant it",
+}
 #: tells a child who has started it
 _SUPERVISOR = "SUREFOOT_SUPERVISOR_PID"
 #: longest wait between two starts of a child that keeps dying, in seconds
@@ -67,7 +74,7 @@ class Supervisor:
             _signal(process, signal.SIGTERM)
 
     async def run(self) -> int:
-        """Run until stopped, or until a child finds its configuration wrong. Returns the worst exit
+        """Run until stopped, or until a child ends by what no restart mends. Returns the worst exit
         status of the last run of each child, 0 when all ended well."""
         codes = await asyncio.gather(*(self._keep(child) for child in self._children))
         return max((abs(code) for code in codes), default=0)
@@ -84,7 +91,8 @@ class Supervisor:
                 _signal(process, signal.SIGTERM)
             code = await self._wait(process)
             log.info("process_exited", child=child.name, pid=process.pid, code=code)
-            if code == EXIT_CONFIG:  # starting it again would not mend it
+            if code in (EXIT_CONFIG, EXIT_DENIED) and not self._stop.is_set():
+                log.error("all_stop", child=child.name, code=code, reason=_NO_USE[code])
                 self.stop()
             if self._stop.is_set():
                 # One that has not got as far as to listen to signals ends by the one that it was

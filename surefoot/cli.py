@@ -12,17 +12,17 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from surefoot.state.errors import ConfigError, Numbered, StateError, Unavailable
+from surefoot.state.errors import ConfigError, NotAllowed, Numbered, StateError, Unavailable
 
-EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 2, 69, 130
+EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_DENIED, EXIT_INTERRUPTED = 2, 69, 77, 130
 
 _EPILOG = (
     "Everything else is set by SUREFOOT_... variables; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "
     "to use. Exit status: 0 done; 1 no such run, a run refused a command, or the demo found a "
     "fault; 2 wrong usage or settings, the message says what to change; 3 a command was sent and "
     "not answered in time (repeat it with the same id), or a worker gave work up at the drain "
-    "deadline (it is run again); 69 Kafka cannot be reached; 70 a worker was stuck; 130 "
-    "interrupted."
+    "deadline (it is run again); 69 Kafka cannot be reached; 70 a worker was stuck; 77 Kafka "
+    "denies a right; 130 interrupted."
 )
 
 
@@ -40,7 +40,8 @@ class _Front(TyperGroup):
             raise typer.Exit(1) from None
         except Unavailable as error:
             _tell(error)
-            raise typer.Exit(EXIT_UNAVAILABLE) from None
+            denied = isinstance(error, NotAllowed)
+            raise typer.Exit(EXIT_DENIED if denied else EXIT_UNAVAILABLE) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 

@@ -387,7 +387,8 @@ KAFKA: tuple[Page, ...] = (
         number="SF3093",
         title="Kafka denies a right",
         means="The cluster has ACLs, and this principal lacks one. The message names the "
-        "principal, the operation and the resource. A worker asks again for a minute, then ends.",
+        "principal, the operation and the resource. A worker asks again for a minute, then "
+        "ends with status 77, and `surefoot worker` with it.",
         causes=(
             "the ACL was never made, or for another prefix",
             "it has not reached all brokers yet",

@@ -169,7 +169,7 @@ def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
 
     until_sync(applied, what="the rights on topics")
     done = CliRunner().invoke(surefoot, [command, str(file), "--slot", "0"], env=env)
-    assert done.exit_code == 69, done.output
+    assert done.exit_code == 77, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("surefoot: SF3093: ")]
     missing = f"User:{USER} lacks Write on transactional id {app}.{name}; grant it: kafka-acls "
     assert missing in line

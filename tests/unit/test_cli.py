@@ -23,6 +23,7 @@ from surefoot.commands.common import resolve
 from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator
+from surefoot.state.errors import NotAllowed
 from surefoot.state.model import Failure, Quarantine
 from tests.decisions import wait_for
 from tests.unit.test_operations import FakeClock
@@ -68,7 +69,14 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
         "broker",
     ):  # fmt: skip
         assert f"  {command} " in told
-    for status in ("0 done", "2 wrong usage", "69 Kafka", "70 a worker", "130 interrupted"):
+    for status in (
+        "0 done",
+        "2 wrong usage",
+        "69 Kafka",
+        "70 a worker",
+        "77 Kafka denies",
+        "130 interrupted",
+    ):
         assert status in " ".join(told.split())
 
 
@@ -157,6 +165,17 @@ def test_kafka_away_is_status_69(
     code, _, told = run(*command, agent_file)
     assert code == 69
     assert NOWHERE in told
+
+
+def test_a_right_that_is_denied_is_status_77(
+    agent_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise NotAllowed("SF3093", "User:ann lacks Read on topic surefoot.x.tasks")
+
+    monkeypatch.setattr("surefoot.commands.service.worker", denied)
+    code, _, told = run("worker", agent_file)
+    assert (code, told.splitlines()[0].split(": ")[1]) == (77, "SF3093")
 
 
 def test_a_gateway_without_the_secret_of_its_webhook_does_not_start(

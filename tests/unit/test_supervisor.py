@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from surefoot.infra import supervisor as module
 from surefoot.infra.supervisor import Child, Supervisor
@@ -150,12 +151,16 @@ async def test_a_child_that_worked_for_a_while_is_started_again_at_once(
     assert await running in (0, 1, signal.SIGTERM)
 
 
-async def test_a_wrong_configuration_ends_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [module.EXIT_CONFIG, module.EXIT_DENIED])
+async def test_what_no_restart_mends_ends_all_and_is_told(tmp_path: Path, code: int) -> None:
     children = [
-        child(tmp_path, "exit", str(module.EXIT_CONFIG), name="wrong"),
+        child(tmp_path, "exit", str(code), name="wrong"),
         child(tmp_path, "polite", name="right"),
     ]
     supervisor = Supervisor(children, grace_s=90.0)
-    assert await supervisor.run() == module.EXIT_CONFIG
+    with capture_logs() as logs:
+        assert await supervisor.run() == code
+    (told,) = [line for line in logs if line["event"] == "all_stop"]
+    assert (told["child"], told["code"]) == ("wrong", code)
     assert said(tmp_path, "wrong") == ["begun exit wrong"]
     assert supervisor.restarts == 0
