@@ -229,7 +229,7 @@ def _asked(
     try:
         reply = asyncio.run(go())
     except Unavailable as error:
-        raise Unavailable(
+        raise type(error)(
             error.number, f"{error.message}; repeat it with {option} {chosen}"
         ) from error
     except (RecordTooLarge, StateError) as error:

@@ -223,7 +223,7 @@ def _asked(
     try:
         reply = asyncio.run(go())
     except Unavailable as error:
-        raise Unavailable("SF3002", f"{error}; repeat it with --id {chosen}") from error
+        raise type(error)(error.number, f"{error.message}; repeat it with --id {chosen}") from error
     if reply is None:
         return 0
     if asked.as_json:

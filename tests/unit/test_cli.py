@@ -443,6 +443,9 @@ def test_an_id_is_made_and_told_and_kafka_away_tells_it_too(world: World) -> Non
     code, _, said = run("runs", "cancel", "x", "r")
     assert code == 69
     assert "repeat it with --id " in said
+    world.away = NotAllowed("SF3093", "User:ann lacks Write on topic surefoot.x.commands")
+    code, _, said = run("runs", "cancel", "x", "r")
+    assert (code, "repeat it with --id " in said) == (77, True)
     assert asyncio.run(world.get("x", "r")) is not None
 
 
