@@ -8,7 +8,12 @@ from typing import Any, Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
 from surefoot.infra.backend import Found
 from surefoot.infra.kafka_batches import INSTALL_CODECS, unpacks
@@ -222,7 +227,28 @@ class Topics:
             for line in problems(spec, found.get(spec.name), self._settings.replication_factor)
         ]
         if wrong:
+            wrong += await self._hidden([spec.name for spec in specs if spec.name not in found])
             raise ConfigError("SF3005", "\n".join(wrong))
+
+    async def _hidden(self, missing: Sequence[str]) -> list[str]:
+        """What else may be so of topics that seem not to be there: the brokers do not list those
+        that this principal may not see, and of their configs they say that the right is missing."""
+        if not missing:
+            return []
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in missing]
+        hidden = [
+            name
+            for response in await self._admin.describe_configs(resources)
+            for code, _, _, name, _ in response.resources
+            if not code or is_denied(for_code(code))
+        ]
+        if not hidden:
+            return []
+        told = not_allowed(
+            f"of those that do not exist, {len(hidden)} may, and not be shown",
+            TopicAuthorizationFailedError, hidden[0], self._settings, operation="Describe",
+        )  # fmt: skip
+        return [told.message]
 
     async def names(self) -> list[str]:
         return list(await self._admin.list_topics())

@@ -64,6 +64,7 @@ KAFKA: tuple[Page, ...] = (
         causes=(
             "the topic was created by hand, or by a broker that creates what is asked for",
             "SUREFOOT_PARTITIONS was changed: the count is for ever",
+            "it is there, and this principal may not see it: Kafka lists what it has a right to",
         ),
         mend=(
             "See every fault with its fix: `surefoot topics verify agent.py`",

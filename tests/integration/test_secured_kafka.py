@@ -122,18 +122,20 @@ def test_a_missing_right_is_named_with_whose_it_is_and_what_grants_it(secured, t
     """Step by step, from no right to topics that are made and verified."""
     file, env = agent_file(tmp_path, "denied"), secured.signed_in()
     env["SUREFOOT_APP"] = "acl-app"
-    line = told(env, "topics", "apply", file)
+    line = told(env, "topics", "apply", file, status=77)
     assert "SF3093" in line
     assert f"User:{USER} lacks DescribeConfigs on cluster; grant it: kafka-acls" in line
     env["SUREFOOT_REPLICATION_FACTOR"] = "1"
-    line = told(env, "topics", "apply", file)
+    line = told(env, "topics", "apply", file, status=77)
     assert f"User:{USER} lacks Create on topic acl-app.denied." in line
     assert f"--allow-principal 'User:{USER}' --operation Create --topic acl-app." in line
 
     secured.allow("acl-app.", "CREATE", "DESCRIBE")
     denied = f"cannot verify the topics: User:{USER} lacks DescribeConfigs on topic acl-app."
-    until_sync(lambda: denied in told(env, "topics", "apply", file), what="the first rights")
-    line = told(env, "runs", "start", "denied", "--payload", "1")
+    until_sync(
+        lambda: denied in told(env, "topics", "apply", file, status=77), what="the first rights"
+    )
+    line = told(env, "runs", "start", "denied", "--payload", "1", status=77)
     assert f"User:{USER} lacks IdempotentWrite on cluster" in line
 
     secured.allow("acl-app.", "DESCRIBE_CONFIGS")
@@ -142,6 +144,24 @@ def test_a_missing_right_is_named_with_whose_it_is_and_what_grants_it(secured, t
         return CliRunner().invoke(surefoot, ["topics", "apply", file], env=env).exit_code == 0
 
     until_sync(applied, what="the right to see configs")
+
+
+def test_topics_that_are_there_and_may_not_be_seen(secured, tmp_path):
+    file, env = agent_file(tmp_path, "hidden"), secured.signed_in() | {"SUREFOOT_APP": "acl-hidden"}
+    env["SUREFOOT_REPLICATION_FACTOR"] = "1"
+    above = env | {
+        "SUREFOOT_BOOTSTRAP_SERVERS": secured.plain,
+        "SUREFOOT_SECURITY_PROTOCOL": "PLAINTEXT",
+        "SUREFOOT_SASL_USERNAME": "",
+        "SUREFOOT_SASL_PASSWORD": "",
+    }
+    done = CliRunner().invoke(surefoot, ["topics", "apply", file], env=above)
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(surefoot, ["topics", "verify", file], env=env)
+    assert done.exit_code == 2
+    assert "topic acl-hidden.dead does not exist" in done.stderr
+    hidden = f"12 may, and not be shown: User:{USER} lacks Describe on topic acl-hidden."
+    assert f"of those that do not exist, {hidden}" in done.stderr
 
 
 @pytest.mark.parametrize(
