@@ -229,9 +229,8 @@ def _asked(
     try:
         reply = asyncio.run(go())
     except Unavailable as error:
-        raise type(error)(
-            error.number, f"{error.message}; repeat it with {option} {chosen}"
-        ) from error
+        error.message += f"; repeat it with {option} {chosen}"
+        raise
     except (RecordTooLarge, StateError) as error:
         raise ConfigError(error.number, error.message) from None
     if as_json:

@@ -223,7 +223,8 @@ def _asked(
     try:
         reply = asyncio.run(go())
     except Unavailable as error:
-        raise type(error)(error.number, f"{error.message}; repeat it with --id {chosen}") from error
+        error.message += f"; repeat it with --id {chosen}"
+        raise
     if reply is None:
         return 0
     if asked.as_json:
