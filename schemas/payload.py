@@ -32,7 +32,7 @@ from functools import cached_property
 from io import IOBase
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -625,7 +625,7 @@ def _state(value: Any) -> dict[str, Any]:
 @weakly_cached
 def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]] | None:
     """Where instances keep state beside __dict__: slots, and a model's further dicts; and the names
-    of cached properties, which are in __dict__ but no state. None when __dict__ is all."""
+    of what is in __dict__ but no state, such as cached properties. None when __dict__ is all."""
     attributes = {
         name: part for base in reversed(kind.__mro__) for name, part in vars(base).items()
     }
@@ -636,6 +636,8 @@ def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]
         extra = ("__pydantic_extra__",) if kind.model_config.get("extra") == "allow" else ()
         more = extra + (("__pydantic_private__",) if kind.__private_attributes__ else ())
     derived = {name for name, part in attributes.items() if isinstance(part, cached_property)}
+    if issubclass(kind, Generic):
+        derived.add("__orig_class__")  # typing's own note of how it was made, as in Page[str](...)
     return (slots, more, frozenset(derived)) if slots or more or derived else None
 
 

@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -65,6 +65,14 @@ class Word(enum.StrEnum):
 class Point(NamedTuple):
     x: int
     y: float
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Page(Generic[T]):
+    rows: list[T]
 
 
 @dataclass
@@ -285,6 +293,13 @@ def test_a_cached_property_is_no_part_of_a_value():
     assert item.loud == "A"
 
     assert load(TypeAdapter(Item), dump(TypeAdapter(Item), item)).loud == "A"
+
+
+def test_how_a_value_was_made_is_no_part_of_it():
+    adapter = TypeAdapter(Page[str])
+    made = Page[str](["a"])
+    assert vars(made)["__orig_class__"] == Page[str]
+    assert load(adapter, dump(adapter, made)) == Page(["a"])
 
 
 def test_a_list_that_is_referred_to_twice_is_no_cycle():
