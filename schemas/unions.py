@@ -78,9 +78,9 @@ def _mixed(kind: Any, path: str, seen: set[Any], examples: _Examples) -> Iterato
         if kind in seen:
             return
         seen.add(kind)
+    for name, part in _fields(kind).items():
+        yield from _mixed(part, f"{path}{_class(kind).__name__}.{name}: ", seen, examples)
     if isinstance(kind, type) and not get_args(kind):
-        for name, part in _fields(kind).items():
-            yield from _mixed(part, f"{path}{kind.__name__}.{name}: ", seen, examples)
         return
     inner = _bare(kind)
     if get_origin(inner) in (Union, UnionType):
@@ -110,11 +110,17 @@ def _lost(kind: Any, union: Any, path: str, examples: _Examples) -> Iterator[Mix
             stored = None if example is None else _stored(adapter, example[0])
             if example is None or stored is None:
                 continue
-            back = _read(whole, _stored(whole, example[0]) or stored)
-            if back is None or type(back[0]) is not type(example[0]):
-                told = "nothing" if back is None else _name(type(back[0]))
+            kept = _stored(whole, example[0])
+            back = _read(whole, kept or stored)
+            if back is None or kept is None or type(back[0]) is not type(example[0]):
+                told = "nothing" if back is None else _told(example[0], back[0])
                 yield Mixed(path, _name(union), _name(member), stored.decode()[:80], told)
                 return
+
+
+def _told(sent: Any, back: Any) -> str:
+    """What it came back as: its type, or where that tells nothing, how it looks."""
+    return _name(type(back)) if type(sent) is not type(back) else repr(back)[:80]
 
 
 def _stored(adapter: TypeAdapter[Any], value: Any) -> bytes | None:
@@ -154,20 +160,40 @@ def _bare(kind: Any) -> Any:
             return kind
 
 
-def _fields(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass, a model, a TypedDict or a NamedTuple. None of a class
-    that has a way of storing of its own."""
-    if issubclass(kind, BaseModel):
-        own = kind.__pydantic_decorators__
+def _class(kind: Any) -> Any:
+    """Without what its parameters are."""
+    return get_origin(kind) or kind
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    """Types of the fields of a dataclass, a model, a TypedDict or a NamedTuple, also of one with
+    parameters. None of a class that has a way of storing of its own."""
+    made = _class(kind)
+    if not isinstance(made, type):
+        return {}
+    if issubclass(made, BaseModel):
+        own = made.__pydantic_decorators__
         if own.model_serializers or own.field_serializers or own.model_validators:
             return {}
-        return {name: _of_field(field) for name, field in kind.model_fields.items()}
-    if not is_dataclass(kind) and not hasattr(kind, "__required_keys__") and not _is_named(kind):
+        return {name: _of_field(field) for name, field in made.model_fields.items()}
+    if not is_dataclass(made) and not hasattr(made, "__required_keys__") and not _is_named(made):
         return {}
     try:
-        return typing.get_type_hints(kind, include_extras=True)
+        hints = typing.get_type_hints(made, include_extras=True)
     except Exception:  # noqa: BLE001  (of the author's: it is told where the type is used)
         return {}
+    given = dict(zip(getattr(made, "__parameters__", ()), get_args(kind), strict=False))
+    return {name: _filled(part, given) for name, part in hints.items()}
+
+
+def _filled(part: Any, given: dict[Any, Any]) -> Any:
+    """The type of a field, with what its class was given for its parameters."""
+    if isinstance(part, typing.TypeVar):
+        return given.get(part, part)
+    wanted = getattr(part, "__parameters__", ())
+    if isinstance(part, type) or not any(each in given for each in wanted):
+        return part
+    return part[tuple(given.get(each, each) for each in wanted)]
 
 
 def _of_field(field: Any) -> Any:
@@ -208,27 +234,28 @@ class _Examples:
         if kind in _EXAMPLES:
             return _EXAMPLES[kind]
         if origin is tuple and args[-1:] != (...,):
-            parts = [self.of(each)[:1] for each in args]
-            return [tuple(part[0] for part in parts)] if all(parts) else []
+            parts = [self.of(each) for each in args]
+            return [tuple(part[n] for part in parts) for n in (0, -1)] if all(parts) else []
         if origin in _SEQUENCES:
             with suppress(TypeError):  # what a set cannot hold
                 return [origin(), *(origin([each]) for each in self.of(args[0]))]
         if origin is dict:
-            keys, values = self.of(args[0])[:1], self.of(args[1])[:1]
-            return [{key: value} for key in keys for value in values]
-        if not isinstance(kind, type) or args:
-            return []
-        return list(kind)[:1] if issubclass(kind, Enum) else self._objects(kind)
+            keys, values = self.of(args[0]), self.of(args[1])
+            return [{keys[n]: values[n]} for n in (0, -1)] if keys and values else []
+        if isinstance(kind, type) and not args and issubclass(kind, Enum):
+            return list(kind)[:1]
+        return self._objects(kind)
 
-    def _objects(self, kind: type) -> list[Any]:
+    def _objects(self, kind: Any) -> list[Any]:
         """With what they need, and with all that they can have."""
-        parts = {name: self.of(part)[:1] for name, part in _fields(kind).items()}
+        parts = {name: self.of(part) for name, part in _fields(kind).items()}
         if not parts:
             return []
+        kind = _class(kind)
         needed = _needed(kind, parts.keys())
         made = []
-        for names in (needed, parts.keys()):
-            given = {name: parts[name][0] for name in parts if name in names and parts[name]}
+        for names, n in ((needed, 0), (parts.keys(), 0), (parts.keys(), -1)):
+            given = {name: parts[name][n] for name in parts if name in names and parts[name]}
             if needed <= given.keys():
                 with suppress(Exception):  # a check of the author's
                     example = kind(**given)

@@ -401,7 +401,7 @@ DECLARING: tuple[Page, ...] = (
         causes=(
             "`UUID | str`, `Decimal | str`, `bytes | str`: each is text in JSON",
             "two dataclasses, or a dataclass and a dict, with the same fields",
-            "`list[int] | tuple[int, ...]`",
+            "`list[int] | tuple[int, ...]`, `Page[UUID] | Page[str]`",
         ),
         mend=(
             "Take the one type that is meant: a str can be made a UUID where it is used.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import httpx
@@ -29,6 +29,8 @@ from surefoot.schemas.payload import dump, load
 from surefoot.schemas.unions import mixed
 from surefoot.state.journal import result_adapter
 from surefoot.state.lint import check
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -56,6 +58,31 @@ class TaggedOrder:
 class TaggedRefund:
     number: int
     kind: Literal["refund"] = "refund"
+
+
+@dataclass
+class Page(Generic[T]):
+    rows: list[T]
+
+
+@dataclass
+class Box(Generic[T]):
+    page: Page[T]
+    owner: str = ""
+
+
+@dataclass
+class Named(Generic[T]):
+    what: T
+    by: UUID | str
+
+
+class ModelOf(BaseModel, Generic[T]):
+    what: T
+
+
+class RowOf(TypedDict, Generic[T]):
+    what: T
 
 
 class Row(TypedDict):
@@ -115,6 +142,14 @@ Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
         dict[str, list[UUID | str]],
         Annotated[UUID | str, Field(description="x")],
         Inside,
+        list[UUID] | list[str],
+        dict[str, list[UUID]] | dict[str, list[str]],
+        tuple[int, list[UUID]] | tuple[int, list[str]],
+        Page[UUID] | Page[str],
+        Box[UUID] | Box[str] | None,
+        ModelOf[UUID] | ModelOf[str],
+        RowOf[UUID] | RowOf[str],
+        Named[int],
     ],
     ids=str,
 )
@@ -139,6 +174,9 @@ def test_what_cannot_be_told_apart(kind: Any) -> None:
         Annotated[str, StringConstraints(pattern="^[a-z]+$")] | UUID,
         Annotated[str, AfterValidator(refused)] | UUID,
         list[Order] | Order,
+        Page[int] | Page[str],
+        Page[int] | Box[int] | None,
+        Page[UUID],
         str | Turn,
         dict[str, Any] | str,
         datetime | int,
