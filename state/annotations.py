@@ -61,23 +61,29 @@ def annotation(fn: Callable[..., Any], name: str, where: str) -> Any:
     written = getattr(annotated, "__annotations__", {}).get(name, MISSING)
     if written is MISSING or isinstance(written, type):
         return written
-    names = _names_around(fn)
+    known, names = getattr(fn, "__globals__", {}), _names_around(fn)
+    try:
+        return resolved(written, known, names, getattr(fn, "__module__", None))
+    except Exception as error:
+        told = str(error) if isinstance(error, NameError) else repr(error)
+        raise _unresolved(where, name, written, told) from error
+
+
+def resolved(written: Any, known: dict[str, Any], names: dict[str, Any], module: str | None) -> Any:
+    """The type that is written there. What neither `known` nor `names` has is looked for in what
+    the module imports for type checkers only, and put into `names`.
+
+    Raises: NameError — it is not there either; whatever else an annotation that is none raises.
+    """
+    alone: Any = SimpleNamespace(__annotations__={"it": written})
     while True:
         try:
-            return _resolved(fn, name, written, names)
-        except Exception as error:
-            found = _for_checkers(fn) if isinstance(error, NameError) else {}
-            missing = getattr(error, "name", None)
-            if missing not in found or missing in names:
-                told = str(error) if isinstance(error, NameError) else repr(error)
-                raise _unresolved(where, name, written, told) from error
-            names[missing] = found[missing]
-
-
-def _resolved(fn: Callable[..., Any], name: str, written: Any, names: dict[str, Any]) -> Any:
-    alone: Any = SimpleNamespace(__annotations__={name: written})
-    hints = typing.get_type_hints(alone, getattr(fn, "__globals__", {}), names, include_extras=True)
-    return hints[name]
+            return typing.get_type_hints(alone, known, names, include_extras=True)["it"]
+        except NameError as error:
+            found = _for_checkers(module)
+            if error.name not in found or error.name in names:
+                raise
+            names[error.name] = found[error.name]
 
 
 def _unresolved(where: str, name: str, written: Any, why: str) -> ConfigError:
@@ -126,9 +132,9 @@ def _holds(outer: CodeType, inner: CodeType) -> bool:
     return any(each is inner or _holds(each, inner) for each in made)
 
 
-def _for_checkers(fn: Callable[..., Any]) -> dict[str, Any]:
-    """What the function's module imports under `if TYPE_CHECKING:`, of modules that are loaded."""
-    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+def _for_checkers(name: str | None) -> dict[str, Any]:
+    """What that module imports under `if TYPE_CHECKING:`, of modules that are loaded."""
+    module = sys.modules.get(name or "")
     try:
         tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     except (OSError, TypeError, SyntaxError):  # there is no source

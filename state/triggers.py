@@ -32,6 +32,7 @@ from surefoot.schemas.payload import (
 from surefoot.state.annotations import MISSING, annotation, plain_function, why_hidden
 from surefoot.state.calling import finished, label
 from surefoot.state.errors import ConfigError
+from surefoot.state.stored import check_defined
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 #: so that topic, partition and offset still make a run_id
@@ -258,6 +259,7 @@ def declare_event(
             f"{place}: an event cannot be a {_name(event_type)}; use {STORABLE} "
             f"({why_not_storable(error)})",
         ) from error
+    check_defined(trigger.adapter, event_type, place)
     if trigger.by_branch is not None and reader is not None:
         for line in trigger.by_branch.mistakable(*parsed(reader)):
             raise ConfigError(

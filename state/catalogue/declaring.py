@@ -83,7 +83,7 @@ DECLARING: tuple[Page, ...] = (
         means="What a step takes is kept as JSON, and no JSON can be made for that type.",
         causes=(
             "a client, a connection, a file or a class of your own as payload",
-            "a field whose type is imported under `if TYPE_CHECKING:` only",
+            "a field of a type imported under `if TYPE_CHECKING:`, where nothing else loads it",
         ),
         mend=(
             "Take a dataclass, a pydantic model, a TypedDict or plain JSON types.",

@@ -23,6 +23,7 @@ from surefoot.state.calling import is_async
 from surefoot.state.context import Context
 from surefoot.state.durations import duration_s
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+from surefoot.state.stored import completed
 
 #: what all providers accept
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -328,6 +329,7 @@ def _signature(
     for name, hint in hints.items():
         if hint is MISSING:
             raise ConfigError("SF1122", f"{where}: annotate {name!r} with its type{why_hidden(fn)}")
+        completed(hint)
     return hints, parameters
 
 
@@ -361,6 +363,7 @@ def _from_signature(
 
 def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
     """(JSON schema, parser) of one value."""
+    completed(kind)
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     schema = adapter.json_schema()
     if schema.get("type") == "object" and "properties" in schema:

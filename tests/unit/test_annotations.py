@@ -181,22 +181,54 @@ FIELDS = """
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+import pydantic
 from pydantic import BaseModel
+from typing_extensions import NamedTuple, NotRequired, TypedDict
 
 from surefoot import Agent, Context, Done
 
 if TYPE_CHECKING:
-    from decimal import Decimal
+    from FROM import Decimal
 
-@dataclass
+T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
 class Price:
     currency: str
     amount: Decimal
 
+@dataclass
+class Offer(Generic[T]):
+    what: T
+    price: Price | None
+    least: Decimal
+
+@dataclass
+class Special(Offer[int]):
+    until: str
+
 class Total(BaseModel):
     total: list[Decimal]
+
+class Totals(Total):
+    more: list[Decimal]
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    amount: Decimal
+
+class Row(TypedDict):
+    amount: NotRequired[Decimal]
+
+class Pair(NamedTuple):
+    amount: Decimal
+    total: Total
+
+@dataclass
+class Mixed:
+    either: Decimal | str
 
 @dataclass
 class Order:
@@ -212,19 +244,98 @@ async def only(ctx: Context, payload: PAYLOAD) -> Done: ...
 
 
 @pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        ("Price", '{"currency":"EUR","amount":"1.50"}'),
+        ("Order", '{"id":"1","price":[{"currency":"EUR","amount":"1.50"},null],"again":null}'),
+        ("Offer[str]", '{"what":"a","price":null,"least":"1.50"}'),
+        ("Special", '{"what":1,"price":null,"least":"1.50","until":"June"}'),
+        ("Total", '{"total":["1.50"]}'),
+        ("Totals | None", '{"total":["1.50"],"more":["2.5"]}'),
+        ("list[Checked]", '[{"amount":"1.50"}]'),
+        ("dict[str, Row]", '{"a":{"amount":"1.50"}}'),
+        ("Pair", '["1.50",{"total":["1.50"]}]'),
+    ],
+)
+def test_a_field_may_have_a_type_that_only_type_checkers_import(
+    payload: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.py"
+    path.write_text(FIELDS.replace("PAYLOAD", payload).replace("FROM", "decimal"))
+    (agent,) = load_agents([path])
+    adapter = agent.steps["only"].adapter
+    found = load(adapter, text.encode())
+    assert "Decimal('1.50')" in repr(found)
+    assert dump(adapter, found) == text.encode()
+
+
+EVENT = """
+
+@agent.on_event(topic="orders", key="id")
+def ordered(event: Order) -> str:
+    return str(event.price[0].amount)
+"""
+
+TOOL = """
+
+from surefoot.agents.tool_loop import agent_tool, tool
+
+@tool
+def buy(ctx: Context, at: Price, more: list[Total]) -> str:
+    "Buy it."
+    return repr(at)
+
+@tool
+def nested(ctx: Context, order: Order) -> str:
+    "Buy it."
+    return repr(order)
+
+many = agent_tool(agent, description="Buy many.")
+"""
+
+
+def test_so_may_one_of_an_event_or_of_what_a_tool_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "agent.py"
+    file = FIELDS.replace("PAYLOAD", "Price")
+    path.write_text(file.replace("FROM", "decimal") + EVENT + TOOL)
+    (agent,) = load_agents([path])
+    text = b'{"id":"1","price":[{"currency":"","amount":2}]}'
+    assert "Decimal('2')" in repr(agent.event_triggers["orders"].of_json(text))
+    names = agent.start_step.fn.__globals__
+    given = names["buy"].parse(b'{"at":{"currency":"","amount":"1.5"},"more":[]}')
+    assert "Decimal('1.5')" in repr(given)
+    assert "amount" in repr(names["nested"].parameters)
+    assert "amount" in repr(names["many"].parameters)
+
+    path = tmp_path / "another.py"
+    path.write_text(file.replace("FROM", "nobody.loads.it") + EVENT)
+    told = r"SF1109: on_event 'ordered' of agent 'one': Price\.amount"
+    with pytest.raises(ConfigError, match=told):
+        load_agents([path])
+
+
+def test_and_is_then_looked_at_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "agent.py"
+    path.write_text(FIELDS.replace("PAYLOAD", "Mixed").replace("FROM", "decimal"))
+    with pytest.raises(ConfigError, match=r"SF1184: .* Mixed\.either: decimal\.Decimal \| str"):
+        load_agents([path])
+
+
+@pytest.mark.parametrize(
     ("payload", "field"),
     [
         ("Price", "Price.amount"),
         ("Order", "Price.amount"),
         ("list[Order]", "Price.amount"),
+        ("Offer[str]", "Price.amount"),
         ("Total", "Total.total"),
     ],
 )
-def test_a_field_of_a_type_that_only_type_checkers_import_is_named_with_what_to_do(
+def test_a_field_of_a_type_that_nobody_has_loaded_is_named_with_what_to_do(
     payload: str, field: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "agent.py"
-    path.write_text(FIELDS.replace("PAYLOAD", payload))
+    path.write_text(FIELDS.replace("PAYLOAD", payload).replace("FROM", "nobody.loads.it"))
     with pytest.raises(ConfigError) as raised:
         load_agents([path])
     assert str(raised.value) == (
