@@ -28,7 +28,7 @@ from watchfiles import awatch
 
 from surefoot.consumers.committer import backoff
 from surefoot.consumers.threads import in_thread
-from surefoot.infra.sources import BadEvent, Starter, name_of, payload_of
+from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.schemas.payload import strict_json
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -91,6 +91,7 @@ class FileSource:
         folder, _, self._names = pattern.rpartition("/")
         self._folder = base / folder
         self._triggers = triggers
+        self._mappings = Mappings(self.name)
         self._starter = starter
         self._settle_s = settle_s
         #: files that have changed of late, as they were at the last look
@@ -202,7 +203,7 @@ class FileSource:
         for agent, trigger in self._triggers:
             try:
                 if agent.name not in started and (
-                    payload := await payload_of(agent, trigger.fn, file)
+                    payload := await self._mappings.payload_of(agent, trigger.fn, file)
                 ):
                     started.add(agent.name)
                     named = name_of(agent, run_id, payload)

@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 #: a mapping that has not ended by then, in seconds, is given up: what comes after is not held up
 MAPPING_S = 300.0
+#: mappings of one source at a time, those that hang included
+MAPPING_THREADS = 64
 #: how long one try to write a start command may take, in seconds
 START_S = 10.0
 
@@ -29,27 +31,59 @@ class BadEvent(Exception):
     """What a source has brought cannot be used, now or later; says why."""
 
 
-async def payload_of(agent: Agent, fn: Callable[[Any], Any], event: Any) -> bytes | None:
-    """What the agent's first step is to be given; None: the mapping does not want it.
-
-    Raises: BadEvent.
+class Mappings:
+    """Asks the author's functions of one source, each in a thread. One that hangs keeps its thread,
+    so a source has so many of its own; where all hang, it waits for one, and no other source does.
     """
-    limit = asyncio.timeout(MAPPING_S)
-    try:
-        async with limit:
-            value = await in_thread(_asked, fn, event)
-        return None if value is None else dump(agent.start_step.adapter, value)
-    except BadPayload as error:
-        raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
-    except Unserialisable as error:
-        raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
-    except Exception as error:
-        if limit.expired():
-            log.error("mapping_hangs", agent=agent.name, mapping=label(fn))  # noqa: TRY400
-            told = f"the mapping {label(fn)} has not ended within {MAPPING_S:g} s"
-            raise BadEvent(told) from error
-        log.exception("mapping_failed", agent=agent.name, mapping=label(fn))
-        raise BadEvent(f"the mapping {label(fn)} raised {type(error).__name__}") from error
+
+    def __init__(self, source: str, threads: int = MAPPING_THREADS) -> None:
+        self._source = source
+        self._free = asyncio.Semaphore(threads)
+        #: how many are still at what nobody waits for any more
+        self._hanging = 0
+
+    async def payload_of(self, agent: Agent, fn: Callable[[Any], Any], event: Any) -> bytes | None:
+        """What the agent's first step is to be given; None: the mapping does not want it.
+
+        Raises: BadEvent.
+        """
+        try:
+            value = await self._answer(agent, fn, event)
+            return None if value is None else dump(agent.start_step.adapter, value)
+        except BadEvent:
+            raise
+        except BadPayload as error:
+            raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
+        except Unserialisable as error:
+            raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
+        except Exception as error:
+            log.exception("mapping_failed", agent=agent.name, mapping=label(fn))
+            raise BadEvent(f"the mapping {label(fn)} raised {type(error).__name__}") from error
+
+    async def _answer(self, agent: Agent, fn: Callable[[Any], Any], event: Any) -> Any:
+        await self._free.acquire()
+        asked = asyncio.ensure_future(in_thread(_asked, fn, event))
+        asked.add_done_callback(self._ended)
+        ended, _ = await asyncio.wait({asked}, timeout=MAPPING_S)
+        if ended:
+            return asked.result()
+        self._hanging += 1
+        asked.add_done_callback(self._back)
+        log.error(
+            "mapping_hangs", source=self._source, agent=agent.name, mapping=label(fn),
+            threads_hanging=self._hanging,
+            advice="give what it waits for a time limit; its thread cannot be stopped",
+        )  # fmt: skip
+        raise BadEvent(f"the mapping {label(fn)} has not ended within {MAPPING_S:g} s")
+
+    def _ended(self, asked: asyncio.Future[Any]) -> None:
+        self._free.release()
+        if not asked.cancelled():
+            asked.exception()  # heard, whether or not somebody still waits for it
+
+    def _back(self, asked: asyncio.Future[Any]) -> None:
+        del asked
+        self._hanging -= 1
 
 
 def _asked(fn: Callable[[Any], Any], event: Any) -> Any:

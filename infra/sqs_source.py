@@ -25,7 +25,7 @@ import structlog
 
 from surefoot.consumers.committer import backoff
 from surefoot.infra.aws import Aws, AwsRefused
-from surefoot.infra.sources import BadEvent, Starter, name_of, payload_of
+from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -67,6 +67,7 @@ class SqsSource:
         #: held by the reader that polls: a queue without messages costs one long poll, not one each
         self._polling = asyncio.Lock()
         self._triggers = triggers
+        self._mappings = Mappings(self.name)
         self._starter = starter
         self._aws = aws
         self._visibility_s = visibility_s
@@ -229,7 +230,7 @@ class SqsSource:
                 continue
             for event in events:
                 try:
-                    payload = await payload_of(agent, trigger.fn, event)
+                    payload = await self._mappings.payload_of(agent, trigger.fn, event)
                     if payload is not None:
                         named = name_of(agent, run_id_of(event, self._queue), payload)
                         wanted.setdefault(agent.name, []).append((agent.name, named, payload))

@@ -14,7 +14,7 @@ from surefoot import Agent, ConfigError, Context, Done, Flow, Next
 from surefoot.agents.messages import Ask, ToolCall
 from surefoot.agents.tool_loop import tool, tool_loop
 from surefoot.consumers.attempt import Failed, verify
-from surefoot.infra.sources import payload_of
+from surefoot.infra.sources import Mappings
 from surefoot.producers.mapping import by_source, planned
 from surefoot.state.agent import Resuming
 from surefoot.state.calling import is_async, label
@@ -276,7 +276,7 @@ def test_an_event_with_its_filter_and_its_key(fn: Callable[..., Any]) -> None:
 @each_way
 async def test_a_message_of_a_queue(fn: Callable[..., Any]) -> None:
     message = QueueMessage(queue="q", id="1", body="", attributes={})
-    assert await payload_of(an_agent(), of(fn), message) == b"42"
+    assert await Mappings("s").payload_of(an_agent(), of(fn), message) == b"42"
 
 
 @each_way

@@ -17,7 +17,7 @@ from surefoot.consumers.event_mapping import EventMapping, Schemas
 from surefoot.consumers.intake import Intake
 from surefoot.infra import sources
 from surefoot.infra.clock import SystemClock
-from surefoot.infra.sources import BadEvent, payload_of
+from surefoot.infra.sources import BadEvent, Mappings
 from surefoot.infra.virtual import VirtualClock
 from surefoot.state.ports import In
 from surefoot.state.topics import AgentTopics
@@ -52,7 +52,36 @@ async def test_one_that_hangs_is_given_up_and_named(
 
     monkeypatch.setattr(sources, "MAPPING_S", 0.01)
     with pytest.raises(BadEvent, match=r"hangs.* has not ended within 0\.01 s"):
-        await payload_of(taker(), hangs, "event")
+        await Mappings("files inbox/*").payload_of(taker(), hangs, "event")
+
+
+async def test_where_all_threads_of_a_source_hang_it_waits_for_one_and_no_other_does(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, agent = list[str](), taker()
+
+    def hangs(event: str) -> int:
+        began.append(event)
+        held.wait()
+        return 1
+
+    monkeypatch.setattr(sources, "MAPPING_S", 0.01)
+    stuck = Mappings("sqs orders", threads=2)
+    with capture_logs() as logs:
+        for event in ("1", "2"):
+            with pytest.raises(BadEvent):
+                await stuck.payload_of(agent, hangs, event)
+    assert [(line["source"], line["threads_hanging"]) for line in logs] == [
+        ("sqs orders", 1), ("sqs orders", 2),
+    ]  # fmt: skip
+    monkeypatch.setattr(sources, "MAPPING_S", 600.0)
+    waits = asyncio.create_task(stuck.payload_of(agent, hangs, "3"))
+    assert await Mappings("files inbox/*").payload_of(agent, lambda _: 2, "4") == b"2"
+    assert not waits.done()
+    assert began == ["1", "2"]
+    held.set()
+    assert await waits == b"1"
+    assert began == ["1", "2", "3"]
 
 
 async def test_a_timeout_of_its_own_is_an_error_of_its_own() -> None:
@@ -60,7 +89,7 @@ async def test_a_timeout_of_its_own_is_an_error_of_its_own() -> None:
         raise TimeoutError("the catalogue does not answer")
 
     with pytest.raises(BadEvent, match="raised TimeoutError"):
-        await payload_of(taker(), late, "event")
+        await Mappings("files inbox/*").payload_of(taker(), late, "event")
 
 
 async def test_one_of_a_topic_is_told_while_it_hangs(
