@@ -25,6 +25,8 @@ from surefoot.state.views import is_history
 _DAYS = 16
 #: how long one answer may take
 _DEADLINE_S = 30.0
+#: how long who asks for readiness waits for the archive; then what was found before is told
+_LOOK_S = 1.0
 
 
 class ArchiveReader:
@@ -101,8 +103,29 @@ class ArchivedRunReader(LogRunReader):
         super().__init__(settings, backend, agents, partitions)
         self._store = store
         self._archive = ArchiveReader(store, settings.partitions)
+        self._fault: str | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def archive_fault(self) -> str | None:
+        """Why the archive cannot be read, as it was found a short while ago; None: it can."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.wait({self._looking}, timeout=_LOOK_S)
+        return self._fault
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._store.look()
+            self._fault = None
+        except Unavailable as error:
+            self._fault = str(error)
+        except TimeoutError:
+            self._fault = f"SF3041: {self._store.name} does not answer"
 
     async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await super().stop()
         self._store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from surefoot.consumers.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
 from surefoot.infra.whole_files import is_unfinished, write_whole
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
 
 #: calls to S3 at a time
 AT_ONCE = 16
@@ -26,7 +27,7 @@ _LEFT_S = 3_600.0
 
 class ArchiveStore(Protocol):
     """Objects by key. Each call raises Unavailable — SF3041, and then it may or may not have been
-    done."""
+    done — or StoreRefused — SF3066."""
 
     @property
     def name(self) -> str:
@@ -48,6 +49,9 @@ class ArchiveStore(Protocol):
 
     async def check(self) -> None:
         """Raises ConfigError — it cannot be written to, or overwrites what is to stay."""
+
+    async def look(self) -> None:
+        """Return when it can be read."""
 
     def close(self) -> None: ...
 
@@ -100,6 +104,9 @@ class FolderArchive:
         except Unavailable as error:
             raise ConfigError("SF1058", f"SUREFOOT_ARCHIVE: {error.message}") from error
 
+    async def look(self) -> None:
+        await self._told(os.listdir, self._folder.parent)
+
     def close(self) -> None:
         """Holds nothing open."""
 
@@ -131,13 +138,15 @@ class FolderArchive:
     async def _told(self, fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return await in_thread(fn, *args)
+        except PermissionError as error:
+            raise StoreRefused("SF3066", f"{self.name} refuses: {error}") from error
         except OSError as error:
             raise Unavailable("SF3041", str(error)) from error
 
 
 class S3Archive:
     """Implements ArchiveStore. What S3 refuses later on is waited for like what it cannot do just
-    now: a permission can be given while events wait."""
+    now, since a permission can be given while events wait; but it is told what to do."""
 
     def __init__(self, aws: Aws, bucket: str, prefix: str) -> None:
         self.name = f"s3://{bucket}/{prefix}"
@@ -155,7 +164,7 @@ class S3Archive:
                     continue
                 if error.code == _THERE:
                     return False
-                raise self._away(error) from error
+                raise self._refused(error) from error
             return True
 
     async def put(self, key: str, content: bytes) -> None:
@@ -167,7 +176,7 @@ class S3Archive:
         except AwsRefused as error:
             if error.code == "NoSuchKey":
                 return None
-            raise self._away(error) from error
+            raise self._refused(error) from error
         content: bytes = answer["Body"]
         return content
 
@@ -189,7 +198,7 @@ class S3Archive:
         try:
             for _ in range(2):
                 made = await self.put_new(_PROBE, b"")
-            await self._ask("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+            await self.look()
             await self._ask("get_object", Key=self._prefix + _PROBE)
         except (Unavailable, AwsRefused) as error:
             cause = error.__cause__ if isinstance(error, Unavailable) else error
@@ -208,6 +217,9 @@ class S3Archive:
                 "there is none (If-None-Match); use a store that can do that",
             )
 
+    async def look(self) -> None:
+        await self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+
     def close(self) -> None:
         self._aws.close()
 
@@ -215,7 +227,7 @@ class S3Archive:
         try:
             return await self._ask(operation, **arguments)
         except AwsRefused as error:
-            raise self._away(error) from error
+            raise self._refused(error) from error
 
     async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -223,5 +235,5 @@ class S3Archive:
         except Unavailable as error:
             raise Unavailable("SF3041", f"{self.name}: {error.message}") from error
 
-    def _away(self, error: AwsRefused) -> Unavailable:
-        return Unavailable("SF3041", f"{self.name}: {error}")
+    def _refused(self, error: AwsRefused) -> StoreRefused:
+        return StoreRefused("SF3066", f"{self.name} refuses: {error}")

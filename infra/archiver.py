@@ -32,7 +32,7 @@ from surefoot.state.archive import (
     same_log,
     unpack,
 )
-from surefoot.state.errors import ConfigError, FencedError, Unavailable
+from surefoot.state.errors import ConfigError, FencedError, StoreRefused, Unavailable
 from surefoot.state.ports import Clock, In
 from surefoot.state.source_ports import OffsetGone
 
@@ -384,6 +384,15 @@ class Archiver:
         while True:
             try:
                 return await call(*args)
+            except StoreRefused as error:
+                wait_s = next(waits)
+                log.error(  # noqa: TRY400
+                    "archive_refused", agent=self.agent, reason=str(error), wait_s=round(wait_s, 1),
+                    advice="correct the bucket or the folder, its permissions or the credentials "
+                    "(docs/how-to/archive.md) before the events are older than their topic's "
+                    "retention; it goes on by itself then, and nothing is committed until it does",
+                )  # fmt: skip
+                await asyncio.sleep(wait_s)
             except Unavailable as error:
                 wait_s = next(waits)
                 log.warning(

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from uvicorn.loops.auto import auto_loop_factory
 
 from surefoot.consumers.ending import stop_all
-from surefoot.infra.archive_reader import open_run_reader
+from surefoot.infra.archive_reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.blobs import check_blobs
@@ -120,6 +120,7 @@ async def serve_gateway(
         crash=crasher(os.environ),
         held=held,
         effects=partial(failed_effects, settings, backend),
+        archive=reader.archive_fault if isinstance(reader, ArchivedRunReader) else None,
     )
     await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:

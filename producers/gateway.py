@@ -30,7 +30,7 @@ those with care.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,6 +94,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Effects = Callable[[], AbstractAsyncContextManager[RunBrowser]]
+#: why something cannot be used, if it cannot
+Fault = Callable[[], Awaitable[str | None]]
 
 _ONE_ID = "give one id: as Idempotency-Key or in the body"
 
@@ -137,13 +139,15 @@ def gateway_app(
     crash: Callable[[], None] | None = None,
     held: Mapping[str, str] | None = None,
     effects: Effects | None = None,
+    archive: Fault | None = None,
 ) -> FastAPI:
     """The ASGI application. The ports are started and stopped by the caller.
 
     Args:    secrets: live secrets by webhook source; deliveries: takes what came of each;
              crash: crashes a worker, in the demo; held: why some agents are not served just now,
              by name: nothing of theirs is touched while they stand in it; effects: opens what is on
-             record of those that have failed, as runs of the agent `outbox`
+             record of those that have failed, as runs of the agent `outbox`; archive: why it cannot
+             be read
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
@@ -159,6 +163,7 @@ def gateway_app(
         clock=clock,
         limits=limits,
         effects=effects,
+        archive=archive,
         operator=Operator(
             commands=commands,
             reader=reader,
@@ -290,6 +295,7 @@ class _Gateway:
     limits: Limits
     operator: Operator
     effects: Effects | None
+    archive: Fault | None
     #: one reads them at a time: it is much to read
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -435,10 +441,13 @@ class _Gateway:
 
     async def ready(self) -> Response:
         """200 when a real transaction commits for one agent at least, with the reasons of those of
-        which none does; else 503 with all reasons."""
+        which none does; else 503 with all reasons. An archive that cannot be read is told beside
+        them: what is in the log is served without it."""
         outcomes = await asyncio.gather(*(self._why_not(agent) for agent in self.agents))
         reasons = {a: why for a, why in zip(self.agents, outcomes, strict=True) if why is not None}
-        return _ready(reasons, ready=len(reasons) < len(self.agents) or not self.agents)
+        fault = None if self.archive is None else await self.archive()
+        ready = len(reasons) < len(self.agents) or not self.agents
+        return _ready(reasons, ready=ready, archive=fault)
 
     async def agent_ready(self, agent: str) -> Response:
         """200 when a real transaction commits for that agent; else 503 with the reason."""
@@ -514,6 +523,10 @@ def _only(keys: Sequence[str]) -> str:
     return keys[0]
 
 
-def _ready(reasons: Mapping[str, str], *, ready: bool) -> Response:
+def _ready(reasons: Mapping[str, str], *, ready: bool, archive: str | None = None) -> Response:
     told: dict[str, Any] = {"ready": ready}
-    return JSONResponse(told | ({"reasons": reasons} if reasons else {}), 200 if ready else 503)
+    if reasons:
+        told["reasons"] = reasons
+    if archive is not None:
+        told["archive"] = archive
+    return JSONResponse(told, 200 if ready else 503)

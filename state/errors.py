@@ -65,7 +65,8 @@ class Unavailable(Numbered, RetryableError):
 
 
 class StoreRefused(Unavailable):
-    """The store of large payloads answers that it will not: waiting alone does not help."""
+    """A store, of large payloads or the archive, answers that it will not: waiting alone does not
+    help."""
 
 
 class NotAllowed(Unavailable):

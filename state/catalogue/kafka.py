@@ -220,7 +220,6 @@ KAFKA: tuple[Page, ...] = (
         "events for as long as its retention says.",
         causes=(
             "S3 cannot be reached, or is slow",
-            "the bucket is gone, or a permission was taken away",
             "the folder's disk is full or not mounted",
         ),
         mend=(
@@ -274,6 +273,22 @@ KAFKA: tuple[Page, ...] = (
         mend=(
             "Look at the batch on the broker: `kafka-dump-log.sh --deep-iteration --files FILE`",
             "Have another replica lead the partition: `kafka-leader-election.sh --help`",
+        ),
+    ),
+    Page(
+        number="SF3066",
+        title="The archive refuses",
+        means="The store answers, and what it answers is no. Writing is tried again until it takes "
+        "the file, and no offset is committed until then: Kafka keeps the events for as long as "
+        "its retention says. `surefoot gateway` serves what is in the log, and says so at /ready.",
+        causes=(
+            "a permission was taken away, a key has expired",
+            "the bucket was deleted",
+        ),
+        mend=(
+            "Look at the log line's reason: the event is `archive_refused`.",
+            "Give back the permissions that docs/how-to/archive.md names, or correct the bucket.",
+            "Mend it before the events are older than their topic's retention.",
         ),
     ),
     Page(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from surefoot import Agent, ConfigError
 from surefoot.infra.archive_main import require_archive
 from surefoot.infra.aws import Aws
 from surefoot.infra.settings import load_settings
+from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics
 from tests.archived import DAY_MS, life, offsets_by_any_reader
@@ -164,6 +166,14 @@ async def test_what_kafka_has_deleted_is_shown_from_the_archive(
         history = (await http.get("/runs/shop/good/events")).text
         assert history.count("event: run.completed") == 1
         assert (await http.get("/runs/shop/nobody")).status_code == 404
+        assert "archive" not in (await http.get("/ready")).json()
+    gone = settings.model_copy(update={"archive": "s3://no-such-bucket-there/kept"})
+    async with asked(agent, gone) as http:
+        answer = await http.get("/ready")
+        while "archive" not in answer.json():
+            answer = await http.get("/ready")
+        assert (answer.status_code, answer.json()["ready"]) == (200, True)
+        assert answer.json()["archive"].startswith("SF3066: s3://no-such-bucket-there/kept/")
 
 
 def refused(where: str | None, aws: str) -> str:
@@ -183,6 +193,18 @@ def test_what_cannot_work_is_told_before_anything_is_read(aws: str) -> None:
     assert refused("s3://no-such-bucket-there/x", aws) == "SF1058"
     assert refused("file:///no/such/folder", aws) == "SF1058"
     assert refused("ftp://somewhere", aws) == "SF1001"
+
+
+async def test_a_store_that_refuses_later_on_is_told_apart_from_one_that_is_away(aws: str) -> None:
+    where = "s3://no-such-bucket-there/x"
+    store = require_archive(load_settings(archive=where, aws_endpoint_url=aws, aws_region=REGION))
+    asked = (partial(store.put, "a", b""), partial(store.put_new, "a", b""), store.look)
+    for ask in asked:
+        with pytest.raises(StoreRefused, match=r"SF3066: s3://no-such-bucket-there/x/.* refuses: "):
+            await ask()
+    away = load_settings(archive=where, aws_endpoint_url="http://127.0.0.1:9", aws_region=REGION)
+    with pytest.raises(Unavailable, match="SF3041"):
+        await require_archive(away).look()
 
 
 def test_a_store_that_overwrites_is_refused(aws: str, monkeypatch: pytest.MonkeyPatch) -> None:

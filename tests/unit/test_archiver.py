@@ -17,7 +17,7 @@ from surefoot.infra.archive_store import ArchiveStore, FolderArchive
 from surefoot.infra.archiver import Archiver
 from surefoot.infra.clock import SystemClock
 from surefoot.state.archive import Shelf, pack
-from surefoot.state.errors import ConfigError, FencedError, StateError, Unavailable
+from surefoot.state.errors import ConfigError, FencedError, StateError, StoreRefused, Unavailable
 from surefoot.state.ports import In
 from surefoot.state.source_ports import OffsetGone
 from surefoot.state.triggers import Standing
@@ -244,11 +244,12 @@ class Away(FolderArchive):
         super().__init__(folder)
         self.asked = 0
         self.away = True
+        self.why: Unavailable = Unavailable("SF3041", "no answer")
 
     async def put_new(self, key: str, content: bytes) -> bool:
         self.asked += 1
         if self.away:
-            raise Unavailable("SF3041", "no answer")
+            raise self.why
         return await super().put_new(key, content)
 
 
@@ -265,6 +266,24 @@ async def test_while_the_store_is_away_nothing_is_committed_and_then_all_is_ther
     assert await run
     assert (before, log.committed) == (None, log.end)
     assert offsets_by_any_reader(files(tmp_path)) == [r.offset for r in log.records]
+
+
+async def test_a_store_that_refuses_is_told_with_what_to_do_and_waited_for(tmp_path: Path) -> None:
+    log, store = OnePartition(some()), Away(tmp_path / "app")
+    store.why = StoreRefused("SF3066", "s3://bucket/ refuses: AccessDenied")
+    made = archiver(log, store, file_bytes=500)
+    with capture_logs() as logs:
+        run = asyncio.create_task(
+            made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
+        )
+        await until(lambda: store.asked >= 2, what="it to try again")
+        before, store.away = log.committed, False
+        assert await run
+    assert (before, log.committed) == (None, log.end)
+    told = [line for line in logs if line["event"] == "archive_refused"]
+    assert {line["log_level"] for line in told} == {"error"}
+    assert told[0]["reason"] == "SF3066: s3://bucket/ refuses: AccessDenied"
+    assert "permissions" in told[0]["advice"]
 
 
 async def test_asked_to_stop_it_writes_what_it_has_read(

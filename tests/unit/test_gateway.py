@@ -310,6 +310,7 @@ class Gateway:
     def __init__(self, *agents: Agent, **limits):
         self.reader = self.effects = FakeReader()
         self.opens = 0
+        self.archive: str | None = None
         self.commands = FakeCommands(self.reader)
         self.readiness = FakeReadiness()
         self.deliveries = FakeDeliveries()
@@ -318,6 +319,7 @@ class Gateway:
         self.app = gateway_app(
             held=self.held,
             effects=self.opened,
+            archive=self.archive_fault,
             agents=agents or [triage_agent()],
             commands=self.commands,
             feed=self.reader,
@@ -333,6 +335,9 @@ class Gateway:
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway"
         )
+
+    async def archive_fault(self) -> str | None:
+        return self.archive
 
     @asynccontextmanager
     async def opened(self):
@@ -1395,6 +1400,14 @@ async def test_health_does_not_ask_kafka_and_readiness_does(gateway):
     gateway.readiness.reasons.clear()
     answer = await gateway.http.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+async def test_an_archive_that_cannot_be_read_is_told_and_takes_nothing_away(gateway):
+    gateway.archive = "SF3066: s3://bucket/ refuses: AccessDenied"
+    answer = await gateway.http.get("/ready")
+    told = {"ready": True, "archive": "SF3066: s3://bucket/ refuses: AccessDenied"}
+    assert (answer.status_code, answer.json()) == (200, told)
+    assert (await gateway.http.get("/ready/triage")).json() == {"ready": True}
 
 
 def another_agent() -> Agent:
