@@ -72,7 +72,7 @@ def _undefined(kind: Any, seen: set[Any]) -> Iterator[str]:
     seen.add(kind)
     found: dict[str, Any] = {}
     for owner in kind.__mro__:
-        known = vars(sys.modules[owner.__module__])
+        known = getattr(sys.modules.get(owner.__module__), "__dict__", {})
         for field, written in get_annotations(owner).items():
             names = {owner.__name__: owner}
             try:

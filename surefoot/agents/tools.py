@@ -329,7 +329,6 @@ def _signature(
     for name, hint in hints.items():
         if hint is MISSING:
             raise ConfigError("SF1122", f"{where}: annotate {name!r} with its type{why_hidden(fn)}")
-        completed(hint)
     return hints, parameters
 
 
@@ -338,6 +337,8 @@ def _from_signature(
 ) -> tuple[dict[str, Any], Parse]:
     """(JSON schema, parser) of keyword arguments. The model's fields have names of their own,
     because an argument may be called as one of BaseModel's methods."""
+    for each in parameters:
+        completed(hints[each.name])
     fields: dict[str, Any] = {
         f"a{number}": (
             hints[each.name],

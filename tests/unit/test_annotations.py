@@ -17,6 +17,7 @@ from surefoot.infra.loader import load_agents
 from surefoot.schemas.payload import dump, load
 from surefoot.state.annotations import MISSING, annotation
 from surefoot.state.journal import result_adapter
+from surefoot.state.stored import completed
 
 if TYPE_CHECKING:
     import fractions as parts
@@ -312,6 +313,12 @@ def test_so_may_one_of_an_event_or_of_what_a_tool_is_given(tmp_path: Path) -> No
     told = r"SF1109: on_event 'ordered' of agent 'one': Price\.amount"
     with pytest.raises(ConfigError, match=told):
         load_agents([path])
+
+
+def test_a_class_of_no_module_that_is_loaded_is_looked_at_too() -> None:
+    names: dict[str, Any] = {"__name__": "nobody_has_loaded_it"}
+    exec("class Order:\n    price: 'Gone'", names)
+    assert completed(names["Order"]) == ["Order.price"]
 
 
 def test_and_is_then_looked_at_as_any_other(tmp_path: Path) -> None:
