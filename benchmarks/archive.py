@@ -23,7 +23,7 @@ from benchmarks.records import AGENT, run_name
 from benchmarks.site import ROOT, create_topics, producer
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.model import EventRecord, EventType, Status, jsonable
 from surefoot.state.partitioner import partition_of
 from surefoot.state.topics import AgentTopics

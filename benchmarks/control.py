@@ -25,7 +25,7 @@ from benchmarks.site import (
 )
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import Out
 from surefoot.state.wire import command_out
 

@@ -35,7 +35,7 @@ from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.settings import load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import In, Out
 from surefoot.state.topics import APPLIED_KEY, AgentTopics

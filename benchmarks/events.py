@@ -20,7 +20,7 @@ from benchmarks.event_agent import SCHEMA, topic_of
 from benchmarks.site import commands_reader, create_topics, process, producer, start_times, written
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics
-from surefoot.schemas.catalog import crc64
+from surefoot.schemas.codec.catalog import crc64
 from surefoot.state.topics import TopicSpec
 
 #: without any progress for this long something is wrong, in seconds

@@ -31,7 +31,7 @@ from benchmarks.site import (
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics, specs_for
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.schedule import jitter_ms
 from surefoot.state.turn import schedules_agent_name
 

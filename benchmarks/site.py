@@ -21,7 +21,7 @@ from benchmarks.records import AGENT, payload, run_name
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics, specs_for
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import start_out

@@ -30,7 +30,7 @@ from benchmarks.site import (
 )
 from benchmarks.throughput import STEPS
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.model import EventRecord, EventType, Status, jsonable
 from surefoot.state.partitioner import partition_of
 from surefoot.state.topics import AgentTopics

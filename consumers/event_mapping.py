@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.committer import record_size
 from surefoot.schemas import trace
-from surefoot.schemas.codec import UndecodableError
-from surefoot.schemas.event_avro import AvroReader, BadSchema
-from surefoot.schemas.event_codec import Framed, SchemaRef, framed
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.foreign.event_avro import AvroReader, BadSchema
+from surefoot.schemas.foreign.event_codec import Framed, SchemaRef, framed
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.schemas.pointer import Pointer, escaped
 from surefoot.state.agent import Agent, run_id_for, told_by

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from surefoot.consumers.committer import record_size
 from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas, source_of
 from surefoot.consumers.hook_signing import Sign, secret_variable
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.state.agent import Agent
 from surefoot.state.context import Context

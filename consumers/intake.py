@@ -23,7 +23,7 @@ from surefoot.consumers.event_mapping import (
     NotYet,
 )
 from surefoot.consumers.threads import in_thread
-from surefoot.schemas.event_codec import SchemaRef
+from surefoot.schemas.foreign.event_codec import SchemaRef
 from surefoot.state import metrics
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.model import Failure

@@ -29,7 +29,7 @@ from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome, unknow
 from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Moved, Source
 from surefoot.consumers.executor import Executor
 from surefoot.schemas import trace
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import digest, strict_json
 from surefoot.state import metrics, spans
 from surefoot.state.agent import Agent

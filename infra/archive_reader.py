@@ -13,8 +13,8 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.event_hub import EventHub
 from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import UndecodableError
-from surefoot.schemas.container import read_rows
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.container import read_rows
 from surefoot.state.archive import Item, Shelf, events_of, files_of, latest_life, run_of
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.partitioner import partition_of

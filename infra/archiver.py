@@ -20,7 +20,7 @@ from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.archive_store import ArchiveStore
 from surefoot.infra.backend import ArchiveLog
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.archive import (
     File,
     Shelf,

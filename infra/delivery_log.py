@@ -14,7 +14,7 @@ import structlog
 from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import CodecError, UndecodableError
+from surefoot.schemas.codec.codec import CodecError, UndecodableError
 from surefoot.state.delivery import Delivery, delivery_out, read_delivery
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.partitioner import partition_of

@@ -50,7 +50,7 @@ from surefoot.infra.telemetry import start_telemetry
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.trigger_main import has_sources
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.ports import In

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from surefoot.infra.backend import Backend
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.feed import Choice

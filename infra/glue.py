@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
-from surefoot.schemas.compatibility import between
+from surefoot.schemas.codec.compatibility import between
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import NotFound, Refused
 

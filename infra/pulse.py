@@ -11,7 +11,7 @@ from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend, Lookups, Tail
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.ports import Clock, In
 from surefoot.state.topics import AgentTopics
 

@@ -20,7 +20,7 @@ from surefoot.infra.backend import Backend, Lookups, Offsets
 from surefoot.infra.event_hub import EventHub, OutputHub, decoded
 from surefoot.infra.history_pages import latest_before, source_of
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.feed import Told

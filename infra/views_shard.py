@@ -20,7 +20,7 @@ import structlog
 from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.run_reader import bounded
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import Clock, In
 from surefoot.state.projections import Partition, Values

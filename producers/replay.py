@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from surefoot.producers.operations import Operator, Reply, rewind_fields, thread_of
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.model import TERMINAL
 from surefoot.state.ports import In, InputKind, Out

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import TypeAdapter
 
-from surefoot.schemas.event_avro import SchemaFile
+from surefoot.schemas.foreign.event_avro import SchemaFile
 from surefoot.schemas.payload import BadPayload, load
 from surefoot.schemas.pointer import pointers, unescaped
 from surefoot.state.annotations import MISSING, annotation, why_hidden

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from surefoot.schemas.codec import UndecodableError, decode
-from surefoot.schemas.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
+from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.codec.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
 from surefoot.state.ports import In, RunView
 from surefoot.state.topics import DAY_MS
 from surefoot.state.views import ends_run, is_history

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.catalogue import number_of
 from surefoot.state.ports import INPUT_KINDS, In
 from surefoot.state.wire import decode_command

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
-from surefoot.schemas.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import deliveries_topic

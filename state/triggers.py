@@ -19,8 +19,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
-from surefoot.schemas.branches import ByBranch
-from surefoot.schemas.event_avro import BadSchema, SchemaFile, load_schemas, parsed
+from surefoot.schemas.foreign.branches import ByBranch
+from surefoot.schemas.foreign.event_avro import BadSchema, SchemaFile, load_schemas, parsed
 from surefoot.schemas.payload import (
     STORABLE,
     BadPayload,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.schemas.pointer import unescaped
 from surefoot.state.catalogue import number_of, numbered

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from surefoot.schemas.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.agent import check_run_id
 from surefoot.state.event_headers import event_headers

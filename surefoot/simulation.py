@@ -26,7 +26,7 @@ from surefoot.consumers.schedules import schedules_agent
 from surefoot.infra.simulated import Point, Process, World
 from surefoot.infra.virtual import VirtualClock
 from surefoot.producers.operations import rewind_fields, start_fields, thread_of
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.schemas.pointer import escaped, unescaped
 from surefoot.state.actions import found_by, handed_on

@@ -8,8 +8,8 @@ from typing import Any
 
 import fastavro
 
-from surefoot.schemas.catalog import released
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.catalog import released
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.model import EventRecord, jsonable
 from surefoot.state.ports import In
 

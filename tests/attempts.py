@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surefoot import Context
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.calling import is_async
 from surefoot.state.machine import decide
 from surefoot.state.model import (

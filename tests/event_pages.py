@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from surefoot.schemas.catalog import crc64, current
+from surefoot.schemas.codec.catalog import crc64, current
 from surefoot.state.event_headers import CONTENT_TYPE, TYPE_PREFIX
 from surefoot.state.model import EventType
 

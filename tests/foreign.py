@@ -10,7 +10,7 @@ from uuid import UUID
 
 from fastavro import schemaless_writer
 
-from surefoot.schemas.catalog import crc64
+from surefoot.schemas.codec.catalog import crc64
 from surefoot.state.ports import Headers
 
 ORDER: dict[str, Any] = {

@@ -37,7 +37,7 @@ from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import Topics, names_of, specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.state.agent import Agent
 from surefoot.state.http_effect import HTTP_EFFECT, HttpEffect

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import digest
 from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable

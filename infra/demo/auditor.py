@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 
 FindingKind = Literal[
     "lost",

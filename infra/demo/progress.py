@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import In
 
 #: the rate that is shown is that of the last seconds

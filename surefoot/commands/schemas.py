@@ -12,7 +12,7 @@ import typer
 from surefoot.infra.registry import open_registry
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import printable
-from surefoot.schemas.compatibility import between, check_all, parsed
+from surefoot.schemas.codec.compatibility import between, check_all, parsed
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, Refused
 

@@ -33,7 +33,7 @@ from surefoot.infra.logging import configure
 from surefoot.infra.relay_main import relay_agent
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.worker_main import run_worker
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from surefoot.state.store import RunStore

@@ -19,7 +19,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import new_secret
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.settings import Settings
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.agent import Agent
 from surefoot.state.targets import parse_allowed
 from tests.chaos.agents import JOURNAL

@@ -27,7 +27,7 @@ from surefoot import (
     Wait,
 )
 from surefoot.consumers.committer import Committer, Item, Moved
-from surefoot.schemas.codec import decode, encode
+from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.ports import Out
 from surefoot.state.topics import APPLIED_KEY

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, CallFailed, Context, Done, Next, Partial, Retry
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from tests.harness import Cluster, Running, cluster, names
 from tests.patience import PATIENT
 from tests.waiting import until

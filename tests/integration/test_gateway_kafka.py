@@ -25,7 +25,7 @@ from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.kafka_client import READY_KEY, KafkaAppender, KafkaReadiness
 from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.model import Entry, EventRecord, EventType, Memory, Run, Status
 from surefoot.state.partitioner import partition_of

@@ -22,7 +22,7 @@ from surefoot.infra.commands import LogCommands
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.kafka_client import KafkaAppender
 from surefoot.infra.settings import load_settings
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
 from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.ports import Blobs, Out

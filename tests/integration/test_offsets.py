@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry, RetryableError
 from surefoot.infra.clock import SystemClock
-from surefoot.schemas.codec import decode, encode
+from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.ports import Out
 from tests.harness import Watched, cluster, headers_of
 from tests.patience import PATIENT

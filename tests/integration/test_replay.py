@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from tests.harness import Cluster, cluster, names

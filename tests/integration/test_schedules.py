@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from surefoot.infra.loader import load_agents
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from tests.harness import QUICK, Cluster, cluster
 from tests.waiting import until
 

@@ -18,7 +18,7 @@ from surefoot import Agent
 from surefoot.agents.messages import Reply, ToolCall
 from surefoot.agents.openai_model import OpenAIModel
 from surefoot.agents.tool_loop import tool_loop
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from tests.harness import Cluster, cluster, names
 from tests.model_server import Asked, ModelServer, model_server

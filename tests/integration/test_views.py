@@ -30,7 +30,7 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
 from surefoot.infra.views_shard import Shard
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state import model, projections
 from surefoot.state.errors import Unavailable
 from surefoot.state.model import EventRecord, jsonable

@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from surefoot.infra import logging
 from surefoot.infra.broker import start_broker
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.wire import start_out
 from tests.chaos.agents import queued
 from tests.chaos.lives import lives

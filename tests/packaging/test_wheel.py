@@ -92,7 +92,7 @@ def test_records_are_encoded_with_the_schemas_that_were_installed(
     installed: Path, tmp_path: Path
 ) -> None:
     code = (
-        "from surefoot.schemas.codec import decode, encode\n"
+        "from surefoot.schemas.codec.codec import decode, encode\n"
         "record = {'commands': 7, 'tasks': None, 'answered': [], 'answered_tasks': []}\n"
         "assert decode(encode('Applied', record)) == ('Applied', record)"
     )

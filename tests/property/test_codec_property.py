@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.schemas import catalog
-from surefoot.schemas.codec import CodecError, UndecodableError, decode, encode
+from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.codec import CodecError, UndecodableError, decode, encode
 
 SCHEMAS = {name: schema for name, schema in catalog.current().items() if schema["type"] == "record"}
 APACHE = {name: avro.schema.parse(json.dumps(schema)) for name, schema in SCHEMAS.items()}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas
-from surefoot.schemas.catalog import crc64
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.catalog import crc64
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import In
 from surefoot.state.topics import AgentTopics
 from surefoot.state.wire import Wire

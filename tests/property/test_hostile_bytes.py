@@ -15,7 +15,7 @@ from starlette.requests import Request
 from surefoot.producers.edge import Refused, carried
 from surefoot.producers.feeds import offset_of
 from surefoot.producers.operations import BODIES, command
-from surefoot.schemas.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.model import Work
 from surefoot.state.outcome import decode_input, decode_outcome

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Sleep, Wait
-from surefoot.schemas.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.topics import AgentTopics, dead_topic

@@ -27,7 +27,7 @@ from surefoot.consumers.worker import Worker
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings
 from surefoot.infra.virtual import VirtualClock, in_thread
-from surefoot.schemas.codec import UndecodableError, decode
+from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
 from surefoot.state.ports import HttpRequest, HttpResponse, InputKind, Out

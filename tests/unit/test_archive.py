@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from surefoot.schemas.codec import UndecodableError
-from surefoot.schemas.container import FINGERPRINT, read_rows
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.container import FINGERPRINT, read_rows
 from surefoot.state.archive import (
     Shelf,
     cut,

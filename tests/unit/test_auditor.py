@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from surefoot.infra.demo.auditor import Finding, Record, Report, Request, audit
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.wire import command_out
 
 APP = "demo"

@@ -15,8 +15,8 @@ import avro.io
 import avro.schema
 import pytest
 
-from surefoot.schemas import catalog, compatibility
-from surefoot.schemas.codec import Codec, CodecError, UndecodableError, decode, encode
+from surefoot.schemas.codec import catalog, compatibility
+from surefoot.schemas.codec.codec import Codec, CodecError, UndecodableError, decode, encode
 
 FAILURE: dict[str, Any] = {
     "code": "step_raised",
@@ -550,7 +550,7 @@ def test_released_files_have_not_changed():
         line for version in catalog.released() for line in compatibility.fingerprints(version)
     ]
 
-    assert present == recorded, "a released schema is for ever; see schemas/compatibility.py"
+    assert present == recorded, "a released schema is for ever; see schemas/codec/compatibility.py"
 
 
 def test_a_changed_default_of_a_released_file_is_noticed(tmp_path: Path):
@@ -564,6 +564,6 @@ def test_a_changed_default_of_a_released_file_is_noticed(tmp_path: Path):
 
 
 def test_the_codec_does_without_apache_avro_which_is_slow_to_import():
-    code = "import sys, surefoot.schemas.codec; sys.exit('avro' in sys.modules)"
+    code = "import sys, surefoot.schemas.codec.codec; sys.exit('avro' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

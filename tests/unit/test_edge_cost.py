@@ -17,8 +17,8 @@ from starlette.requests import Request
 from surefoot.producers import feeds
 from surefoot.producers.edge import IN_LOOP_BYTES, headers_of, parsed
 from surefoot.schemas import payload
-from surefoot.schemas.cloudevents import structured
-from surefoot.schemas.event_codec import framed
+from surefoot.schemas.foreign.cloudevents import structured
+from surefoot.schemas.foreign.event_codec import framed
 from surefoot.schemas.payload import dump, load, parse_json
 from surefoot.state.webhook_body import form_fields, json_values
 from tests.steps import Counted, steps

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from surefoot.schemas.cloudevents import BadCloudEvent, sort_attributes
-from surefoot.schemas.codec import UndecodableError
-from surefoot.schemas.event_avro import AvroReader, BadSchema, load_schemas
-from surefoot.schemas.event_codec import Framed, SchemaRef, framed
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.foreign.cloudevents import BadCloudEvent, sort_attributes
+from surefoot.schemas.foreign.event_avro import AvroReader, BadSchema, load_schemas
+from surefoot.schemas.foreign.event_codec import Framed, SchemaRef, framed
 from tests.foreign import (
     GUID,
     ORDER,

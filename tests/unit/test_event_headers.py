@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from surefoot.schemas import cloudevents
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
+from surefoot.schemas.foreign import cloudevents
 from surefoot.state.model import EventRecord
 from surefoot.state.ports import Headers
 from surefoot.state.topics import AgentTopics

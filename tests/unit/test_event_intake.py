@@ -12,7 +12,7 @@ from surefoot import Agent, Context, Done
 from surefoot.consumers.event_mapping import EventMapping, Schemas
 from surefoot.consumers.intake import Intake
 from surefoot.infra.virtual import VirtualClock, VirtualLoop
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from surefoot.state.source_ports import SchemaMissing

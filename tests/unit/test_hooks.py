@@ -20,7 +20,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import new_secret, require_secrets
 from surefoot.infra.settings import load_settings
 from surefoot.producers.signatures import standard_verifier
-from surefoot.schemas.codec import decode, encode
+from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.partitioner import affinity
 from surefoot.state.ports import HttpResponse, In
 from surefoot.state.topics import AgentTopics

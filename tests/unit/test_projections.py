@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.schemas.codec import decode, encode
+from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state import projections
 from surefoot.state.model import Amount, EventRecord, Failure, Memory, Wait, jsonable
 from surefoot.state.projections import (

@@ -11,7 +11,7 @@ import pytest
 
 from surefoot.producers.operations import Operator
 from surefoot.producers.replay import Bounds, Piece, Replay, bounds
-from surefoot.schemas.codec import encode
+from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.model import Parent
 from surefoot.state.ports import In, InputKind, Out

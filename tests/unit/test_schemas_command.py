@@ -11,8 +11,8 @@ import pytest
 
 from surefoot.commands import schemas as command
 from surefoot.infra.registry import Registry
-from surefoot.schemas import catalog
-from surefoot.schemas.compatibility import check_all
+from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.compatibility import check_all
 from tests.unit.test_cli import NOWHERE, run
 
 ORDER: dict[str, Any] = {"type": "record", "name": "Order", "fields": []}

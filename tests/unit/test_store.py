@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.schemas.codec import decode
+from surefoot.schemas.codec.codec import decode
 from surefoot.state.machine import decide
 from surefoot.state.model import (
     Amount,

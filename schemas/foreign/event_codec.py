@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from surefoot.schemas.cloudevents import (
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.foreign.cloudevents import (
     BadCloudEvent,
     CloudEvent,
     binary,
@@ -32,7 +33,6 @@ from surefoot.schemas.cloudevents import (
     is_structured,
     structured,
 )
-from surefoot.schemas.codec import UndecodableError
 
 __all__ = ["Framed", "SchemaRef", "framed"]
 

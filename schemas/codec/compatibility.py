@@ -23,7 +23,7 @@ from avro.compatibility import (
     SchemaCompatibilityType,
 )
 
-from surefoot.schemas import catalog
+from surefoot.schemas.codec import catalog
 
 
 def check(name: str, root: Path = catalog.ROOT) -> list[str]:

@@ -17,9 +17,9 @@ from typing import Any
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import SchemaParseException
 
-from surefoot.schemas import catalog
-from surefoot.schemas.branches import named
-from surefoot.schemas.codec import UndecodableError, guarded
+from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.codec import UndecodableError, guarded
+from surefoot.schemas.foreign.branches import named
 
 __all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas", "parsed"]
 

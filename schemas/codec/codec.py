@@ -19,7 +19,7 @@ from typing import Any
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from surefoot.schemas import catalog
+from surefoot.schemas.codec import catalog
 
 __all__ = ["Codec", "CodecError", "UndecodableError", "decode", "encode", "guarded"]
 
@@ -197,7 +197,9 @@ def _checker(schema: Any, named: dict[str, _Check]) -> _Check:
         case str() if schema in named:
             return named[schema]
         case _:
-            raise NotImplementedError(f"schemas/codec.py does not know how to check {schema!r}")
+            raise NotImplementedError(
+                f"schemas/codec/codec.py does not know how to check {schema!r}"
+            )
 
 
 def _wrong(expected: str, value: Any) -> CodecError:

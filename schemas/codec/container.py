@@ -16,8 +16,8 @@ from typing import Any
 
 from fastavro import parse_schema, reader, writer
 
-from surefoot.schemas import catalog
-from surefoot.schemas.codec import UndecodableError
+from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.codec import UndecodableError
 
 __all__ = ["FINGERPRINT", "OFFSET", "TIME", "read_rows", "write_rows"]
 

@@ -1,0 +1,1 @@
+"""Avro records of Surefoot's own schemas: encode, decode, evolve."""
