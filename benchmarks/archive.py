@@ -24,9 +24,9 @@ from benchmarks.site import ROOT, create_topics, producer
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import encode
-from surefoot.state.model import EventRecord, EventType, Status, jsonable
-from surefoot.state.partitioner import partition_of
-from surefoot.state.topics import AgentTopics
+from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from tests.aws import REGION, aws_server, client
 
 STEPS = 3

@@ -20,7 +20,7 @@ from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_txn import BATCH_BYTES
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.state.topics import APPLIED_KEY, AgentTopics
+from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
 
 #: longest wait for an input, in ms
 _POLL_MS = 500

@@ -27,7 +27,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import Out
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 
 _DEADLINE_S = 180.0
 

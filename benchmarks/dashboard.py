@@ -18,11 +18,11 @@ from benchmarks.site import create_topics, process, producer, quantile, until_re
 from surefoot.infra.broker_config import free_ports
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
-from surefoot.state.model import EventRecord, Run
-from surefoot.state.partitioner import partition_of
+from surefoot.state.machine.model import EventRecord, Run
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.browser import chromium
 
 _KNOWN_S = 300.0

@@ -36,10 +36,10 @@ from surefoot.infra.settings import load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
 from surefoot.state.ports import In, Out
-from surefoot.state.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.wire import Wire, start_out
+from surefoot.state.records.encoding import Wire, start_out
 
 Kind = Literal["bare", "log", "engine"]
 KINDS: tuple[Kind, ...] = ("bare", "log", "engine")

@@ -21,7 +21,7 @@ from benchmarks.site import commands_reader, create_topics, process, producer, s
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics
 from surefoot.schemas.codec.catalog import crc64
-from surefoot.state.topics import TopicSpec
+from surefoot.state.names.topics import TopicSpec
 
 #: without any progress for this long something is wrong, in seconds
 _STUCK_S = 60.0

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 
 from surefoot.schemas.payload import digest
-from surefoot.state.machine import decide
-from surefoot.state.model import End, Go, Record, Returned, Start, State, Work
-from surefoot.state.topics import AgentTopics
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import End, Go, Record, Returned, Start, State, Work
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.records.encoding import Wire
 
 AGENT = "bench"
 STEP = "work"

@@ -32,8 +32,8 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics, specs_for
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.schedule import jitter_ms
-from surefoot.state.turn import schedules_agent_name
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.scheduling.book import jitter_ms
 
 _AGENT = """
 from surefoot import Agent, Context, Done, Tick

@@ -29,10 +29,10 @@ from surefoot.client import Event, Gap
 from surefoot.infra.broker_config import free_ports
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
-from surefoot.state.model import EventRecord
-from surefoot.state.partitioner import partition_of
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.machine.model import EventRecord
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.records.encoding import Wire
 
 _RUNS = 100
 _RESULT = b'"%s"' % (b"x" * 1_000)

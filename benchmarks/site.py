@@ -22,9 +22,9 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics, specs_for
 from surefoot.schemas.codec.codec import decode
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import start_out
+from surefoot.state.records.encoding import start_out
 
 ROOT = Path(__file__).resolve().parent.parent
 #: how long a process may take to end when it is asked to, in seconds

@@ -31,9 +31,9 @@ from benchmarks.site import (
 from benchmarks.throughput import STEPS
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import encode
-from surefoot.state.model import EventRecord, EventType, Status, jsonable
-from surefoot.state.partitioner import partition_of
-from surefoot.state.topics import AgentTopics
+from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 
 Kind = Literal["follow", "from zero", "beside a worker"]
 KINDS: tuple[Kind, ...] = ("follow", "from zero", "beside a worker")

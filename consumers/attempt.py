@@ -14,9 +14,9 @@ from typing import Any
 from surefoot.consumers.frames import frames
 from surefoot.consumers.interpret import Unusable, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
-from surefoot.state.agent import Agent, Resuming, Step
-from surefoot.state.calling import label
-from surefoot.state.context import Context
+from surefoot.state.declare.agent import Agent, Resuming, Step
+from surefoot.state.declare.callables import label
+from surefoot.state.declare.retry import FINAL, Retry, worth_retrying
 from surefoot.state.errors import (
     BudgetSpent,
     ModelFailed,
@@ -24,7 +24,7 @@ from surefoot.state.errors import (
     Parked,
     RetryableError,
 )
-from surefoot.state.model import (
+from surefoot.state.machine.model import (
     NO_MEMORY,
     End,
     Entry,
@@ -35,9 +35,9 @@ from surefoot.state.model import (
     Run,
     Work,
 )
-from surefoot.state.outcome import decode_input, encode_outcome, step_input
+from surefoot.state.machine.pooled_step import decode_input, encode_outcome, step_input
 from surefoot.state.ports import Engine, Piece
-from surefoot.state.retry import FINAL, Retry, worth_retrying
+from surefoot.state.steps.context import Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ from surefoot.schemas.pointer import (
     pointers,
 )
 from surefoot.state.errors import Parked, StoreRefused, Unavailable
-from surefoot.state.model import End, Journaled, Returned
-from surefoot.state.outcome import (
+from surefoot.state.machine.model import End, Journaled, Returned
+from surefoot.state.machine.pooled_step import (
     decode_input,
     decode_outcome,
     encode_outcome,

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from surefoot.state import metrics
 from surefoot.state.errors import (
     FencedError,
     NotAllowed,
@@ -27,8 +26,9 @@ from surefoot.state.errors import (
     RecordTooLarge,
     Unavailable,
 )
-from surefoot.state.machine import decide
-from surefoot.state.model import (
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
     Entries,
     Entry,
     Failure,
@@ -41,6 +41,7 @@ from surefoot.state.model import (
     Start,
     State,
 )
+from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports import (
     INPUT_KINDS,
     Clock,
@@ -51,11 +52,10 @@ from surefoot.state.ports import (
     Out,
     Ownership,
 )
-from surefoot.state.progress import Progress
-from surefoot.state.store import RunStore
-from surefoot.state.topics import dead_topic
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
+from surefoot.state.records.offset_tracker import Progress
+from surefoot.state.records.run_store import RunStore
+from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 

@@ -13,12 +13,12 @@ from surefoot.schemas.foreign.event_avro import AvroReader, BadSchema
 from surefoot.schemas.foreign.event_codec import Framed, SchemaRef, framed
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.schemas.pointer import Pointer, escaped
-from surefoot.state.agent import Agent, run_id_for, told_by
-from surefoot.state.model import Failure
+from surefoot.state.declare.agent import Agent, run_id_for, told_by
+from surefoot.state.declare.topics import EventTrigger, Lost, Received, Unusable
+from surefoot.state.machine.model import Failure
 from surefoot.state.ports import Headers, In, Out
-from surefoot.state.source_ports import SchemaMissing, SchemaSource
-from surefoot.state.triggers import EventTrigger, Lost, Received, Unusable
-from surefoot.state.wire import Wire, start_out
+from surefoot.state.ports.sources import SchemaMissing, SchemaSource
+from surefoot.state.records.encoding import Wire, start_out
 
 #: so many schemas are kept parsed; hostile bytes can name any number of them
 SCHEMAS_MAX = 1_000

@@ -18,7 +18,7 @@ from surefoot.consumers.intake import Intake
 from surefoot.consumers.polling import poll_on
 from surefoot.state.errors import FencedError, NotAllowed, Unavailable
 from surefoot.state.ports import Clock, In
-from surefoot.state.source_ports import OffsetGone, SourceLog
+from surefoot.state.ports.sources import OffsetGone, SourceLog
 
 #: before a partition that was fenced, or whose owner failed, is taken over again; in seconds
 AGAIN_S = 1.0

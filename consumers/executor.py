@@ -37,12 +37,12 @@ from surefoot.consumers.attempt import (
 )
 from surefoot.consumers.claim import ClaimCheck
 from surefoot.consumers.threads import in_thread
-from surefoot.state import log_context, metrics, spans
-from surefoot.state.calling import is_async
+from surefoot.state.declare.callables import is_async
 from surefoot.state.errors import OwnershipLost, Parked
-from surefoot.state.journal import require_lease
-from surefoot.state.model import Journaled
+from surefoot.state.machine.model import Journaled
 from surefoot.state.ports import Clock, Piece
+from surefoot.state.steps.journal import require_lease
+from surefoot.state.telemetry import log_context, metrics, spans
 
 log = structlog.get_logger(__name__)
 

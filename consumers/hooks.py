@@ -17,18 +17,18 @@ from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schema
 from surefoot.consumers.hook_signing import Sign, secret_variable
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
-from surefoot.state.agent import Agent
-from surefoot.state.context import Context
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.retry import Retry, retry_after_s
+from surefoot.state.declare.subscriptions import Message, Subscription
+from surefoot.state.declare.topics import EventTrigger
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
-from surefoot.state.model import Failure
+from surefoot.state.machine.model import Failure
+from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse, Out
-from surefoot.state.retry import Retry, retry_after_s
-from surefoot.state.returns import Done
-from surefoot.state.subscriptions import Message, Subscription
-from surefoot.state.topics import OUTBOX
-from surefoot.state.triggers import EventTrigger
-from surefoot.state.views import event_json
-from surefoot.state.wire import Wire, command_out
+from surefoot.state.reading.runs import event_json
+from surefoot.state.records.encoding import Wire, command_out
+from surefoot.state.steps.context import Context
+from surefoot.state.steps.results import Done
 
 #: the outbox's step that sends them
 STEP = "deliver_hook"

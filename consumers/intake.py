@@ -24,12 +24,12 @@ from surefoot.consumers.event_mapping import (
 )
 from surefoot.consumers.threads import in_thread
 from surefoot.schemas.foreign.event_codec import SchemaRef
-from surefoot.state import metrics
+from surefoot.state.declare.topics import Standing, begin_at
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
-from surefoot.state.model import Failure
+from surefoot.state.machine.model import Failure
 from surefoot.state.ports import Clock, In, Out
-from surefoot.state.source_ports import SourceLog, SourceOwnership
-from surefoot.state.triggers import Standing, begin_at
+from surefoot.state.ports.sources import SourceLog, SourceOwnership
+from surefoot.state.telemetry import metrics
 
 #: most events in one transaction, and bytes after which no further one is taken
 BATCH_MAX = 1_000

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from surefoot.schemas.payload import BadPayload, dump, dump_own, load, text_of
-from surefoot.state.agent import Agent, Step
-from surefoot.state.durations import duration_s
+from surefoot.state.declare.agent import Agent, Step
+from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, TerminalError
-from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
-from surefoot.state.returns import (
+from surefoot.state.machine.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+from surefoot.state.steps.results import (
     Approve,
     Call,
     Done,

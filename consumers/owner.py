@@ -31,11 +31,11 @@ from surefoot.consumers.executor import Executor
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import digest, strict_json
-from surefoot.state import metrics, spans
-from surefoot.state.agent import Agent
-from surefoot.state.lanes import Lanes
-from surefoot.state.machine import decide, ignored_start
-from surefoot.state.model import (
+from surefoot.state.admission.lanes import Lanes
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.retry import delay_ms
+from surefoot.state.machine.decide import decide, ignored_start
+from surefoot.state.machine.model import (
     OPERATIONS,
     Cancel,
     Failure,
@@ -53,7 +53,7 @@ from surefoot.state.model import (
     TimedOut,
     Work,
 )
-from surefoot.state.partitioner import affinity, affinity_order
+from surefoot.state.names.partitioner import affinity, affinity_order
 from surefoot.state.ports import (
     INPUT_KINDS,
     Clock,
@@ -65,9 +65,7 @@ from surefoot.state.ports import (
     Out,
     Piece,
 )
-from surefoot.state.retry import delay_ms
-from surefoot.state.store import RunStore
-from surefoot.state.wire import (
+from surefoot.state.records.encoding import (
     Wire,
     actions_of,
     decode_command,
@@ -76,6 +74,8 @@ from surefoot.state.wire import (
     memory_of,
     parent_of,
 )
+from surefoot.state.records.run_store import RunStore
+from surefoot.state.telemetry import metrics, spans
 
 #: so many answered commands may stand above the lowest record in work, before it is let go
 ANSWERED_MAX = 1_000

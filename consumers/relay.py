@@ -12,15 +12,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from surefoot.schemas.trace import carried_on
-from surefoot.state.agent import Agent
-from surefoot.state.context import Context
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.flow_control import Flow
+from surefoot.state.declare.retry import Retry, retry_after_s
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
-from surefoot.state.flow_control import Flow
-from surefoot.state.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
+from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
-from surefoot.state.retry import Retry, retry_after_s
-from surefoot.state.returns import Done
-from surefoot.state.topics import OUTBOX
+from surefoot.state.steps.context import Context
+from surefoot.state.steps.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
+from surefoot.state.steps.results import Done
 
 #: of where a redirect leads, what is shown
 _PLACE_MAX = 200

@@ -16,14 +16,13 @@ import structlog
 from pydantic import ValidationError
 
 from surefoot.schemas.payload import dump
-from surefoot.state import metrics
-from surefoot.state.agent import Agent, Schedule
-from surefoot.state.context import Context
-from surefoot.state.model import CommandRecord, Parent
+from surefoot.state.declare.agent import Agent, Schedule
+from surefoot.state.declare.retry import Retry
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import CommandRecord, Parent
+from surefoot.state.machine.wait_rules import ENDED
 from surefoot.state.ports import Clock
-from surefoot.state.retry import Retry
-from surefoot.state.returns import Signal, Wait, any_of
-from surefoot.state.schedule import (
+from surefoot.state.scheduling.book import (
     ASK,
     ASKS,
     Ask,
@@ -41,8 +40,9 @@ from surefoot.state.schedule import (
     told,
     wake_ms,
 )
-from surefoot.state.turn import schedules_agent_name
-from surefoot.state.waits import ENDED
+from surefoot.state.steps.context import Context
+from surefoot.state.steps.results import Signal, Wait, any_of
+from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 

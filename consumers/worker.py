@@ -18,12 +18,12 @@ from surefoot.consumers.ending import to_its_end
 from surefoot.consumers.executor import Executor
 from surefoot.consumers.owner import Limits, Owner
 from surefoot.consumers.polling import poll_on
-from surefoot.state import metrics
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
+from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports import Assignment, Clock, In, InputGone, InputKind, Log
-from surefoot.state.topics import OUTBOX
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
+from surefoot.state.telemetry import metrics
 
 
 class Slots:

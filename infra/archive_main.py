@@ -15,10 +15,10 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.worker_main import EXIT_CLEAN, EXIT_GAVE_UP, until_signalled
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock
-from surefoot.state.topics import AgentTopics
 
 log = structlog.get_logger(__name__)
 

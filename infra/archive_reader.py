@@ -15,11 +15,11 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import read_rows
-from surefoot.state.archive import Item, Shelf, events_of, files_of, latest_life, run_of
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import RunView
-from surefoot.state.views import is_history
+from surefoot.state.reading.archive import Item, Shelf, events_of, files_of, latest_life, run_of
+from surefoot.state.reading.runs import is_history
 
 #: days that are looked through at a time, the latest first
 _DAYS = 16

@@ -21,7 +21,10 @@ from surefoot.consumers.threads import in_thread
 from surefoot.infra.archive_store import ArchiveStore
 from surefoot.infra.backend import ArchiveLog
 from surefoot.schemas.codec.codec import UndecodableError
-from surefoot.state.archive import (
+from surefoot.state.errors import ConfigError, FencedError, StoreRefused, Unavailable
+from surefoot.state.ports import Clock, In
+from surefoot.state.ports.sources import OffsetGone
+from surefoot.state.reading.archive import (
     File,
     Shelf,
     cut,
@@ -32,9 +35,6 @@ from surefoot.state.archive import (
     same_log,
     unpack,
 )
-from surefoot.state.errors import ConfigError, FencedError, StoreRefused, Unavailable
-from surefoot.state.ports import Clock, In
-from surefoot.state.source_ports import OffsetGone
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from surefoot.state.declare.topics import Standing
+from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports import In, Log, Out, Position, Readiness
-from surefoot.state.source_ports import SourceLog
-from surefoot.state.standing import AgentStanding
-from surefoot.state.topics import AgentTopics, TopicSpec
-from surefoot.state.triggers import Standing
+from surefoot.state.ports.sources import SourceLog
+from surefoot.state.reading.lag import AgentStanding
 
 
 @dataclass(frozen=True, slots=True)

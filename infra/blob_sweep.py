@@ -18,8 +18,8 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.pointer import day_of, mentions
 from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports import Blobs
-from surefoot.state.topics import DAY_MS
 
 #: topics in which no pointer can stand
 _WITHOUT = (".stream", ".tasks")

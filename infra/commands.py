@@ -10,7 +10,7 @@ from surefoot.infra.blobs import open_claims
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import Clock, Position
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 
 
 class LogCommands:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from surefoot.infra.backend import Backend
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
-from surefoot.state.dead import DeadLetter, dead_letter
+from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports import In
-from surefoot.state.topics import dead_topic
+from surefoot.state.reading.dead_letters import DeadLetter, dead_letter
 
 #: offsets that are looked at in one go, from the newest backwards
 _WINDOW = 200

@@ -15,11 +15,11 @@ from surefoot.consumers.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import CodecError, UndecodableError
-from surefoot.state.delivery import Delivery, delivery_out, read_delivery
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import deliveries_topic
 from surefoot.state.ports import In
-from surefoot.state.topics import deliveries_topic
+from surefoot.state.reading.deliveries import Delivery, delivery_out, read_delivery
 
 log = structlog.get_logger(__name__)
 

@@ -51,11 +51,11 @@ from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.trigger_main import has_sources
 from surefoot.schemas.codec.codec import UndecodableError, decode
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.topics import OUTBOX, AgentTopics
-from surefoot.state.views import failure_text
+from surefoot.state.reading.runs import failure_text
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
 GRACE_S = 10.0

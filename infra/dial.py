@@ -23,7 +23,7 @@ import anyio
 import httpcore
 import httpx
 
-from surefoot.state.targets import Allowed, Target, check_host
+from surefoot.state.egress.policy import Allowed, Target, check_host
 
 #: given a host and a port: its addresses
 Resolve = Callable[[str, int], Awaitable[list[str]]]

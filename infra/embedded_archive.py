@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import ConfigError, FencedError, OutcomeUnknown, Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.source_ports import OffsetGone
-from surefoot.state.topics import AgentTopics
-from surefoot.state.triggers import Standing
+from surefoot.state.ports.sources import OffsetGone
 
 #: records of one partition that are read at a time
 _READ_MOST = 1_000

@@ -23,8 +23,8 @@ from surefoot.infra.embedded_upkeep import Upkeep
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import problems, wrong_configs
 from surefoot.state.errors import ConfigError, RecordRefused, RecordTooLarge, Unavailable
+from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports import Clock, In, Out, Position
-from surefoot.state.topics import AgentTopics, TopicSpec
 
 _ANY_REPLICATION = -1
 

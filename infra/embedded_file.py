@@ -22,8 +22,8 @@ from typing import Literal
 
 from surefoot.infra.embedded_log import Place
 from surefoot.state.errors import ConfigError, FencedError
+from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports import Headers, In, Out
-from surefoot.state.topics import TopicSpec
 
 #: of the tables below; a file of another version is refused
 SCHEMA_VERSION = 1

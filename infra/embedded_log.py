@@ -19,8 +19,8 @@ import structlog
 
 from surefoot.infra.assignor import Claim, share_out
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
+from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
-from surefoot.state.topics import AgentTopics, TopicSpec
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 from surefoot.infra.embedded_log import Place
 from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
+from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports import Clock, In, Out
-from surefoot.state.topics import TopicSpec
 
 
 @dataclass(slots=True, eq=False)

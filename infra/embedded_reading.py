@@ -11,9 +11,9 @@ from surefoot.infra.embedded_file import has_owner
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import NoSuchTopic
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.standing import AgentStanding, Member, PartitionStanding, behind
-from surefoot.state.topics import AgentTopics
+from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind
 
 log = structlog.get_logger(__name__)
 

@@ -37,8 +37,8 @@ from surefoot.state.errors import (
     SurefootError,
     Unavailable,
 )
+from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports import Clock, In, Out
-from surefoot.state.topics import TopicSpec
 
 log = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ from surefoot.infra.embedded_file import EmbeddedFile
 from surefoot.infra.embedded_log import Place
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import DAY_MS, TopicSpec
 from surefoot.state.ports import Clock
-from surefoot.state.topics import DAY_MS, TopicSpec
 
 log = structlog.get_logger(__name__)
 

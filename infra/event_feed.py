@@ -19,8 +19,8 @@ from surefoot.infra.backend import Lookups, Offsets
 from surefoot.infra.event_hub import WAITING_RECORDS, EventHub, Happened, Watcher
 from surefoot.infra.run_reader import LogRunReader, bounded
 from surefoot.schemas.payload import strict_json
-from surefoot.state import positions
-from surefoot.state.feed import Choice, Told
+from surefoot.state.feeds import event_id
+from surefoot.state.feeds.feed import Choice, Told
 from surefoot.state.ports import In
 
 log = structlog.get_logger(__name__)
@@ -93,8 +93,8 @@ class _Stand:
     def token(self) -> str:
         for agent, offsets in self.at.items():
             if agent not in self._parts:
-                self._parts[agent] = positions.part(agent, offsets)
-        return positions.join({agent: self._parts[agent] for agent in self.at})
+                self._parts[agent] = event_id.part(agent, offsets)
+        return event_id.join({agent: self._parts[agent] for agent in self.at})
 
     def move(self, agent: str, partition: int, offset: int) -> None:
         self.at[agent][partition] = offset

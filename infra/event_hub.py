@@ -18,10 +18,10 @@ from surefoot.infra.backend import Backend
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
-from surefoot.state.feed import Choice
+from surefoot.state.feeds.event_id import part
+from surefoot.state.feeds.feed import Choice
 from surefoot.state.ports import In
-from surefoot.state.positions import part
-from surefoot.state.views import event_json
+from surefoot.state.reading.runs import event_json
 
 log = structlog.get_logger(__name__)
 

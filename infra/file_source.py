@@ -30,9 +30,9 @@ from surefoot.consumers.committer import backoff
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.schemas.payload import strict_json
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.sources import DONE, FAILED, FolderTrigger, WatchedFile
 from surefoot.state.errors import ConfigError
-from surefoot.state.sources import DONE, FAILED, FolderTrigger, WatchedFile
 
 log = structlog.get_logger(__name__)
 

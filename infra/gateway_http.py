@@ -19,8 +19,8 @@ import httpx
 
 from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.state.declare.retry import Retry, delay_ms, retry_after_s
 from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
-from surefoot.state.retry import Retry, delay_ms, retry_after_s
 
 #: how long one request may take; a gateway answers a command within 8 s
 _ANSWER_S = 20.0

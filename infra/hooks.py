@@ -13,12 +13,12 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.kafka_txn import commit_deadline_s
 from surefoot.infra.settings import Settings
 from surefoot.infra.worker_main import BATCH_OVERHEAD
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.subscriptions import Subscription
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock
-from surefoot.state.subscriptions import Subscription
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 
 def hook_workers(

@@ -11,10 +11,10 @@ import asyncio
 import httpx
 
 from surefoot.infra.dial import GuardedBackend, GuardedTransport
-from surefoot.state import metrics
+from surefoot.state.egress.policy import Allowed, target_of
 from surefoot.state.errors import RetryableError, TerminalError
 from surefoot.state.ports import HttpRequest, HttpResponse
-from surefoot.state.targets import Allowed, target_of
+from surefoot.state.telemetry import metrics
 
 #: of an answer's body, what is kept to tell a person why
 BODY_KEPT = 1024

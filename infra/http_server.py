@@ -13,8 +13,8 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from surefoot.producers.edge import HostGuard
+from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError
-from surefoot.state.hosts import Hosts
 
 #: on the way down, how long requests under way may take to finish
 _DRAIN_S = 10

@@ -21,10 +21,10 @@ from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.kafka_txn import commit_deadline_s
 from surefoot.infra.settings import Settings
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import FencedError
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock
-from surefoot.state.topics import AgentTopics
-from surefoot.state.triggers import Standing
 
 log = structlog.get_logger(__name__)
 

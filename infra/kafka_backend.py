@@ -12,8 +12,8 @@ from surefoot.infra.kafka_standing import KafkaStandings
 from surefoot.infra.kafka_tail import KafkaGroups, KafkaLookups, KafkaOffsets, KafkaTail
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import Topics
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock, In
-from surefoot.state.topics import AgentTopics
 
 
 class KafkaBackend:

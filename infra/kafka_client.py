@@ -21,8 +21,8 @@ from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_txn import BATCH_BYTES
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out, Position
-from surefoot.state.topics import AgentTopics
 
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"

@@ -37,8 +37,8 @@ from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import RETIRE_S, TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputGone, InputKind, Out
-from surefoot.state.topics import AgentTopics
 
 log = structlog.get_logger(__name__)
 

@@ -28,11 +28,11 @@ from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of
 from surefoot.infra.kafka_shared import close_client, leave_group
 from surefoot.infra.kafka_txn import TransactionalProducer, commit_deadline_s
 from surefoot.infra.settings import Settings
+from surefoot.state.declare.topics import Standing, Start
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
+from surefoot.state.names.topics import AgentTopics, fence_id
 from surefoot.state.ports import Clock, In, Out
-from surefoot.state.source_ports import OffsetGone
-from surefoot.state.topics import AgentTopics, fence_id
-from surefoot.state.triggers import Standing, Start
+from surefoot.state.ports.sources import OffsetGone
 
 log = structlog.get_logger(__name__)
 

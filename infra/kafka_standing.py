@@ -19,8 +19,8 @@ from surefoot.infra.kafka_errors import told
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_tail import KafkaLookups, KafkaOffsets, coordinator_of
 from surefoot.infra.settings import Settings
-from surefoot.state.standing import AgentStanding, Member, PartitionStanding, behind, owner_of
-from surefoot.state.topics import AgentTopics
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
 
 #: a longer stretch of offsets is not read to tell records from markers
 COUNTED_OFFSETS = 1_000

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.lint import check
-from surefoot.state.topics import OUTBOX
+from surefoot.state.inspect.lint import check
+from surefoot.state.names.topics import OUTBOX
 
 
 def load_agents(paths: Sequence[Path]) -> list[Agent]:

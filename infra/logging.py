@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from surefoot.infra.redaction import redact
-from surefoot.state import log_context
+from surefoot.state.telemetry import log_context
 
 
 def _whose(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import structlog
 
 from surefoot.infra.settings import Settings
-from surefoot.state import metrics
 from surefoot.state.errors import ConfigError
-from surefoot.state.metrics import METRICS, Metric
+from surefoot.state.telemetry import metrics
+from surefoot.state.telemetry.metrics import METRICS, Metric
 
 log = structlog.get_logger(__name__)
 

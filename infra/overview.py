@@ -12,15 +12,15 @@ from surefoot.infra.delivery_log import DeliveryReader
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of
-from surefoot.state.agent import Agent
-from surefoot.state.delivery import Delivery, Outcome
-from surefoot.state.model import State
-from surefoot.state.overview import DeadLetters
+from surefoot.state.declare.agent import Agent
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import State
+from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.standing import AgentStanding
-from surefoot.state.store import RunStore
-from surefoot.state.topics import OUTBOX, AgentTopics
-from surefoot.state.turn import schedules_agent_name
+from surefoot.state.reading.admin import DeadLetters
+from surefoot.state.reading.deliveries import Delivery, Outcome
+from surefoot.state.reading.lag import AgentStanding
+from surefoot.state.records.run_store import RunStore
 
 
 class LogOverview:

@@ -12,8 +12,8 @@ from surefoot.infra.backend import Backend, Lookups, Tail
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock, In
-from surefoot.state.topics import AgentTopics
 
 #: the stretch of time that is looked at, in seconds
 WINDOW_S = 10

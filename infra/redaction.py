@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 
-from surefoot.state.credentials import HIDDEN, scrub
+from surefoot.state.errors.scrubbing import HIDDEN, scrub
 
 #: how deep a value is looked into; what is deeper is not shown
 _DEPTH_MAX = 6

@@ -9,8 +9,8 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.settings import Settings
 from surefoot.infra.worker_main import run_worker
-from surefoot.state.agent import Agent
-from surefoot.state.targets import parse_allowed
+from surefoot.state.declare.agent import Agent
+from surefoot.state.egress.policy import parse_allowed
 
 #: for a receiver of webhooks to answer; while it hangs, it holds a slot of the relay
 HOOK_TIMEOUT_S = 15.0

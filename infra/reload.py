@@ -22,7 +22,7 @@ from watchfiles import PythonFilter, awatch
 
 from surefoot.infra.broker_config import say
 from surefoot.infra.loader import forget, imported, load_agents, roots
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 
 #: for the case that the operating system does not tell of a change; in milliseconds
 _LOOK_MS = 1_000

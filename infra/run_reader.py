@@ -23,16 +23,14 @@ from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.feed import Told
-from surefoot.state.model import Entry, Status
-from surefoot.state.output import Piece, Shown, settled
-from surefoot.state.partitioner import partition_of
+from surefoot.state.feeds.feed import Told
+from surefoot.state.feeds.live_output import Piece, Shown, settled
+from surefoot.state.machine.model import Entry, Status
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports import Backlog, In, RunPage, RunView
-from surefoot.state.run_query import Activity, HistoryEntry, HistoryPage, RunQuery
-from surefoot.state.run_select import activity, place, select
-from surefoot.state.topics import OUTBOX, AgentTopics
-from surefoot.state.versions import Keep, Line
-from surefoot.state.views import (
+from surefoot.state.reading.query import Activity, HistoryEntry, HistoryPage, RunQuery
+from surefoot.state.reading.runs import (
     RunIndex,
     RunSummary,
     ends_run,
@@ -41,7 +39,9 @@ from surefoot.state.views import (
     listed,
     shown,
 )
-from surefoot.state.wire import decode_checkpoint, decode_entry, entry_key
+from surefoot.state.reading.select import activity, place, select
+from surefoot.state.reading.versions import Keep, Line
+from surefoot.state.records.encoding import decode_checkpoint, decode_entry, entry_key
 
 log = structlog.get_logger(__name__)
 
@@ -231,7 +231,7 @@ class LogRunReader:
 
     async def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
         """The same, with the partial output of the step in work: `output` without an id, and only
-        what belongs to the attempt in work (state/output.py). It is best effort. `slow` is last for
+        what belongs to the attempt in work (state/feeds/live_output.py). It is best effort. `slow` is last for
         a watcher that is too slow, and names the id to go on from.
 
         Raises: as `events`.

@@ -13,13 +13,13 @@ from surefoot.infra.commands import LogCommands
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
 from surefoot.producers.schedules import declare
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.model import State
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import State
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock, In
-from surefoot.state.store import RunStore
-from surefoot.state.topics import AgentTopics
-from surefoot.state.turn import schedules_agent_name
+from surefoot.state.records.run_store import RunStore
 
 log = structlog.get_logger(__name__)
 

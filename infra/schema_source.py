@@ -10,7 +10,7 @@ from surefoot.infra.glue import GlueRegistry
 from surefoot.infra.registry import Registry, open_registry
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import Refused, Unavailable
-from surefoot.state.source_ports import SchemaMissing, SchemaSource
+from surefoot.state.ports.sources import SchemaMissing, SchemaSource
 
 #: what no asking again would mend
 _FOR_GOOD = ("no_numbers", "not_avro", "references")

@@ -20,7 +20,7 @@ from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.trigger_main import trigger
 from surefoot.infra.worker_main import until_signalled, work
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 
 
 def run_serve(agents: Sequence[Agent], settings: Settings) -> int:

@@ -19,9 +19,9 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.schemas.text import refuse_halves
+from surefoot.state.egress.hosts import Hosts, parse_hosts
+from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError
-from surefoot.state.hosts import Hosts, parse_hosts
-from surefoot.state.targets import parse_allowed
 
 _PREFIX = "SUREFOOT_"
 _WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")

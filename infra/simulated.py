@@ -20,11 +20,11 @@ from surefoot.consumers.worker import Worker
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
 from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.virtual import VirtualClock, VirtualLoop, in_thread
-from surefoot.state.agent import Agent
-from surefoot.state.model import Run
+from surefoot.state.declare.agent import Agent
+from surefoot.state.machine.model import Run
+from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec
 from surefoot.state.ports import In, InputKind, Out
-from surefoot.state.topics import AgentTopics, agent_specs, dead_spec
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 #: largest record, in bytes
 RECORD_BYTES = 1_000_000

@@ -12,8 +12,8 @@ import structlog
 from surefoot.consumers.committer import backoff
 from surefoot.consumers.threads import in_thread
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
-from surefoot.state.agent import Agent
-from surefoot.state.calling import finished, label
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.callables import finished, label
 from surefoot.state.errors import RecordRefused, Unavailable
 from surefoot.state.ports import Clock, Commands
 

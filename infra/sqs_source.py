@@ -27,9 +27,9 @@ from surefoot.consumers.committer import backoff
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.sources import QueueMessage, QueueTrigger
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.sources import QueueMessage, QueueTrigger
 
 log = structlog.get_logger(__name__)
 

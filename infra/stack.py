@@ -27,7 +27,7 @@ from surefoot.infra.metrics import port_of_child
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import Child
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.topics import TopicSpec
+from surefoot.state.names.topics import TopicSpec
 
 #: how long the broker may take to serve new topics, and the gateway until a transaction commits
 READY_S = 60.0

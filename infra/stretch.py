@@ -12,8 +12,8 @@ from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.producers.replay import Bounds, Piece
 from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import INPUT_KINDS, In, InputKind, Out
-from surefoot.state.topics import AgentTopics
 
 _DEADLINE_S = 10.0
 

@@ -20,10 +20,10 @@ from surefoot.infra.kafka_batches import INSTALL_CODECS, unpacks
 from surefoot.infra.kafka_errors import is_denied, not_allowed, start_client, unavailable
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
-from surefoot.state.turn import pool_agent_name, schedules_agent_name
+from surefoot.state.machine.decision import pool_agent_name, schedules_agent_name
+from surefoot.state.names.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
 
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"

@@ -21,9 +21,9 @@ import structlog
 from surefoot.infra.settings import Settings
 from surefoot.schemas import trace
 from surefoot.schemas.trace import Trace
-from surefoot.state import spans
 from surefoot.state.errors import ConfigError
-from surefoot.state.model import Run
+from surefoot.state.machine.model import Run
+from surefoot.state.telemetry import spans
 
 log = structlog.get_logger(__name__)
 

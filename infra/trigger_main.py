@@ -35,12 +35,12 @@ from surefoot.infra.worker_main import (
     follow_supervisor,
     until_signalled,
 )
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import AgentTopics, dead_topic
 from surefoot.state.ports import Clock
-from surefoot.state.source_ports import SchemaSource
-from surefoot.state.topics import AgentTopics, dead_topic
-from surefoot.state.wire import Wire
+from surefoot.state.ports.sources import SchemaSource
+from surefoot.state.records.encoding import Wire
 
 log = structlog.get_logger(__name__)
 

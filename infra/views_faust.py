@@ -34,8 +34,8 @@ from surefoot.infra.kafka_tail import received
 from surefoot.infra.settings import Settings
 from surefoot.infra.views_shard import Shard
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import VIEWS_TABLE
 from surefoot.state.ports import Clock, In
-from surefoot.state.topics import VIEWS_TABLE
 
 log = structlog.get_logger(__name__)
 

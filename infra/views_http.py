@@ -18,10 +18,10 @@ from fastapi.responses import JSONResponse
 from surefoot.infra.views_shard import Shard
 from surefoot.producers.edge import guard
 from surefoot.producers.views import add_views
-from surefoot.state import projections
 from surefoot.state.errors import Unavailable
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Clock
+from surefoot.state.reading import statistics as projections
 
 _ANSWER_S = 5.0
 _NOT_FOUND, _UNAVAILABLE = 404, 503

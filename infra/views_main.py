@@ -20,9 +20,9 @@ from surefoot.infra.views_http import MergedViews, views_app
 from surefoot.infra.views_shard import Shard
 from surefoot.infra.views_sqlite import SqliteViews, ViewsFile
 from surefoot.infra.worker_main import until_signalled
+from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.hosts import Hosts
-from surefoot.state.topics import views_spec
+from surefoot.state.names.topics import views_spec
 
 if TYPE_CHECKING:
     from surefoot.infra.views_faust import FaustViews

@@ -22,9 +22,9 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.run_reader import bounded
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock, In
-from surefoot.state.projections import Partition, Values
-from surefoot.state.topics import AgentTopics
+from surefoot.state.reading.statistics import Partition, Values
 
 log = structlog.get_logger(__name__)
 

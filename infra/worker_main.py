@@ -32,10 +32,10 @@ from surefoot.infra.schedules import declare_schedules
 from surefoot.infra.settings import Settings
 from surefoot.infra.supervisor import is_supervised
 from surefoot.infra.topics import names_of, specs_for
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Clock, Log
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 log = structlog.get_logger(__name__)
 

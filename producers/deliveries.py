@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from surefoot.producers.mapping import Planned
 from surefoot.producers.webhooks import Sender
-from surefoot.state.delivery import Delivery, DeliveryLog, Outcome
+from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.ports import Clock
-from surefoot.state.webhook import Webhook
+from surefoot.state.reading.deliveries import Delivery, DeliveryLog, Outcome
 
 #: headers by name that neither a mapping nor a record may have
 _CREDENTIALS = re.compile(

@@ -24,16 +24,16 @@ from fastapi.responses import JSONResponse
 from surefoot.producers.edge import Refused
 from surefoot.producers.operations import Operator
 from surefoot.producers.schedules import DOES, steer
-from surefoot.state.agent import Agent
-from surefoot.state.dead import DeadLetter, dead_letter_json
-from surefoot.state.delivery import Outcome, delivery_json
-from surefoot.state.model import State
-from surefoot.state.overview import Overview
+from surefoot.state.declare.agent import Agent
+from surefoot.state.machine.model import State
 from surefoot.state.ports import Clock, RunReader
-from surefoot.state.schedule import Due, book_of, run_id_of
-from surefoot.state.schedule_view import schedule_json, unknown_json
-from surefoot.state.standing import standing_json
-from surefoot.state.views import counts_json
+from surefoot.state.reading.admin import Overview
+from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
+from surefoot.state.reading.deliveries import Outcome, delivery_json
+from surefoot.state.reading.lag import standing_json
+from surefoot.state.reading.runs import counts_json
+from surefoot.state.scheduling.book import Due, book_of, run_id_of
+from surefoot.state.scheduling.view import schedule_json, unknown_json
 
 #: how many ticks of a schedule are told
 _TICKS = 5

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.schemas import trace
 from surefoot.schemas.trace import Carried
+from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import Numbered, RecordTooLarge, Unavailable
-from surefoot.state.hosts import Hosts
 
 log = structlog.get_logger(__name__)
 

@@ -21,9 +21,9 @@ from starlette.websockets import WebSocketDisconnect
 
 from surefoot.producers.edge import RETRY_AFTER_S, Refused
 from surefoot.schemas.payload import strict_json
-from surefoot.state import metrics
 from surefoot.state.errors import Unavailable
-from surefoot.state.feed import Told
+from surefoot.state.feeds.feed import Told
+from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 

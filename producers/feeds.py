@@ -6,7 +6,7 @@
     /ws/...                                each of them over a WebSocket
 
 An id of one run's history is an offset, one of the others a position in all partitions
-(state/positions.py). Either is given back as Last-Event-ID, or as `?last_event_id=`.
+(state/feeds/event_id.py). Either is given back as Last-Event-ID, or as `?last_event_id=`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from starlette.requests import HTTPConnection
 
 from surefoot.producers.edge import AWAY, RETRY_AFTER_S, Refused
 from surefoot.producers.event_stream import EventStreams
-from surefoot.state import positions
-from surefoot.state.agent import check_run_id
+from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, Unavailable
-from surefoot.state.feed import Choice, EventFeed, Told
-from surefoot.state.model import TERMINAL, EventType, Status
+from surefoot.state.feeds import event_id
+from surefoot.state.feeds.feed import Choice, EventFeed, Told
+from surefoot.state.machine.model import TERMINAL, EventType, Status
 from surefoot.state.ports import RunReader
 
 log = structlog.get_logger(__name__)
@@ -165,7 +165,7 @@ class Feeds:
         if not text:
             return None
         try:
-            at = positions.parse(text)
+            at = event_id.parse(text)
         except BadArgument as error:
             raise Refused(error.number, 400, error.message) from None
         if any(len(offsets) != self.feed.partitions for offsets in at.values()):

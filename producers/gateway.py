@@ -69,13 +69,11 @@ from surefoot.producers.run_lists import RunLists
 from surefoot.producers.views import add_views, paths
 from surefoot.producers.webhooks import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.agent import Agent, check_run_id, run_id_for, told_by
-from surefoot.state.declared import agent_json
-from surefoot.state.delivery import DeliveryLog
+from surefoot.state.declare.agent import Agent, check_run_id, run_id_for, told_by
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
-from surefoot.state.explain import explain
-from surefoot.state.feed import EventFeed
-from surefoot.state.overview import Overview
+from surefoot.state.feeds.feed import EventFeed
+from surefoot.state.inspect.description import agent_json
+from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports import (
     Clock,
     Commands,
@@ -85,9 +83,11 @@ from surefoot.state.ports import (
     RunView,
     Views,
 )
-from surefoot.state.topics import OUTBOX
-from surefoot.state.views import run_json
-from surefoot.state.wire import COMMAND_ID_MAX
+from surefoot.state.reading.admin import Overview
+from surefoot.state.reading.deliveries import DeliveryLog
+from surefoot.state.reading.explain import explain
+from surefoot.state.reading.runs import run_json
+from surefoot.state.records.encoding import COMMAND_ID_MAX
 
 log = structlog.get_logger(__name__)
 

@@ -37,12 +37,12 @@ from surefoot.producers.mapping_threads import Hangs, MappingThreads
 from surefoot.producers.webhooks import Door, Sender
 from surefoot.schemas.payload import BadPayload
 from surefoot.schemas.trace import Carried
-from surefoot.state import metrics
-from surefoot.state.delivery import Outcome
+from surefoot.state.declare.webhook_body import json_values
+from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Clock, Commands
-from surefoot.state.webhook import Webhook
-from surefoot.state.webhook_body import json_values
+from surefoot.state.reading.deliveries import Outcome
+from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
-from surefoot.state.agent import Agent, run_id_for, told_by
-from surefoot.state.calling import finished
-from surefoot.state.webhook import STARTS_MAX, Start, Webhook, WebhookTrigger
+from surefoot.state.declare.agent import Agent, run_id_for, told_by
+from surefoot.state.declare.callables import finished
+from surefoot.state.declare.webhooks import STARTS_MAX, Start, Webhook, WebhookTrigger
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any, get_args
 from surefoot.producers.operations import BODIES, RetryFailed
 from surefoot.producers.schedules import DOES
 from surefoot.schemas import trace
-from surefoot.state.agent import RUN_ID_PATTERN
-from surefoot.state.delivery import OUTCOMES
-from surefoot.state.model import EventType, Status
-from surefoot.state.positions import PATTERN as POSITION_PATTERN
-from surefoot.state.topics import OUTBOX
+from surefoot.state.declare.agent import RUN_ID_PATTERN
+from surefoot.state.feeds.event_id import PATTERN as POSITION_PATTERN
+from surefoot.state.machine.model import EventType, Status
+from surefoot.state.names.topics import OUTBOX
+from surefoot.state.reading.deliveries import OUTCOMES
 
 Schema = dict[str, Any]
 

@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.schemas.payload import digest, strict_json
-from surefoot.state.actions import call_of, found_by, handed_on, name_of, outcome
-from surefoot.state.agent import check_run_id
-from surefoot.state.catalogue import number_of
+from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, Unavailable
-from surefoot.state.model import Action, Entry, jsonable
+from surefoot.state.errors.catalogue import number_of
+from surefoot.state.machine.actions import call_of, found_by, handed_on, name_of, outcome
+from surefoot.state.machine.model import Action, Entry, jsonable
 from surefoot.state.ports import Clock, Commands, RunBrowser, RunReader, RunView
-from surefoot.state.run_query import Place, RunQuery
-from surefoot.state.versions import Version, Versions
-from surefoot.state.views import run_json
+from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.reading.runs import run_json
+from surefoot.state.reading.versions import Version, Versions
 
 #: HTTP status of what a run's owner refuses
 REFUSALS: Mapping[str, int] = {

@@ -21,11 +21,11 @@ from typing import Literal, Protocol
 from surefoot.producers.operations import Operator, Reply, rewind_fields, thread_of
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
-from surefoot.state.model import TERMINAL
+from surefoot.state.machine.model import TERMINAL
 from surefoot.state.ports import In, InputKind, Out
-from surefoot.state.versions import Version, Versions
-from surefoot.state.views import RunSummary
-from surefoot.state.wire import decode_command, decode_task
+from surefoot.state.reading.runs import RunSummary
+from surefoot.state.reading.versions import Version, Versions
+from surefoot.state.records.encoding import decode_command, decode_task
 
 Unit = Literal["time", "offset"]
 

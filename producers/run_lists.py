@@ -18,12 +18,12 @@ from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.producers.edge import Refused
-from surefoot.state.agent import Agent, check_run_id
+from surefoot.state.declare.agent import Agent, check_run_id
 from surefoot.state.errors import BadArgument
-from surefoot.state.model import Status
+from surefoot.state.machine.model import Status
 from surefoot.state.ports import Clock, RunBrowser
-from surefoot.state.run_query import Place, RunQuery
-from surefoot.state.views import event_json, run_list_json
+from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.reading.runs import event_json, run_list_json
 
 
 @dataclass(slots=True, kw_only=True)

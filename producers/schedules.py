@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 
 from surefoot.producers.operations import Operator, Reply
 from surefoot.schemas.payload import dump, strict_json
-from surefoot.state.agent import Agent
-from surefoot.state.model import Run, State
+from surefoot.state.declare.agent import Agent
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import Run, State
 from surefoot.state.ports import Clock, Commands
-from surefoot.state.schedule import ASK, Spec, book_of
-from surefoot.state.turn import schedules_agent_name
+from surefoot.state.scheduling.book import ASK, Spec, book_of
 
 SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 

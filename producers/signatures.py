@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 
+from surefoot.state.declare.webhooks import Bearer, Hmac
 from surefoot.state.errors import ConfigError
-from surefoot.state.webhook import Bearer, Hmac
 
 #: shortest secret that is taken, in bytes (the lower bound of the Standard Webhooks specification)
 SECRET_MIN_BYTES = 24

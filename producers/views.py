@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse
 
 from surefoot.producers.edge import Refused
 from surefoot.producers.openapi import Schema, operation, path, query
-from surefoot.state.agent import RUN_ID_PATTERN, check_run_id
+from surefoot.state.declare.agent import RUN_ID_PATTERN, check_run_id
 from surefoot.state.errors import BadArgument
 from surefoot.state.ports import Views
 

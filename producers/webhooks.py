@@ -26,9 +26,9 @@ from surefoot.producers.signatures import (
     stripe_verifier,
 )
 from surefoot.schemas.payload import BadPayload
+from surefoot.state.declare.webhook_body import form_fields
+from surefoot.state.declare.webhooks import Bearer, Hmac, Naming, Provider, Webhook, WebhookTrigger
 from surefoot.state.errors import ConfigError
-from surefoot.state.webhook import Bearer, Hmac, Naming, Provider, Webhook, WebhookTrigger
-from surefoot.state.webhook_body import form_fields
 
 #: longest ssl_check of Slack's, in bytes
 _SSL_CHECK_MAX = 1_000

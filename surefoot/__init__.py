@@ -2,8 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from surefoot.state.agent import Agent, Budget, Ended, Resuming
-from surefoot.state.context import Context
+from surefoot.state.declare.agent import Agent, Budget, Ended, Resuming
+from surefoot.state.declare.flow_control import Flow, Rate
+from surefoot.state.declare.retry import Retry
+from surefoot.state.declare.sources import EventBridgeEvent, QueueMessage, S3Object, WatchedFile
+from surefoot.state.declare.subscriptions import RunEvent
+from surefoot.state.declare.topics import Received
+from surefoot.state.declare.webhooks import Bearer, Hmac, Start, Webhook
 from surefoot.state.errors import (
     CallFailed,
     ConfigError,
@@ -18,10 +23,11 @@ from surefoot.state.errors import (
     TerminalError,
     Unavailable,
 )
-from surefoot.state.flow_control import Flow, Rate
-from surefoot.state.journal import Cost
-from surefoot.state.retry import Retry
-from surefoot.state.returns import (
+from surefoot.state.scheduling.book import Tick
+from surefoot.state.steps.context import Context
+from surefoot.state.steps.journal import Cost
+from surefoot.state.steps.partial_output import Partial
+from surefoot.state.steps.results import (
     Approval,
     Approve,
     BranchResult,
@@ -37,12 +43,6 @@ from surefoot.state.returns import (
     any_of,
     n_of,
 )
-from surefoot.state.schedule import Tick
-from surefoot.state.sources import EventBridgeEvent, QueueMessage, S3Object, WatchedFile
-from surefoot.state.stream import Partial
-from surefoot.state.subscriptions import RunEvent
-from surefoot.state.triggers import Received
-from surefoot.state.webhook import Bearer, Hmac, Start, Webhook
 
 if TYPE_CHECKING:
     from surefoot.client import Client

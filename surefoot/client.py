@@ -23,10 +23,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.infra.gateway_http import GatewayHttp
 from surefoot.schemas.payload import load, parse_json, strict_json
-from surefoot.state.agent import check_run_id, run_id_for
+from surefoot.state.declare.agent import check_run_id, run_id_for
 from surefoot.state.errors import BadArgument, NotFound, RunFailed
-from surefoot.state.model import TERMINAL, Status
-from surefoot.state.views import ends_run
+from surefoot.state.machine.model import TERMINAL, Status
+from surefoot.state.reading.runs import ends_run
 
 __all__ = ["Client", "Event", "Gap", "Handle", "RunInfo"]
 

@@ -10,11 +10,11 @@ from surefoot.consumers.event_mapping import Event, EventMapping, Schemas
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.schemas.pointer import unescaped
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.topics import Unusable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.triggers import Unusable
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 _RECORD_BYTES = 1_000_000
 

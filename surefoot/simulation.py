@@ -29,19 +29,19 @@ from surefoot.producers.operations import rewind_fields, start_fields, thread_of
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.schemas.pointer import escaped, unescaped
-from surefoot.state.actions import found_by, handed_on
-from surefoot.state.agent import Agent
-from surefoot.state.durations import duration_s
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
-from surefoot.state.http_effect import KEY_HEADER
-from surefoot.state.model import Run, State
-from surefoot.state.partitioner import affinity
+from surefoot.state.machine.actions import found_by, handed_on
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import Run, State
+from surefoot.state.names.partitioner import affinity
 from surefoot.state.ports import HttpRequest, HttpResponse
-from surefoot.state.schedule import ASK, Spec
-from surefoot.state.store import RunStore
-from surefoot.state.turn import schedules_agent_name
-from surefoot.state.versions import Line, Version
-from surefoot.state.wire import command_out, decode_entry, entry_key
+from surefoot.state.reading.versions import Line, Version
+from surefoot.state.records.encoding import command_out, decode_entry, entry_key
+from surefoot.state.records.run_store import RunStore
+from surefoot.state.scheduling.book import ASK, Spec
+from surefoot.state.steps.http_effect import KEY_HEADER
 
 #: an agent, or a function that makes one (or several) anew for every process
 Given = Agent | Callable[[], Agent | Sequence[Agent]]

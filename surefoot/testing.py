@@ -17,9 +17,9 @@ from surefoot.simulation import (
     Simulation,
     SimulationError,
 )
+from surefoot.state.declare.topics import Unusable
 from surefoot.state.errors import Refused
 from surefoot.state.ports import HttpRequest, HttpResponse
-from surefoot.state.triggers import Unusable
 
 __all__ = [
     "AskedFor",

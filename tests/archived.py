@@ -10,7 +10,7 @@ import fastavro
 
 from surefoot.schemas.codec.catalog import released
 from surefoot.schemas.codec.codec import encode
-from surefoot.state.model import EventRecord, jsonable
+from surefoot.state.machine.model import EventRecord, jsonable
 from surefoot.state.ports import In
 
 #: 2026-01-31 12:00 UTC

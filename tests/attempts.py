@@ -13,9 +13,10 @@ from typing import Any
 
 from surefoot import Context
 from surefoot.schemas.codec.codec import encode
-from surefoot.state.calling import is_async
-from surefoot.state.machine import decide
-from surefoot.state.model import (
+from surefoot.state.declare.callables import is_async
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
     NO_MEMORY,
     Entry,
     Forget,
@@ -27,8 +28,7 @@ from surefoot.state.model import (
     jsonable,
 )
 from surefoot.state.ports import Piece
-from surefoot.state.turn import Rules
-from surefoot.state.wire import decode_entry
+from surefoot.state.records.encoding import decode_entry
 
 
 def a_run(**fields: Any) -> Run:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from surefoot.state.machine import decide
-from surefoot.state.model import (
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
     Await,
     Branch,
     ChildDone,
@@ -33,7 +34,6 @@ from surefoot.state.model import (
     TaskRecord,
     Work,
 )
-from surefoot.state.turn import Rules
 
 NOW = 1_700_000_000_000
 STEPS = frozenset({"a", "b", "c", "pooled", "undo", "sorry"})

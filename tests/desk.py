@@ -20,11 +20,11 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.serve_main import serve
 from surefoot.infra.settings import Settings
 from surefoot.infra.topics import specs_for
-from surefoot.state.model import EventRecord, Run
+from surefoot.state.machine.model import EventRecord, Run
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
-from surefoot.state.views import RunSummary
-from surefoot.state.wire import Wire
+from surefoot.state.reading.runs import RunSummary
+from surefoot.state.records.encoding import Wire
 from tests.waiting import until
 
 #: markup, an override of the direction of text, and a mark without width

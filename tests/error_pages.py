@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from surefoot.state.catalogue import PAGES, THEMES
-from surefoot.state.catalogue.page import Page
+from surefoot.state.errors.catalogue import PAGES, THEMES
+from surefoot.state.errors.catalogue.page import Page
 
 FOLDER = Path(__file__).parents[1] / "docs" / "errors"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from surefoot.schemas.codec.catalog import crc64, current
-from surefoot.state.event_headers import CONTENT_TYPE, TYPE_PREFIX
-from surefoot.state.model import EventType
+from surefoot.state.machine.model import EventType
+from surefoot.state.records.event_headers import CONTENT_TYPE, TYPE_PREFIX
 
 PAGE = Path(__file__).parents[1] / "docs" / "events.md"
 

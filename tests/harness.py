@@ -39,12 +39,12 @@ from surefoot.infra.topics import Topics, names_of, specs_for
 from surefoot.infra.worker_main import BATCH_OVERHEAD
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
-from surefoot.state.agent import Agent
-from surefoot.state.http_effect import HTTP_EFFECT, HttpEffect
-from surefoot.state.partitioner import partition_of
+from surefoot.state.declare.agent import Agent
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics, dead_topic
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics, dead_topic
-from surefoot.state.wire import Wire, command_out, start_out
+from surefoot.state.records.encoding import Wire, command_out, start_out
+from surefoot.state.steps.http_effect import HTTP_EFFECT, HttpEffect
 from tests.checker.kafka import stable_offsets
 from tests.waiting import until, until_sync
 

@@ -15,9 +15,9 @@ from aiokafka.structs import ConsumerRecord
 from surefoot.infra.backends import open_backend
 from surefoot.infra.trigger_main import trigger
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.ports import Headers, Out
-from surefoot.state.source_ports import SchemaSource
+from surefoot.state.ports.sources import SchemaSource
 from tests.harness import Cluster, headers_of
 from tests.waiting import until
 

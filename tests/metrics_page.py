@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from surefoot.state.metrics import METRICS
+from surefoot.state.telemetry.metrics import METRICS
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -16,7 +16,7 @@ What a process tells Prometheus when `SUREFOOT_METRICS_PORT` is set
 Durations are in seconds. A label never has a run_id, a key or anything else that comes in from
 outside.
 
-Generated from `state/metrics.py` by `python -m tests.metrics_page`; a test holds that it is up to
+Generated from `state/telemetry/metrics.py` by `python -m tests.metrics_page`; a test holds that it is up to
 date.
 
 | metric | kind | labels | |

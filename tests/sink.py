@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.state.http_effect import HttpEffect
+from surefoot.state.steps.http_effect import HttpEffect
 from tests import checker
 from tests.waiting import until
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from surefoot.state.machine import TABLE
-from surefoot.state.model import Input, Operation, Status
+from surefoot.state.machine.decide import TABLE
+from surefoot.state.machine.model import Input, Operation, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "state-machine.md"
 STATUSES: tuple[Status | None, ...] = (None, *get_args(Status))
@@ -25,7 +25,7 @@ WORDS = {
 HEAD = """\
 # The state machine of a run
 
-Generated from the table in `state/machine.py` by `python -m tests.state_diagram`; a test holds that
+Generated from the table in `state/machine/decide.py` by `python -m tests.state_diagram`; a test holds that
 this page is up to date, and another that every arrow is taken and no other one is.
 
 Each arrow is one decision and one commit. What has no arrow is refused, and moves nothing; a

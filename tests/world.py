@@ -14,12 +14,19 @@ from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import digest
 from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.model import Entry, EventRecord, Run, Start, Status
+from surefoot.state.machine.model import Entry, EventRecord, Run, Start, Status
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Backlog, In, Out, Position, RunView
-from surefoot.state.topics import AgentTopics
-from surefoot.state.versions import Line
-from surefoot.state.views import RunSummary, shown
-from surefoot.state.wire import Wire, actions_of, command_out, decode_command, input_of, memory_of
+from surefoot.state.reading.runs import RunSummary, shown
+from surefoot.state.reading.versions import Line
+from surefoot.state.records.encoding import (
+    Wire,
+    actions_of,
+    command_out,
+    decode_command,
+    input_of,
+    memory_of,
+)
 from tests.decisions import START, Life
 
 AGENT = "x"

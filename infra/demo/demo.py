@@ -50,7 +50,7 @@ from surefoot.infra.stack import (
 from surefoot.infra.supervisor import Child, Supervisor
 from surefoot.infra.topics import specs_for
 from surefoot.state.errors import ConfigError
-from surefoot.state.topics import AgentTopics
+from surefoot.state.names.topics import AgentTopics
 
 #: the agent that is used where none is given
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triage.py"

@@ -9,7 +9,7 @@ from surefoot.consumers.ending import stop_all
 from surefoot.infra.backend import Backend
 from surefoot.infra.demo.auditor import Record
 from surefoot.state.errors import Unavailable
-from surefoot.state.topics import TopicSpec
+from surefoot.state.names.topics import TopicSpec
 
 #: longer than any transaction may stay open
 READ_S = 60.0

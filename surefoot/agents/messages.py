@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from surefoot.schemas.payload import Unserialisable, strict_json
 from surefoot.schemas.text import whole
 from surefoot.state.errors import Parked, TerminalError
-from surefoot.state.returns import Signal
+from surefoot.state.steps.results import Signal
 
 Message = dict[str, Any]
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.declare.retry import retry_after_s
 from surefoot.state.errors import (
     ConfigError,
     ModelFailed,
@@ -14,7 +15,6 @@ from surefoot.state.errors import (
     RetryableError,
     TerminalError,
 )
-from surefoot.state.retry import retry_after_s
 
 #: beside 5xx: too early, too many, in conflict with another request, or too slow
 _WORTH_RETRYING = frozenset({408, 409, 425, 429})

@@ -43,12 +43,12 @@ from surefoot.agents.messages import (
     user,
 )
 from surefoot.agents.tools import Tool, ToolError, agent_tool, plan_tools, tool
-from surefoot.state.agent import Agent
-from surefoot.state.context import Context
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
-from surefoot.state.journal import Cost
-from surefoot.state.retry import Retry
-from surefoot.state.returns import Approval, Approve, BranchResult, Done, Fork, Next, Wait
+from surefoot.state.steps.context import Context
+from surefoot.state.steps.journal import Cost
+from surefoot.state.steps.results import Approval, Approve, BranchResult, Done, Fork, Next, Wait
 
 __all__ = [
     "MESSAGE",

@@ -17,13 +17,13 @@ from pydantic_core import to_json
 from surefoot.agents.messages import ToolCall
 from surefoot.schemas.payload import strict_json
 from surefoot.schemas.text import whole
-from surefoot.state.agent import Agent
-from surefoot.state.annotations import MISSING, annotation, plain_function, why_hidden
-from surefoot.state.calling import is_async
-from surefoot.state.context import Context
-from surefoot.state.durations import duration_s
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.annotations import MISSING, annotation, plain_function, why_hidden
+from surefoot.state.declare.callables import is_async
+from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
-from surefoot.state.stored import completed
+from surefoot.state.records.stored import completed
+from surefoot.state.steps.context import Context
 
 #: what all providers accept
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

@@ -21,12 +21,12 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import printable
 from surefoot.infra.topics import check_partitions
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.explain import clock_time
-from surefoot.state.partitioner import partition_of
-from surefoot.state.topics import AgentTopics
-from surefoot.state.turn import SCHEDULES
+from surefoot.state.machine.decision import SCHEDULES
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.reading.explain import clock_time
 
 #: of an agent, or of the built-in one that keeps its schedules; a module is given with the package
 #: that it is in, or as its file

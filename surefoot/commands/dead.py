@@ -24,14 +24,14 @@ from surefoot.infra.schema_source import open_schemas
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.trigger_main import event_mapping
-from surefoot.state.agent import Agent
-from surefoot.state.catalogue import numbered
-from surefoot.state.dead import DeadLetter, dead_letter, dead_letter_json, event_of
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.explain import clock_time
-from surefoot.state.model import Failure
+from surefoot.state.errors.catalogue import numbered
+from surefoot.state.machine.model import Failure
+from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports import In, Out
-from surefoot.state.topics import dead_topic
+from surefoot.state.reading.dead_letters import DeadLetter, dead_letter, dead_letter_json, event_of
+from surefoot.state.reading.explain import clock_time
 
 #: how long a start may wait for the log's acknowledgement
 _START_S = 10.0

@@ -6,9 +6,9 @@ import textwrap
 
 import typer
 
-from surefoot.state.catalogue import PAGES, THEMES, closest, find
-from surefoot.state.catalogue.page import Page
 from surefoot.state.errors import ConfigError
+from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find
+from surefoot.state.errors.catalogue.page import Page
 
 _COLUMNS = 88
 

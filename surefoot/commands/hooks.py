@@ -21,9 +21,9 @@ from surefoot.infra.loader import load_agents
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.schemas.payload import strict_json
+from surefoot.state.declare.subscriptions import iso
+from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
-from surefoot.state.subscriptions import iso
-from surefoot.state.targets import parse_allowed
 
 #: type of the event that is sent to try it
 TEST = "surefoot.test"

@@ -20,7 +20,7 @@ from surefoot.infra.overview import LogOverview
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console
 from surefoot.infra.topics import names_of, specs_for
-from surefoot.state.standing import AgentStanding, PartitionStanding, standing_json
+from surefoot.state.reading.lag import AgentStanding, PartitionStanding, standing_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import typer
 from surefoot import __version__
 from surefoot.infra.broker_config import ONE_NODE
 from surefoot.infra.broker_docker import default_image
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.topics import OUTBOX
+from surefoot.state.names.topics import OUTBOX
 
 AGENT = """\
 from surefoot import Agent, Context, Done, Next

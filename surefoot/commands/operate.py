@@ -22,9 +22,9 @@ from surefoot.infra.stretch import LogStretch
 from surefoot.infra.terminal import printable
 from surefoot.producers.operations import Operator, Reply, Verb, command
 from surefoot.producers.operations import retry_failed as retrying
-from surefoot.state.agent import check_run_id
-from surefoot.state.catalogue import numbered
+from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
+from surefoot.state.errors.catalogue import numbered
 
 #: how long Kafka may take to acknowledge a command
 SEND_S = 10.0

@@ -17,14 +17,14 @@ from surefoot.infra.commands import LogCommands
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.agent import Agent, check_run_id
-from surefoot.state.catalogue import numbered
+from surefoot.state.declare.agent import Agent, check_run_id
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge
-from surefoot.state.explain import Explanation, clock_time, explain
-from surefoot.state.model import Status
+from surefoot.state.errors.catalogue import numbered
+from surefoot.state.machine.model import Status
 from surefoot.state.ports import RunView
-from surefoot.state.versions import Version
-from surefoot.state.views import counts_json, run_json, run_list_json
+from surefoot.state.reading.explain import Explanation, clock_time, explain
+from surefoot.state.reading.runs import counts_json, run_json, run_list_json
+from surefoot.state.reading.versions import Version
 
 #: how long a start may wait for Kafka's acknowledgement
 START_S = 10.0

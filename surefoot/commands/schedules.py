@@ -24,11 +24,12 @@ from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator, Reply
 from surefoot.producers.schedules import say, steer
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.model import Run, State
-from surefoot.state.partitioner import partition_of
-from surefoot.state.schedule import (
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import Run, State
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.scheduling.book import (
     QUEUE_MAX,
     Book,
     Due,
@@ -39,8 +40,7 @@ from surefoot.state.schedule import (
     starts_ms,
     ticks_between,
 )
-from surefoot.state.schedule_view import schedule_json, unknown_json
-from surefoot.state.turn import schedules_agent_name
+from surefoot.state.scheduling.view import schedule_json, unknown_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

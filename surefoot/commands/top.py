@@ -29,14 +29,14 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import names_of, specs_for
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import Unavailable
-from surefoot.state.explain import clock_time
-from surefoot.state.model import Status
+from surefoot.state.machine.model import Status
 from surefoot.state.ports import Clock
-from surefoot.state.run_query import Waiting
-from surefoot.state.standing import AgentStanding, standing_json
-from surefoot.state.views import counts_json
+from surefoot.state.reading.explain import clock_time
+from surefoot.state.reading.lag import AgentStanding, standing_json
+from surefoot.state.reading.query import Waiting
+from surefoot.state.reading.runs import counts_json
 
 #: how often it is looked, in seconds
 _EVERY_S = 1.0

@@ -15,12 +15,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from surefoot.commands.common import resolve, run_reader
 from surefoot.infra import logging
 from surefoot.infra.terminal import plain_console, printable
-from surefoot.state.agent import check_run_id
+from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError
-from surefoot.state.explain import clock_time
-from surefoot.state.model import TERMINAL
+from surefoot.state.machine.model import TERMINAL
 from surefoot.state.ports import RunView
-from surefoot.state.views import event_json, failure_text, run_json
+from surefoot.state.reading.explain import clock_time
+from surefoot.state.reading.runs import event_json, failure_text, run_json
 
 Show = Callable[[Mapping[str, Any]], None]
 #: of a result or a payload, what one line shows

@@ -26,11 +26,11 @@ from surefoot.producers.edge import Refused
 from surefoot.producers.intake import read_delivery, start_all
 from surefoot.producers.mapping import Planned, Started, by_source, planned
 from surefoot.producers.webhooks import sender
-from surefoot.state.agent import Agent
-from surefoot.state.delivery import Delivery, delivery_json
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.explain import clock_time
-from surefoot.state.topics import deliveries_topic
+from surefoot.state.names.topics import deliveries_topic
+from surefoot.state.reading.deliveries import Delivery, delivery_json
+from surefoot.state.reading.explain import clock_time
 
 #: how long a start may wait for the log's acknowledgement
 _START_S = 10.0

@@ -35,9 +35,9 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.worker_main import run_worker
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import AgentTopics, dead_topic
 from surefoot.state.ports import In, Out
-from surefoot.state.store import RunStore
-from surefoot.state.topics import AgentTopics, dead_topic
+from surefoot.state.records.run_store import RunStore
 from tests.chaos import agents
 from tests.chaos.without import without
 

@@ -9,7 +9,7 @@ from surefoot import Agent, Context, Done
 from surefoot.infra.logging import configure
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.trigger_main import run_trigger
-from surefoot.state.topics import AgentTopics, fence_id
+from surefoot.state.names.topics import AgentTopics, fence_id
 from tests.chaos.child import Trap
 
 AGENT, HOOK = "shop", "crm"

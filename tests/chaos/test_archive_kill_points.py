@@ -16,8 +16,8 @@ from surefoot.infra.archive_main import archive, archiver
 from surefoot.infra.archive_store import open_archive
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.settings import Settings
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
 from tests.archived import life, offsets_by_any_reader
 from tests.aws import REGION, aws_server, client
 from tests.chaos.archive_child import AGENT, POINTS

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from tests.harness import cluster
 from tests.integration.test_gateway_kafka import SECRET, delivery
 from tests.patience import PATIENT

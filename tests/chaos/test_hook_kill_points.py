@@ -20,8 +20,8 @@ from surefoot.infra.hooks import new_secret
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.agent import Agent
-from surefoot.state.targets import parse_allowed
+from surefoot.state.declare.agent import Agent
+from surefoot.state.egress.policy import parse_allowed
 from tests.chaos.agents import JOURNAL
 from tests.chaos.hook_child import telling
 from tests.chaos.lives import ROOT, Life

@@ -12,8 +12,8 @@ import pickle
 import sys
 from pathlib import Path
 
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
 from tests.simulation.history import WatchedLife
 from tests.simulation.workload import AGENT, Stage
 from tests.simulation.world import APP, Run

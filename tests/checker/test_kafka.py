@@ -19,7 +19,7 @@ from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.broker import Broker
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
-from surefoot.state.targets import parse_allowed
+from surefoot.state.egress.policy import parse_allowed
 from tests.checker import Asked, History, Promise, Request, check
 from tests.checker.history import Event
 from tests.checker.inputs import caught_up

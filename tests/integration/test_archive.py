@@ -17,8 +17,8 @@ from surefoot.infra.archive_main import require_archive
 from surefoot.infra.aws import Aws
 from surefoot.infra.settings import load_settings
 from surefoot.state.errors import StoreRefused, Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
 from tests.archived import DAY_MS, life, offsets_by_any_reader
 from tests.aws import REGION, aws_server, client
 from tests.harness import Cluster, cluster

@@ -29,9 +29,9 @@ from surefoot import (
 from surefoot.consumers.committer import Committer, Item, Moved
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
+from surefoot.state.names.topics import APPLIED_KEY
 from surefoot.state.ports import Out
-from surefoot.state.topics import APPLIED_KEY
-from surefoot.state.wire import command_out, start_out
+from surefoot.state.records.encoding import command_out, start_out
 from tests.harness import Cluster, cluster, headers_of
 from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until

@@ -242,7 +242,7 @@ async def test_without_a_probe_a_person_decides(
 async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
     bootstrap: str, app: str, agent_name: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surefoot.state.stream.KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr("surefoot.state.steps.partial_output.KEEP_EVERY_S", 0.0)
     agent = Agent(agent_name)
     given: list[Partial | None] = []
 

@@ -10,7 +10,7 @@ from aiokafka import codec as codecs
 
 from surefoot import Agent, ConfigError, Context, Done, Next
 from surefoot.infra.topics import Topics
-from surefoot.state.topics import agent_specs
+from surefoot.state.names.topics import agent_specs
 from tests.harness import Cluster, cluster
 from tests.listening import listening
 from tests.patience import PATIENT

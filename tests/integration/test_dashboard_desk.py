@@ -15,7 +15,7 @@ from playwright.async_api import Browser, expect
 
 from surefoot import Agent, Webhook
 from surefoot.infra.settings import load_settings
-from surefoot.state.schedule import Tick
+from surefoot.state.scheduling.book import Tick
 from tests.browser import barriers, press
 from tests.desk import HOSTILE, desk_agent, served_desk, start
 from tests.integration.test_dashboard import SHOWN, browser, opened

@@ -23,11 +23,11 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.event_feed import LogEventFeed
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.run_reader import LogRunReader
-from surefoot.state.feed import Choice, Told
-from surefoot.state.partitioner import partition_of
+from surefoot.state.feeds.event_id import parse
+from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Piece
-from surefoot.state.positions import parse
-from surefoot.state.wire import Wire, start_out
+from surefoot.state.records.encoding import Wire, start_out
 from tests.harness import Cluster, cluster
 from tests.integration.test_gateway_kafka import TRACE, Owner
 from tests.patience import PATIENT

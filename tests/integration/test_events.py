@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, FencedError
 from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.trigger_main import event_worker
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
-from surefoot.state.triggers import Standing
 from tests.checker.kafka import stable_offsets
 from tests.foreign import (
     ORDER,

@@ -27,11 +27,11 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
-from surefoot.state.model import Entry, EventRecord, EventType, Memory, Run, Status
-from surefoot.state.partitioner import partition_of
+from surefoot.state.machine.model import Entry, EventRecord, EventType, Memory, Run, Status
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Backlog
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.harness import Cluster, cluster
 from tests.patience import LONG_S, PATIENT, gateways_wait, log_is_read_within
 from tests.served import served

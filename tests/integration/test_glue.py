@@ -16,7 +16,7 @@ from surefoot.infra.glue import GlueRegistry
 from surefoot.infra.registry import open_registry
 from surefoot.infra.schema_source import open_schemas
 from surefoot.infra.settings import Settings, load_settings
-from surefoot.state.source_ports import SchemaMissing
+from surefoot.state.ports.sources import SchemaMissing
 from tests.aws import REGION, aws_server, client
 from tests.foreign import ORDER
 

@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import Agent, Context, Done
 from surefoot.state.ports import Out
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 from tests.harness import Cluster, Watched, cluster, headers_of
 from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from surefoot import Agent, Context, Done, Next, Retry
-from surefoot.state.wire import start_out
+from surefoot.state.records.encoding import start_out
 from tests.harness import cluster, headers_of
 from tests.patience import PATIENT
 from tests.programs import program

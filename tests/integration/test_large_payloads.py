@@ -25,8 +25,8 @@ from surefoot.infra.settings import load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
 from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable
+from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports import Blobs, Out
-from surefoot.state.topics import DAY_MS
 from tests.aws import REGION, aws_server, client
 from tests.harness import Cluster, Running, cluster
 from tests.integration.test_cli_end_to_end import Cli

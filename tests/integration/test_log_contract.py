@@ -27,10 +27,10 @@ from surefoot.infra.embedded_log import (
 from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
+from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports import Assignment, In, InputGone, InputKind, Log, Out, Ownership
-from surefoot.state.topics import AgentTopics, agent_specs
 from tests.harness import Cluster, cluster
 from tests.patience import PATIENT, PATIENT_WITHOUT_A_TOPIC
 from tests.waiting import until

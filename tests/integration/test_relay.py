@@ -16,8 +16,8 @@ from surefoot.commands import operate
 from surefoot.consumers.relay import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
-from surefoot.state import context
-from surefoot.state.targets import parse_allowed
+from surefoot.state.egress.policy import parse_allowed
+from surefoot.state.steps import context
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names
 from tests.patience import PATIENT
 from tests.served import served

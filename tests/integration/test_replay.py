@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Out
 from tests.harness import Cluster, cluster, names
 from tests.integration.test_cli_end_to_end import Cli

@@ -14,7 +14,7 @@ from surefoot.consumers.schedules import schedules_agent
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.infra.schedules import declare_schedules
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import InputKind, Out
 from tests.harness import Running, cluster
 from tests.integration.test_schedules import started, ticks_of

@@ -31,12 +31,13 @@ from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
 from surefoot.infra.views_shard import Shard
 from surefoot.schemas.codec.codec import encode
-from surefoot.state import model, projections
 from surefoot.state.errors import Unavailable
-from surefoot.state.model import EventRecord, jsonable
-from surefoot.state.partitioner import partition_of
+from surefoot.state.machine import model
+from surefoot.state.machine.model import EventRecord, jsonable
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
+from surefoot.state.reading import statistics as projections
 from tests.harness import QUICK
 from tests.integration.test_cli_end_to_end import Cli
 from tests.patience import PATIENT

@@ -29,7 +29,7 @@ from surefoot import (
 from surefoot.consumers.owner import Owner
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.ports import In, InputKind, Out
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 from tests.harness import Cluster, cluster, names
 from tests.patience import PATIENT
 from tests.waiting import until

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from surefoot.infra.demo.deliveries import issue_event
-from surefoot.state.agent import run_id_for
+from surefoot.state.declare.agent import run_id_for
 from tests.integration.test_cli_end_to_end import Cli, until_taken
 from tests.unit import test_signatures as signed
 from tests.waiting import until_sync

@@ -12,9 +12,9 @@ import pytest
 from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry, TerminalError
 from surefoot.consumers import executor
 from surefoot.infra.kafka_log import KafkaOwnership
-from surefoot.state.partitioner import partition_of
+from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Out
-from surefoot.state.wire import start_out
+from surefoot.state.records.encoding import start_out
 from tests.harness import cluster, headers_of, names
 from tests.patience import PATIENT
 from tests.waiting import until

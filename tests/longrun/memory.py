@@ -33,8 +33,8 @@ from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_sqlite import SqliteBroker
-from surefoot.state.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
-from surefoot.state.wire import Wire, start_out
+from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
+from surefoot.state.records.encoding import Wire, start_out
 
 APP, PARTITIONS = "memory", 2
 #: a run of one step: its command, checkpoint, two events, and its part of what says how far we are

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from surefoot.infra import logging
 from surefoot.infra.broker import start_broker
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.wire import start_out
+from surefoot.state.records.encoding import start_out
 from tests.chaos.agents import queued
 from tests.chaos.lives import lives
 from tests.harness import Cluster, cluster

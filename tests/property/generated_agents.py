@@ -21,7 +21,7 @@ from surefoot import Agent
 from surefoot.infra.simulated import Moment
 from surefoot.schemas.payload import strict_json
 from surefoot.simulation import SimulatedRun, Simulation
-from surefoot.state.outcome import decode_input
+from surefoot.state.machine.pooled_step import decode_input
 from tests.property.generated_program import PEOPLE, SIGNALS, World, agents, program
 from tests.property.generated_promises import broken_promises, differences
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from surefoot.simulation import SimulatedRun
-from surefoot.state.store import RunStore
+from surefoot.state.records.run_store import RunStore
 
 if TYPE_CHECKING:
     from tests.property.generated_agents import Life

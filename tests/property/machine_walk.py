@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
-from surefoot.state.machine import TABLE, decide
-from surefoot.state.model import (
+from surefoot.state.machine.decide import TABLE, decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
     TERMINAL,
     Amount,
     Answer,
@@ -56,12 +57,11 @@ from surefoot.state.model import (
     Wait,
     Work,
 )
-from surefoot.state.outcome import encode_outcome
+from surefoot.state.machine.pooled_step import encode_outcome
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In, Out
-from surefoot.state.store import RunStore
-from surefoot.state.topics import AgentTopics
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
+from surefoot.state.records.run_store import RunStore
 from tests.decisions import entries_after
 
 WIRE = Wire("app", AgentTopics("app", "x"), 1)

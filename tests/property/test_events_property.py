@@ -13,9 +13,9 @@ from surefoot import Agent, Context, Done
 from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas
 from surefoot.schemas.codec.catalog import crc64
 from surefoot.schemas.codec.codec import decode
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.foreign import (
     GUID,
     ORDER,

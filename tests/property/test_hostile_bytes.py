@@ -17,13 +17,12 @@ from surefoot.producers.feeds import offset_of
 from surefoot.producers.operations import BODIES, command
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.model import Work
-from surefoot.state.outcome import decode_input, decode_outcome
-from surefoot.state.partitioner import partition_of
+from surefoot.state.machine.model import Work
+from surefoot.state.machine.pooled_step import decode_input, decode_outcome
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import APPLIED_KEY
 from surefoot.state.ports import In
-from surefoot.state.store import RunStore
-from surefoot.state.topics import APPLIED_KEY
-from surefoot.state.wire import (
+from surefoot.state.records.encoding import (
     command_out,
     decode_applied,
     decode_checkpoint,
@@ -31,6 +30,7 @@ from surefoot.state.wire import (
     decode_entry,
     decode_task,
 )
+from surefoot.state.records.run_store import RunStore
 
 GOOD = [
     command_out("a", 1, "b", run_id="r1", kind="start", sent_ms=0, payload=b"1").value or b"",

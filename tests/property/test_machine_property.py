@@ -9,10 +9,10 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from surefoot.state.machine import TABLE, decide
-from surefoot.state.model import CommandRecord, EventRecord, Forward, Status
+from surefoot.state.machine.decide import TABLE, decide
+from surefoot.state.machine.model import CommandRecord, EventRecord, Forward, Status
 from surefoot.state.ports import In
-from surefoot.state.store import RunStore
+from surefoot.state.records.run_store import RunStore
 from tests.property.machine_walk import RUN_IDS, Arrow, Partition, lived, repeated
 
 #: a slow machine is no failure

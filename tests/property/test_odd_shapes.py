@@ -17,12 +17,12 @@ from surefoot.producers.edge import Refused
 from surefoot.producers.intake import read_delivery
 from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
 from surefoot.producers.webhooks import sender
-from surefoot.state.agent import check_run_id
+from surefoot.state.declare.agent import check_run_id
+from surefoot.state.declare.sources import QueueEvent
+from surefoot.state.declare.webhooks import Provider
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.sources import QueueEvent
-from surefoot.state.topics import AgentTopics
-from surefoot.state.webhook import Provider
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 EXAMPLES = settings(max_examples=300, derandomize=True, deadline=None, database=None)
 

@@ -19,8 +19,8 @@ from surefoot.infra.assignor import share_out
 from surefoot.infra.embedded_log import Place
 from surefoot.infra.embedded_memory import Partition, Transaction
 from surefoot.infra.virtual import VirtualClock
+from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports import In, Out
-from surefoot.state.topics import TopicSpec
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from surefoot.state.topics import AgentTopics
+from surefoot.state.names.topics import AgentTopics
 from tests import checker
 from tests.checker.history import Event, Place
 from tests.simulation import workload

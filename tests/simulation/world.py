@@ -29,11 +29,11 @@ from surefoot.infra.settings import Settings
 from surefoot.infra.virtual import VirtualClock, in_thread
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
+from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
+from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
 from surefoot.state.ports import HttpRequest, HttpResponse, InputKind, Out
-from surefoot.state.retry import Retry
-from surefoot.state.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
-from surefoot.state.wire import Wire, command_out
+from surefoot.state.records.encoding import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
 from tests.simulation.clients import Net, SimConsumer, SimProducer, Weather

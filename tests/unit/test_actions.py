@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Context, Done, Ended, Next, TerminalError, Wait
-from surefoot.state.actions import call_of, found_by, name_of
-from surefoot.state.model import Action, Cancel, Entry, Failure
-from surefoot.state.store import RunStore
+from surefoot.state.machine.actions import call_of, found_by, name_of
+from surefoot.state.machine.model import Action, Cancel, Entry, Failure
+from surefoot.state.records.run_store import RunStore
 from surefoot.testing import Simulation
 from tests.decisions import PLAIN, REWIND, START, Life
 

@@ -15,9 +15,9 @@ from surefoot import Agent, ConfigError, Context, Done
 from surefoot.agents.tool_loop import tool
 from surefoot.infra.loader import load_agents
 from surefoot.schemas.payload import dump, load
-from surefoot.state.annotations import MISSING, annotation
-from surefoot.state.journal import result_adapter
-from surefoot.state.stored import completed
+from surefoot.state.declare.annotations import MISSING, annotation
+from surefoot.state.records.stored import completed
+from surefoot.state.steps.journal import result_adapter
 
 if TYPE_CHECKING:
     import fractions as parts

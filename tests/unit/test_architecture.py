@@ -312,7 +312,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot.infra import settings"),
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot import __version__"),
     (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.worker import Worker"),
-    (arrows_point_one_way, "state/x.py", "import statistics, surefoot.state.machine"),
+    (arrows_point_one_way, "state/x.py", "import statistics, surefoot.state.machine.decide"),
     (the_outside_world_is_in_infra, "infra/x.py", "import aiokafka, httpx"),
     (the_outside_world_is_in_infra, "producers/x.py", "from http import HTTPStatus"),
     (the_outside_world_is_in_infra, "surefoot/cli.py", "import signal"),

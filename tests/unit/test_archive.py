@@ -6,7 +6,7 @@ import pytest
 
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import FINGERPRINT, read_rows
-from surefoot.state.archive import (
+from surefoot.state.reading.archive import (
     Shelf,
     cut,
     date_of,

@@ -16,11 +16,11 @@ from surefoot.infra.archive_reader import ArchiveReader
 from surefoot.infra.archive_store import ArchiveStore, FolderArchive
 from surefoot.infra.archiver import Archiver
 from surefoot.infra.clock import SystemClock
-from surefoot.state.archive import Shelf, pack
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import ConfigError, FencedError, StateError, StoreRefused, Unavailable
 from surefoot.state.ports import In
-from surefoot.state.source_ports import OffsetGone
-from surefoot.state.triggers import Standing
+from surefoot.state.ports.sources import OffsetGone
+from surefoot.state.reading.archive import Shelf, pack
 from tests.archived import (
     DAY_MS,
     NOON_MS,

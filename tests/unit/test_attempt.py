@@ -21,9 +21,9 @@ from surefoot.consumers.attempt import (
     verify,
 )
 from surefoot.schemas.payload import BadPayload, Unserialisable
-from surefoot.state.agent import Step
+from surefoot.state.declare.agent import Step
 from surefoot.state.errors import BadArgument, BudgetSpent, OwnershipLost, Parked, RetryableError
-from surefoot.state.model import (
+from surefoot.state.machine.model import (
     Amount,
     Await,
     End,
@@ -35,7 +35,7 @@ from surefoot.state.model import (
     Run,
     Work,
 )
-from surefoot.state.outcome import decode_outcome, encode_input
+from surefoot.state.machine.pooled_step import decode_outcome, encode_input
 from tests.attempts import FakeEngine, a_run
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from surefoot.infra.demo.auditor import Finding, Record, Report, Request, audit
 from surefoot.schemas.codec.codec import encode
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 
 APP = "demo"
 AGENT = "triage"

@@ -16,14 +16,14 @@ from surefoot.agents.tool_loop import tool, tool_loop
 from surefoot.consumers.attempt import Failed, verify
 from surefoot.infra.sources import Mappings
 from surefoot.producers.mapping import by_source, planned
-from surefoot.state.agent import Resuming
-from surefoot.state.calling import is_async, label
-from surefoot.state.lint import check
-from surefoot.state.model import End, Returned
-from surefoot.state.sources import QueueMessage
-from surefoot.state.subscriptions import RunEvent
-from surefoot.state.triggers import Received
-from surefoot.state.webhook import Webhook
+from surefoot.state.declare.agent import Resuming
+from surefoot.state.declare.callables import is_async, label
+from surefoot.state.declare.sources import QueueMessage
+from surefoot.state.declare.subscriptions import RunEvent
+from surefoot.state.declare.topics import Received
+from surefoot.state.declare.webhooks import Webhook
+from surefoot.state.inspect.lint import check
+from surefoot.state.machine.model import End, Returned
 from surefoot.testing import Simulation
 from tests.attempts import FakeEngine, a_run
 from tests.unit.test_attempt import prepared

@@ -33,8 +33,8 @@ from surefoot.schemas.pointer import (
     unescaped,
 )
 from surefoot.state.errors import StoreRefused, Unavailable
-from surefoot.state.model import End, Entry, Go, Returned, Run, Spawn, Work
-from surefoot.state.outcome import decode_outcome, encode_input
+from surefoot.state.machine.model import End, Entry, Go, Returned, Run, Spawn, Work
+from surefoot.state.machine.pooled_step import decode_outcome, encode_input
 from tests.attempts import a_run
 from tests.waiting import until
 

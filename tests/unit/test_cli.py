@@ -24,7 +24,7 @@ from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.producers.operations import Operator
 from surefoot.state.errors import NotAllowed
-from surefoot.state.model import Failure, Quarantine
+from surefoot.state.machine.model import Failure, Quarantine
 from tests.decisions import wait_for
 from tests.unit.test_operations import FakeClock
 from tests.world import AWAY, World

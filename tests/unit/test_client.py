@@ -28,12 +28,12 @@ from surefoot import (
 from surefoot.client import Client, Gap
 from surefoot.infra.gateway_http import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
-from surefoot.state.agent import run_id_for
+from surefoot.state.declare.agent import run_id_for
+from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import Unavailable as LogAway
-from surefoot.state.feed import Choice, Told
-from surefoot.state.model import TERMINAL, Wait
-from surefoot.state.retry import Retry
-from surefoot.state.views import event_json
+from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.machine.model import TERMINAL, Wait
+from surefoot.state.reading.runs import event_json
 from tests.unit.test_gateway import RUN, Gateway, Issue, event, run
 
 FAST = Retry(initial_s=0.001, max_s=0.002)

@@ -12,11 +12,11 @@ from surefoot.consumers.committer import LEASE_POLL_S, Committer, Item
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_memory import MemoryBroker
-from surefoot.state.model import Journaled, Refusal, Start, Work
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import Journaled, Refusal, Start, Work
+from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports import Assignment
-from surefoot.state.topics import AgentTopics, agent_specs
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "a")
 START = Start(run_id="r", agent="a", version=1, step="s", payload=b"1", input_digest=b"12345678")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from surefoot.schemas.payload import Unserialisable, load
-from surefoot.state.context import idempotency_key
 from surefoot.state.errors import BadArgument
-from surefoot.state.http_effect import HTTP_EFFECT
-from surefoot.state.model import Entry, Memory, PlanItem
+from surefoot.state.machine.model import Entry, Memory, PlanItem
+from surefoot.state.steps.context import idempotency_key
+from surefoot.state.steps.http_effect import HTTP_EFFECT
 from tests.attempts import FakeEngine, a_run
 
 

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from surefoot.state.cron import parse, ticks
 from surefoot.state.errors import ConfigError
+from surefoot.state.scheduling.cron import parse, ticks
 
 ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK, LORD_HOWE, CAIRO = (

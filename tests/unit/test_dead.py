@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from surefoot.state.dead import dead_letter, event_of, what_to_do
-from surefoot.state.model import Failure
+from surefoot.state.machine.model import Failure
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Headers, In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire, dead_headers
+from surefoot.state.reading.dead_letters import dead_letter, event_of, what_to_do
+from surefoot.state.records.encoding import Wire, dead_headers
 
 WIRE = Wire("app", AgentTopics("app", "shop"), 2)
 WHOSE = (("sf-dead-agent", b"shop"),)

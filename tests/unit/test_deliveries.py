@@ -21,9 +21,9 @@ from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.producers.deliveries import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
 from surefoot.schemas.codec.codec import UndecodableError, encode
-from surefoot.state.delivery import Delivery, delivery_json, delivery_out, read_delivery
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Out, Position
+from surefoot.state.reading.deliveries import Delivery, delivery_json, delivery_out, read_delivery
 from tests.unit.test_gateway import (
     DELIVERY,
     RAW,

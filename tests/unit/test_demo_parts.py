@@ -18,8 +18,8 @@ from surefoot.infra.loader import load_agents
 from surefoot.producers.webhooks import sender
 from surefoot.schemas.codec.codec import encode
 from surefoot.schemas.payload import dump, parse_json
+from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.ports import In
-from surefoot.state.webhook import Webhook
 from tests.unit.test_auditor import EVENT
 from tests.waiting import until
 

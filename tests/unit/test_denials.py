@@ -20,13 +20,13 @@ from surefoot.consumers.worker import Worker
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.virtual import VirtualClock, VirtualLoop
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import NotAllowed, OutcomeUnknown, Unavailable
-from surefoot.state.model import Start
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import Start
+from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports import Assignment
-from surefoot.state.topics import AgentTopics, agent_specs
-from surefoot.state.triggers import Standing
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "shop")
 WIRE = Wire("app", TOPICS, 1)

@@ -10,15 +10,15 @@ import pytest
 
 from surefoot import Agent, Context, Done, Next, Rate
 from surefoot.schemas.payload import dump
-from surefoot.state.dead import dead_letter, what_to_do
-from surefoot.state.delivery import Delivery
-from surefoot.state.flow_control import Flow
-from surefoot.state.model import Failure, Run, State
+from surefoot.state.declare.flow_control import Flow
+from surefoot.state.machine.model import Failure, Run, State
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.schedule import BOOK, Book, Tick
-from surefoot.state.standing import AgentStanding, Member, PartitionStanding
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire, dead_headers
+from surefoot.state.reading.dead_letters import dead_letter, what_to_do
+from surefoot.state.reading.deliveries import Delivery
+from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding
+from surefoot.state.records.encoding import Wire, dead_headers
+from surefoot.state.scheduling.book import BOOK, Book, Tick
 from tests.unit.test_gateway import RUN, FakeClock, Gateway, run, triage_agent
 
 HOSTILE = '<img src=x onerror=alert(1)>"\x1b[2J'

@@ -26,9 +26,16 @@ from cryptography.x509.oid import NameOID
 from surefoot import RetryableError, TerminalError
 from surefoot.infra.dial import GuardedBackend, GuardedTransport
 from surefoot.infra.http import HttpDeliver
-from surefoot.state.http_effect import check_request
+from surefoot.state.egress.policy import (
+    Allowed,
+    Forbidden,
+    Target,
+    forbidden,
+    parse_allowed,
+    target_of,
+)
 from surefoot.state.ports import HttpRequest
-from surefoot.state.targets import Allowed, Forbidden, Target, forbidden, parse_allowed, target_of
+from surefoot.state.steps.http_effect import check_request
 from tests.patience import LONG_S
 from tests.ports import deaf_port
 from tests.sink import Reply, sink

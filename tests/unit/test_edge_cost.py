@@ -20,7 +20,7 @@ from surefoot.schemas import payload
 from surefoot.schemas.foreign.cloudevents import structured
 from surefoot.schemas.foreign.event_codec import framed
 from surefoot.schemas.payload import dump, load, parse_json
-from surefoot.state.webhook_body import form_fields, json_values
+from surefoot.state.declare.webhook_body import form_fields, json_values
 from tests.steps import Counted, steps
 from tests.unit.test_gateway import Gateway
 

@@ -16,8 +16,8 @@ from surefoot.infra.embedded_archive import EmbeddedArchiveLog
 from surefoot.infra.embedded_sqlite import SqliteBroker
 from surefoot.infra.embedded_upkeep import Upkeep
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import DAY_MS, AgentTopics, agent_specs
 from surefoot.state.ports import Out
-from surefoot.state.topics import DAY_MS, AgentTopics, agent_specs
 from tests.archived import life, offsets_by_any_reader
 from tests.waiting import until
 

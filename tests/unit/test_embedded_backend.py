@@ -12,8 +12,8 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from surefoot.state.topics import AgentTopics
 
 
 def settings(folder: Path, *, partitions: int = 2, record_max_bytes: int = 10_000) -> Settings:

@@ -28,8 +28,8 @@ from surefoot.state.errors import (
     RecordTooLarge,
     Unavailable,
 )
+from surefoot.state.names.topics import DAY_MS, AgentTopics, TopicSpec, agent_specs
 from surefoot.state.ports import Out
-from surefoot.state.topics import DAY_MS, AgentTopics, TopicSpec, agent_specs
 from tests.waiting import until
 
 SIZE = {"max.message.bytes": "1000", "message.timestamp.type": "CreateTime"}

@@ -14,9 +14,8 @@ from typer.main import get_command
 
 from surefoot.cli import app
 from surefoot.infra.settings import Settings
-from surefoot.state import catalogue
-from surefoot.state.catalogue import PAGES, THEMES, closest, find, number_of
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import ConfigError, catalogue
+from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find, number_of
 from tests.error_pages import FOLDER, files
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +43,8 @@ INSIDE = {
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/settings.py", "producers/queue_events.py", "schemas/codec/compatibility.py", "state/hosts.py",
-    "state/targets.py",
+    "infra/settings.py", "producers/queue_events.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
+    "state/egress/policy.py",
 }  # fmt: skip
 _NUMBER = re.compile(r"\bSF\d{4}\b")
 

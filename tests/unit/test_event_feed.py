@@ -17,13 +17,13 @@ from surefoot.infra.event_hub import Happened
 from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import specs_for
-from surefoot.state.feed import Choice, Told
-from surefoot.state.model import EventRecord
-from surefoot.state.partitioner import partition_of
+from surefoot.state.feeds.event_id import parse
+from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.machine.model import EventRecord
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In, Out, Piece
-from surefoot.state.positions import parse
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.patience import LONG_S, log_is_read_within
 
 AGENTS = ["a", "b"]

@@ -13,12 +13,12 @@ from surefoot.consumers.event_mapping import EventMapping, Schemas
 from surefoot.consumers.intake import Intake
 from surefoot.infra.virtual import VirtualClock, VirtualLoop
 from surefoot.schemas.codec.codec import decode
+from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In, Out
-from surefoot.state.source_ports import SchemaMissing
-from surefoot.state.topics import AgentTopics
-from surefoot.state.triggers import Standing
-from surefoot.state.wire import Wire
+from surefoot.state.ports.sources import SchemaMissing
+from surefoot.state.records.encoding import Wire
 from tests.foreign import ORDER, confluent, plain_json
 
 VALUE = {"id": "o1", "total": 5, "note": None, "lane": "FAST"}

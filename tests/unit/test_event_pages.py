@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import get_args
 
-from surefoot.state.model import EventType
+from surefoot.state.machine.model import EventType
 from tests.event_pages import PAGE, TYPES, page
 from tests.unit.test_event_headers import TRACE, headers
 

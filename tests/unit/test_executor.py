@@ -21,8 +21,17 @@ from surefoot.consumers.executor import Executor
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.worker_main import _watch_steps
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
-from surefoot.state.model import Amount, End, Go, Memory, Overspent, PlanItem, Returned, Work
-from surefoot.state.outcome import encode_input
+from surefoot.state.machine.model import (
+    Amount,
+    End,
+    Go,
+    Memory,
+    Overspent,
+    PlanItem,
+    Returned,
+    Work,
+)
+from surefoot.state.machine.pooled_step import encode_input
 from surefoot.state.ports import Piece
 from tests.attempts import a_run
 from tests.waiting import until

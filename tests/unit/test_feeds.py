@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from surefoot.producers.event_stream import EventStreams
-from surefoot.state.feed import Choice, Told
+from surefoot.state.feeds.feed import Choice, Told
 from tests.unit.test_gateway import Gateway, Watching, parsed
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, ConfigError, Context, Done, Ended, Flow, Next, Rate, Wait
-from surefoot.state.lanes import Lanes
-from surefoot.state.partitioner import partition_of
+from surefoot.state.admission.lanes import Lanes
+from surefoot.state.names.partitioner import partition_of
 from surefoot.testing import Simulation, check_crashes
 
 Job = dict[str, Any]

@@ -15,19 +15,19 @@ from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.gateway import Limits, gateway_app
 from surefoot.producers.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
-from surefoot.state.agent import check_run_id
-from surefoot.state.catalogue import number_of
-from surefoot.state.dead import DeadLetter
-from surefoot.state.delivery import Delivery
+from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
-from surefoot.state.feed import Choice, Told
-from surefoot.state.model import Amount, Memory, State, Wait, jsonable
-from surefoot.state.overview import DeadLetters
+from surefoot.state.errors.catalogue import number_of
+from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.machine.model import Amount, Memory, State, Wait, jsonable
 from surefoot.state.ports import Backlog, Position, RunPage, RunView
-from surefoot.state.run_query import HistoryEntry, HistoryPage, Place, RunQuery
-from surefoot.state.run_select import activity
-from surefoot.state.standing import AgentStanding
-from surefoot.state.views import event_json
+from surefoot.state.reading.admin import DeadLetters
+from surefoot.state.reading.dead_letters import DeadLetter
+from surefoot.state.reading.deliveries import Delivery
+from surefoot.state.reading.lag import AgentStanding
+from surefoot.state.reading.query import HistoryEntry, HistoryPage, Place, RunQuery
+from surefoot.state.reading.runs import event_json
+from surefoot.state.reading.select import activity
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from surefoot import Agent, Approval, Approve, Call, Context, Done, Fork, Handoff, Next, Wait
-from surefoot.state.graph import Edge, graph_of
+from surefoot.state.inspect.graph import Edge, graph_of
 
 other = Agent("other")
 drawn = Agent("drawn")

@@ -19,9 +19,9 @@ from surefoot.infra import sources
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.sources import BadEvent, Mappings
 from surefoot.infra.virtual import VirtualClock
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.unit.test_event_intake import Log
 from tests.waiting import until
 

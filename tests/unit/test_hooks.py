@@ -21,10 +21,10 @@ from surefoot.infra.hooks import new_secret, require_secrets
 from surefoot.infra.settings import load_settings
 from surefoot.producers.signatures import standard_verifier
 from surefoot.schemas.codec.codec import decode, encode
-from surefoot.state.partitioner import affinity
+from surefoot.state.names.partitioner import affinity
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import HttpResponse, In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 
 NOW_MS = 1_795_824_000_000
 OLD, NEW = new_secret(), new_secret()

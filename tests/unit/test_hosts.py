@@ -26,10 +26,10 @@ from surefoot.infra.metrics import serve_metrics
 from surefoot.infra.settings import load_settings
 from surefoot.infra.topics import specs_for
 from surefoot.infra.views_main import serve_views
-from surefoot.state import metrics
+from surefoot.state.egress.hosts import Hosts, parse_hosts
 from surefoot.state.errors import ConfigError
-from surefoot.state.hosts import Hosts, parse_hosts
-from surefoot.state.metrics import Nowhere
+from surefoot.state.telemetry import metrics
+from surefoot.state.telemetry.metrics import Nowhere
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]

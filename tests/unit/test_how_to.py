@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from surefoot import Agent
-from surefoot.state.lint import check
+from surefoot.state.inspect.lint import check
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "README")

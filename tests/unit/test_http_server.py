@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from surefoot.infra.http_server import listen, server
-from surefoot.state.hosts import Hosts
+from surefoot.state.egress.hosts import Hosts
 from tests.waiting import until
 
 

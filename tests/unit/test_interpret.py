@@ -30,7 +30,7 @@ from surefoot import (
 )
 from surefoot.consumers.interpret import Unusable, interpret
 from surefoot.schemas.payload import Unserialisable
-from surefoot.state.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+from surefoot.state.machine.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
 
 agent = Agent("a")
 other = Agent("b")

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from surefoot import CallFailed, ConfigError, Cost, NotDone, RetryableError, TerminalError
 from surefoot.schemas.payload import Unserialisable
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
-from surefoot.state.journal import digest_of
-from surefoot.state.model import Amount, Memory
+from surefoot.state.machine.model import Amount, Memory
+from surefoot.state.steps.journal import digest_of
 from tests.attempts import FakeEngine, a_run
 
 
@@ -630,7 +630,7 @@ WORDS = sorted(f"word {n}" for n in range(40))
 SCRIPT = f"""
 from dataclasses import dataclass
 from pydantic import BaseModel
-from surefoot.state.journal import digest_of
+from surefoot.state.steps.journal import digest_of
 
 class Model(BaseModel):
     tags: set[str]

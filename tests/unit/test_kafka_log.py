@@ -15,7 +15,7 @@ from surefoot.infra.kafka_log import KafkaLog
 from surefoot.infra.kafka_source import KafkaSourceLog
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.state.errors import Unavailable
-from surefoot.state.topics import AgentTopics
+from surefoot.state.names.topics import AgentTopics
 from tests.ports import deaf_port
 
 TOPICS = AgentTopics("app", "agent")

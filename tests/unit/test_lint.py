@@ -25,8 +25,8 @@ from surefoot import (
     any_of,
 )
 from surefoot.infra.loader import load_agents
-from surefoot.state import returns
-from surefoot.state.lint import check
+from surefoot.state.inspect.lint import check
+from surefoot.state.steps import results
 
 
 @dataclass
@@ -87,7 +87,7 @@ async def wrong_by_keyword(ctx: Context, payload: Issue) -> Next:
 
 
 async def wrong_through_module(ctx: Context, payload: Issue) -> Next:
-    return returns.Next(propose, Issue("not a proposal"))
+    return results.Next(propose, Issue("not a proposal"))
 
 
 @pytest.mark.parametrize(

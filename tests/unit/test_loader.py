@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.infra.loader import load_agents
-from surefoot.state.agent import Agent
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 
 AGENT = """

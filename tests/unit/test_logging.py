@@ -15,8 +15,8 @@ from surefoot import Agent, Context, Done, Next
 from surefoot.consumers.threads import in_thread
 from surefoot.infra.logging import configure
 from surefoot.infra.settings import load_settings
-from surefoot.state import log_context
-from surefoot.state.model import MESSAGE_MAX, Failure
+from surefoot.state.machine.model import MESSAGE_MAX, Failure
+from surefoot.state.telemetry import log_context
 from surefoot.testing import Simulation
 from tests.attempts import a_run
 

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Wait
-from surefoot.state import metrics
-from surefoot.state.dead import dead_letter, what_to_do
+from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports import In
-from surefoot.state.topics import dead_topic
+from surefoot.state.reading.dead_letters import dead_letter, what_to_do
+from surefoot.state.telemetry import metrics
 from surefoot.testing import Simulation
 
 

@@ -8,8 +8,9 @@ from typing import get_args
 
 import pytest
 
-from surefoot.state.machine import TABLE, decide, ignored_start
-from surefoot.state.model import (
+from surefoot.state.machine.decide import TABLE, decide, ignored_start
+from surefoot.state.machine.decision import WORDS
+from surefoot.state.machine.model import (
     COMMANDS_KEPT,
     Amount,
     Answer,
@@ -50,7 +51,6 @@ from surefoot.state.model import (
     TimedOut,
     Work,
 )
-from surefoot.state.turn import WORDS
 from tests.decisions import (
     FAILURE,
     NOW,

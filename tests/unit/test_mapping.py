@@ -13,8 +13,8 @@ import structlog
 
 from surefoot import Agent, Context, Done, Flow, Start, Webhook
 from surefoot.producers.mapping import Planned, by_source, planned
-from surefoot.state.partitioner import affinity
-from surefoot.state.webhook import STARTS_MAX
+from surefoot.state.declare.webhooks import STARTS_MAX
+from surefoot.state.names.partitioner import affinity
 
 DELIVERY = Webhook(
     source="github",

@@ -26,12 +26,12 @@ from surefoot.infra.http import HttpDeliver
 from surefoot.infra.metrics import Prometheus, measure, port_of_child, serve_metrics
 from surefoot.infra.settings import load_settings
 from surefoot.producers.event_stream import EventStreams
-from surefoot.state import metrics
+from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, OutcomeUnknown, RetryableError
-from surefoot.state.feed import Told
-from surefoot.state.metrics import METRICS, Metric, Nowhere
+from surefoot.state.feeds.feed import Told
 from surefoot.state.ports import HttpRequest, InputKind, Out
-from surefoot.state.targets import parse_allowed
+from surefoot.state.telemetry import metrics
+from surefoot.state.telemetry.metrics import METRICS, Metric, Nowhere
 from surefoot.testing import HttpResponse, Simulation
 from tests.metrics_page import PAGE, page
 from tests.patience import LONG_S

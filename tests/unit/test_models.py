@@ -22,8 +22,8 @@ from surefoot.agents.anthropic_model import AnthropicModel
 from surefoot.agents.messages import REPLY, Message, assistant, storable, told, user
 from surefoot.agents.openai_model import OpenAIModel
 from surefoot.agents.tool_loop import Ask, Reply, ToolCall, Usage, tool
-from surefoot.state.catalogue import number_of
 from surefoot.state.errors import ModelFailed, Parked
+from surefoot.state.errors.catalogue import number_of
 from tests.model_server import Answer, Broken, Cut, Failing, ModelServer, Raw, model_server
 from tests.ports import deaf_port
 

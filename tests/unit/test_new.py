@@ -12,8 +12,8 @@ import pytest
 from surefoot.commands.new import files, new
 from surefoot.infra.broker_config import pinned_version
 from surefoot.infra.loader import load_agents
+from surefoot.state.egress.hosts import parse_hosts
 from surefoot.state.errors import ConfigError
-from surefoot.state.hosts import parse_hosts
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from typing import Any, get_args
 import pytest
 
 from surefoot.producers.operations import BODIES, REFUSALS, Operator, Reply, Verb, command
-from surefoot.state import machine
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.model import End, Failure, Go, Quarantine, Status
+from surefoot.state.machine import decide as machine
+from surefoot.state.machine.model import End, Failure, Go, Quarantine, Status
 from tests.decisions import PLAIN, fork, wait_for
 from tests.world import AGENT, AWAY, World
 

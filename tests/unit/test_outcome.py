@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from surefoot.state.model import (
+from surefoot.state.machine.model import (
     Amount,
     Answer,
     Await,
@@ -28,7 +28,7 @@ from surefoot.state.model import (
     TimedOut,
     Work,
 )
-from surefoot.state.outcome import decode_input, decode_outcome, encode_outcome
+from surefoot.state.machine.pooled_step import decode_input, decode_outcome, encode_outcome
 from tests.decisions import (
     FAILURE,
     POOLED,

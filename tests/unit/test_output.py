@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot.state.output import Shown, settled
+from surefoot.state.feeds.live_output import Shown, settled
 
 
 def piece(

@@ -7,7 +7,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.state.partitioner import affinity, murmur2, partition_of
+from surefoot.state.names.partitioner import affinity, murmur2, partition_of
 
 
 @pytest.mark.parametrize(

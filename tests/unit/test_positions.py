@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from surefoot.state.errors import BadArgument
-from surefoot.state.feed import Choice
-from surefoot.state.positions import PATTERN, join, parse, part
+from surefoot.state.feeds.event_id import PATTERN, join, parse, part
+from surefoot.state.feeds.feed import Choice
 
 
 def test_a_position_is_read_as_it_was_written_and_needs_no_escaping() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.state.progress import Progress
+from surefoot.state.records.offset_tracker import Progress
 
 
 def test_the_lowest_record_in_work_is_the_watermark() -> None:

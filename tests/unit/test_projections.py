@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.schemas.codec.codec import decode, encode
-from surefoot.state import projections
-from surefoot.state.model import Amount, EventRecord, Failure, Memory, Wait, jsonable
-from surefoot.state.projections import (
+from surefoot.state.machine.model import Amount, EventRecord, Failure, Memory, Wait, jsonable
+from surefoot.state.reading import statistics as projections
+from surefoot.state.reading.statistics import (
     MINUTE_MS,
     RUNS_KEPT_MS,
     WINDOWS_KEPT_MS,

@@ -11,8 +11,8 @@ from surefoot import RetryableError, TerminalError
 from surefoot.consumers.relay import judge, outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.state.errors import OwnershipLost
-from surefoot.state.http_effect import HttpEffect
 from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.steps.http_effect import HttpEffect
 from tests.attempts import FakeEngine, a_run
 
 #: Sun, 06 Nov 1994 08:49:37 GMT

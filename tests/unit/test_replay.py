@@ -13,9 +13,9 @@ from surefoot.producers.operations import Operator
 from surefoot.producers.replay import Bounds, Piece, Replay, bounds
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.model import Parent
+from surefoot.state.machine.model import Parent
 from surefoot.state.ports import In, InputKind, Out
-from surefoot.state.wire import command_out
+from surefoot.state.records.encoding import command_out
 from tests.decisions import fork, wait_for
 from tests.unit.test_operations import FakeClock
 from tests.world import AGENT, AWAY, World

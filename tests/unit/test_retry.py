@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
-from surefoot.state.retry import (
+from surefoot.state.declare.retry import (
     RETRY_AFTER_MAX_S,
     Retry,
     delay_ms,
     retry_after_s,
     worth_retrying,
 )
+from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
 
 POLICIES = st.builds(
     lambda initial_s, more_s, multiplier, jitter: Retry(

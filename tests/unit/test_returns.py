@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surefoot.state.errors import ConfigError
-from surefoot.state.returns import Signals, all_of, any_of, n_of
+from surefoot.state.steps.results import Signals, all_of, any_of, n_of
 
 
 def test_several_signals_say_how_many_of_which_names() -> None:

@@ -9,9 +9,9 @@ import pytest
 from surefoot.infra.history_pages import latest_before
 from surefoot.state.errors import BadArgument
 from surefoot.state.ports import In
-from surefoot.state.run_query import Place, RunQuery
-from surefoot.state.run_select import activity, place, select
-from surefoot.state.views import RunSummary
+from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.reading.runs import RunSummary
+from surefoot.state.reading.select import activity, place, select
 
 
 def run(run_id: str, updated_ms: int = 0, **fields: Any) -> RunSummary:

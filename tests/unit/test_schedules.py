@@ -20,9 +20,9 @@ from surefoot.infra.virtual import VirtualClock
 from surefoot.producers.schedules import declare
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.simulation import SimulatedRun, Simulation
-from surefoot.state import schedule
-from surefoot.state.model import Run, State
-from surefoot.state.schedule import (
+from surefoot.state.machine.model import Run, State
+from surefoot.state.scheduling import book as schedule
+from surefoot.state.scheduling.book import (
     BOOK,
     QUEUE_MAX,
     Book,

@@ -12,7 +12,7 @@ from surefoot.infra.registry import Registry
 from surefoot.infra.schema_source import RegistrySchemas, open_schemas
 from surefoot.infra.settings import load_settings
 from surefoot.state.errors import Unavailable
-from surefoot.state.source_ports import SchemaMissing
+from surefoot.state.ports.sources import SchemaMissing
 from tests.foreign import GUID, ORDER
 
 

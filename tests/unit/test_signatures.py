@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from surefoot import Agent, Bearer, Hmac
 from surefoot.producers.signatures import PROOF_CHARACTERS_MAX, BadSecret, Verify
 from surefoot.producers.webhooks import Door, doors, sender
-from surefoot.state.webhook import Provider
+from surefoot.state.declare.webhooks import Provider
 
 NOW = 1_700_000_000
 SECRET = "0123456789abcdef0123456789abcdef"

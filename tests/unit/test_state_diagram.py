@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from surefoot.state.machine import TABLE
-from surefoot.state.model import Input
+from surefoot.state.machine.decide import TABLE
+from surefoot.state.machine.model import Input
 from tests.state_diagram import PAGE, WORDS, arrows, page
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.machine import decide
-from surefoot.state.model import (
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
     Amount,
     Cancel,
     Decided,
@@ -23,11 +24,10 @@ from surefoot.state.model import (
     State,
     Status,
 )
+from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.store import RunStore
-from surefoot.state.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.turn import Rules
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
+from surefoot.state.records.run_store import RunStore
 
 JOURNALED: tuple[EntryKind, ...] = ("call", "reserved", "intent", "partial")
 WIRE = Wire("app", AgentTopics("app", "x"), 1)

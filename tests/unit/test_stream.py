@@ -8,9 +8,9 @@ import pytest
 
 from surefoot import Partial
 from surefoot.schemas.payload import Unserialisable
-from surefoot.state import stream as stream_module
 from surefoot.state.errors import OwnershipLost
-from surefoot.state.model import Work
+from surefoot.state.machine.model import Work
+from surefoot.state.steps import partial_output as stream_module
 from tests.attempts import FakeEngine, a_run
 
 

@@ -26,9 +26,9 @@ from surefoot.schemas.payload import (
     strict_json,
 )
 from surefoot.schemas.text import refuse_halves, whole, whole_json
-from surefoot.state.model import Await, HandOver
-from surefoot.state.thread import Plan, Thread
-from surefoot.state.webhook_body import json_values
+from surefoot.state.declare.webhook_body import json_values
+from surefoot.state.machine.model import Await, HandOver
+from surefoot.state.steps.thread import Plan, Thread
 from surefoot.testing import from_event
 from tests.attempts import FakeEngine, a_run
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from surefoot.schemas.payload import Unserialisable
-from surefoot.state.model import PlanItem
-from surefoot.state.thread import Plan, Thread
+from surefoot.state.machine.model import PlanItem
+from surefoot.state.steps.thread import Plan, Thread
 
 
 def test_a_thread_has_what_was_there_and_what_was_added() -> None:

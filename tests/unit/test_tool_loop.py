@@ -42,9 +42,9 @@ from surefoot.agents.tool_loop import (
     tool_loop,
 )
 from surefoot.infra.loader import load_agents
-from surefoot.state.catalogue import number_of
 from surefoot.state.errors import ModelFailed
-from surefoot.state.lint import check
+from surefoot.state.errors.catalogue import number_of
+from surefoot.state.inspect.lint import check
 from surefoot.testing import Refused, SimulatedRun, Simulation, check_crashes
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from rich.console import Console
 from surefoot.commands.lag import lag_rows, lag_table
 from surefoot.commands.top import Snapshot, Working, screen, shown_next, snapshot_json
 from surefoot.state.errors import Unavailable
-from surefoot.state.run_query import Waiting
-from surefoot.state.standing import AgentStanding, Member, PartitionStanding, behind, owner_of
+from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
+from surefoot.state.reading.query import Waiting
 
 HOSTILE = "[red]x[/red]\x1b[2J"
 

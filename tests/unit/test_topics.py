@@ -10,7 +10,7 @@ from aiokafka import codec
 from surefoot.infra.backend import Found
 from surefoot.infra.settings import load_settings
 from surefoot.infra.topics import problems, specs_for
-from surefoot.state.topics import AgentTopics, TopicSpec, dead_topic
+from surefoot.state.names.topics import AgentTopics, TopicSpec, dead_topic
 
 SETTINGS = load_settings(app="shop", partitions=6, record_max_bytes=1_000_000)
 SPECS = {spec.name: spec for spec in specs_for(["triage"], SETTINGS)}

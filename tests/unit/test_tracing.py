@@ -18,8 +18,8 @@ from surefoot import Agent, Call, Context, Done, Fork, Handoff, Next
 from surefoot.infra import tracing
 from surefoot.infra.settings import load_settings
 from surefoot.infra.tracing import OpenTelemetry, start_tracing
-from surefoot.state import spans
 from surefoot.state.errors import ConfigError
+from surefoot.state.telemetry import spans
 from surefoot.testing import Simulation
 from tests.attempts import a_run
 

@@ -13,12 +13,12 @@ from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schema
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from surefoot.schemas.pointer import pointers, unescaped
-from surefoot.state.agent import run_id_for
+from surefoot.state.declare.agent import run_id_for
+from surefoot.state.declare.topics import Lost, Standing, begin_at
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
-from surefoot.state.topics import AgentTopics
-from surefoot.state.triggers import Lost, Standing, begin_at
-from surefoot.state.wire import Wire
+from surefoot.state.records.encoding import Wire
 from tests.foreign import (
     ORDER,
     ORDER_V1,

@@ -27,8 +27,8 @@ from surefoot import Agent, ConfigError, Context, Done
 from surefoot.agents.tool_loop import Question, Turn
 from surefoot.schemas.payload import dump, load
 from surefoot.schemas.unions import mixed
-from surefoot.state.journal import result_adapter
-from surefoot.state.lint import check
+from surefoot.state.inspect.lint import check
+from surefoot.state.steps.journal import result_adapter
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from surefoot.state import waits
-from surefoot.state.model import (
+from surefoot.state.machine import wait_rules
+from surefoot.state.machine.model import (
     Answer,
     Await,
     Branch,
@@ -25,8 +25,8 @@ from surefoot.state.model import (
     Spawn,
     TimedOut,
 )
-from surefoot.state.waiting import SIGNALS_KEPT
-from surefoot.state.wire import COMMAND_ID_MAX
+from surefoot.state.machine.step_ends import SIGNALS_KEPT
+from surefoot.state.records.encoding import COMMAND_ID_MAX
 from tests.decisions import (
     FAILURE,
     PLAIN,
@@ -555,13 +555,13 @@ def test_a_child_with_a_long_name_can_be_told_to_stop() -> None:
 def test_names_of_children_are_a_function_of_their_place_and_never_the_same() -> None:
     long = "r" * 255
     names = {
-        waits.child_id(run_id, fork, branch)
+        wait_rules.child_id(run_id, fork, branch)
         for run_id in ("r", "s", long, long + "x")
         for fork in (1, 2, 11)
         for branch in (0, 1, 11)
     }
     assert len(names) == 36
-    assert waits.child_id("r", 2, 1) == "r~2~1"
+    assert wait_rules.child_id("r", 2, 1) == "r~2~1"
 
 
 def test_a_call_hands_the_result_on_as_it_is() -> None:

@@ -1,0 +1,1 @@
+"""Which of the queued runs begins next; no I/O."""

@@ -1,0 +1,132 @@
+"""What an author declares of when runs may begin: how many at a time, how often, which first.
+
+Runs with one key share these limits, and live in one partition, so that one owner sees them all:
+the key stands in front of the run's name, `KEY=NAME` (see state.partitioner), and whoever starts a
+run gives it that name (Agent.name_run).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from surefoot.state.declare.callables import is_async
+from surefoot.state.declare.durations import duration_s
+from surefoot.state.errors import ConfigError
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,99}")
+#: the key of all runs of an agent whose runs have none of their own
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `limit` in any stretch of `per` ("1m", or seconds)."""
+
+    limit: int
+    per: str | float
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ConfigError("SF1125", f"Rate: the limit is a number from 1; got {self.limit!r}")
+        _ = self.per_ms
+
+    @property
+    def per_ms(self) -> int:
+        return max(1, round((duration_s(self.per) or 0) * 1000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """When the runs of an agent may begin. `key`, `id` and `priority` are functions of the payload.
+
+    key          runs with the same key share the limits; without it all runs of the agent do
+    id           what makes two starts the same run: within the deduplication window there is one
+    dedup        for how long ("1h"); by default SUREFOOT_DEDUP_WINDOW_S
+    concurrency  runs of a key that are under way at a time, waits included
+    throttle     runs of a key that begin within a time
+    debounce     a run begins when no other of its key has been asked for for so long; those before
+                 it are cancelled
+    singleton    with a run of the key under way, "skip" a new one, or "cancel" what is there
+    priority     higher ones begin first; else in the order in which they were asked for
+
+    Raises: ConfigError for what contradicts itself.
+    """
+
+    key: Callable[[Any], object] | None = None
+    id: Callable[[Any], object] | None = None
+    dedup: str | float | None = None
+    concurrency: int | None = None
+    throttle: Rate | None = None
+    debounce: str | float | None = None
+    singleton: Literal["skip", "cancel"] | None = None
+    priority: Callable[[Any], int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigError(
+                "SF1125", f"Flow: concurrency is a number from 1; got {self.concurrency!r}"
+            )
+        if self.singleton not in (None, "skip", "cancel"):
+            raise ConfigError(
+                "SF1125", f'Flow: singleton is "skip" or "cancel"; got {self.singleton!r}'
+            )
+        if self.singleton is not None and (self.concurrency is not None or self.debounce):
+            raise ConfigError(
+                "SF1125",
+                "Flow: singleton says what becomes of a second run; it goes with neither "
+                "concurrency nor debounce",
+            )
+        if self.priority is not None and self.at_once is None and self.throttle is None:
+            raise ConfigError(
+                "SF1125",
+                "Flow: priority orders the runs that wait; declare concurrency or throttle too",
+            )
+        for name in ("key", "id", "priority"):
+            if is_async(getattr(self, name)):
+                raise ConfigError(
+                    "SF1125", f"Flow: {name} is asked while a run is named, and cannot wait; write "
+                    "a plain def"
+                )  # fmt: skip
+        _ = self.debounce_ms, self.dedup_ms
+
+    @property
+    def at_once(self) -> int | None:
+        """How many runs of a key may be under way; None: any number."""
+        return 1 if self.singleton is not None else self.concurrency
+
+    @property
+    def debounce_ms(self) -> int:
+        """0: none."""
+        return round((duration_s(self.debounce) or 0) * 1000)
+
+    @property
+    def dedup_ms(self) -> int | None:
+        seconds = duration_s(self.dedup)
+        return None if seconds is None else round(seconds * 1000)
+
+    def name(self, run_id: str, value: Any, *, given: bool) -> str:
+        """The name of the run that starts with that payload: `run_id` is what it is called
+        otherwise, `given` by somebody who wants it to be called so.
+
+        Raises: whatever the author's functions raise.
+        """
+        if self.id is not None and not given:
+            run_id = _word(self.id(value))
+        key = ALL if self.key is None else _word(self.key(value))
+        return run_id if run_id.startswith(f"{key}=") else f"{key}={run_id}"
+
+
+def _word(value: object) -> str:
+    """As part of a run's name: itself if it can be, else its digest."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("it gives something to be awaited; a Flow's functions cannot wait")
+    text = str(value)
+    if _KEY.fullmatch(text):
+        return text
+    return "k" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]

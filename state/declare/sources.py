@@ -1,0 +1,150 @@
+"""What an author declares of the sources that start runs: queues and folders. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, get_args
+
+from surefoot.schemas.payload import parse_json
+from surefoot.state.declare.annotations import annotation, why_hidden
+from surefoot.state.declare.callables import label
+from surefoot.state.errors import ConfigError
+
+#: folders that the files of a watched folder are moved to
+DONE, FAILED = "done", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMessage:
+    """Any message of an SQS queue."""
+
+    queue: str
+    #: equal on every redelivery
+    id: str
+    body: str
+    #: the message's own attributes, those that are text
+    attributes: Mapping[str, str]
+    #: its MessageGroupId; messages of one group come from a FIFO queue in the order they were sent
+    group: str | None = None
+    #: its MessageDeduplicationId, of a FIFO queue
+    deduplication_id: str | None = None
+
+    @property
+    def json(self) -> Any:
+        """The body as strict JSON; raises BadPayload, which makes it a bad message."""
+        return parse_json(self.body.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBridgeEvent:
+    """An event that a rule of EventBridge has sent to the queue."""
+
+    #: equal on every redelivery
+    id: str
+    source: str
+    detail_type: str
+    account: str
+    region: str
+    time: str
+    resources: tuple[str, ...]
+    detail: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Object:
+    """An object that was created in a bucket."""
+
+    bucket: str
+    key: str
+    #: of a bucket with versions
+    version: str | None
+    #: orders the events of one key; of a store that gives none, the event's time and the ETag
+    sequencer: str
+    size: int
+    etag: str
+    #: how it was created: Put, Copy, CompleteMultipartUpload ...
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedFile:
+    """A file that has come into a watched folder, read whole."""
+
+    #: where it was found; it moves to `done/` once its run is asked for
+    path: PurePath
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        """Its name as text: what of it is not UTF-8 is U+FFFD here, and whole in `path`."""
+        return self.path.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    @property
+    def json(self) -> Any:
+        """The content as strict JSON; raises BadPayload, which makes it a bad file."""
+        return parse_json(self.body)
+
+
+QueueEvent = QueueMessage | EventBridgeEvent | S3Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTrigger:
+    """Starts a run from what is in a message when `fn` returns a payload rather than None."""
+
+    #: its name, or its URL
+    queue: str
+    #: what `fn` takes
+    shape: type[QueueEvent]
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTrigger:
+    """Starts a run from a file when `fn` returns a payload rather than None."""
+
+    pattern: str
+    fn: Callable[[WatchedFile], Any]
+
+
+def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigger:
+    """Raises ConfigError when the declaration cannot work."""
+    where = f"queue mapping {label(fn)!r} of agent {agent!r}"
+    shape = _only_argument(fn, where)
+    shapes = get_args(QueueEvent)
+    if shape not in shapes:
+        names = ", ".join(each.__name__ for each in shapes)
+        raise ConfigError(
+            "SF1128", f"{where}: annotate its argument with one of {names}{why_hidden(fn)}"
+        )
+    if not queue.strip():
+        raise ConfigError("SF1128", f"{where}: name the queue, or give its URL")
+    return QueueTrigger(queue=queue, shape=shape, fn=fn)
+
+
+def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTrigger:
+    """Raises ConfigError when the declaration cannot work."""
+    where = f"folder mapping {label(fn)!r} of agent {agent!r}"
+    if _only_argument(fn, where) is not WatchedFile:
+        raise ConfigError(
+            "SF1128", f"{where}: annotate its argument with WatchedFile{why_hidden(fn)}"
+        )
+    folder, _, name = pattern.rpartition("/")
+    if not folder or not name or any(sign in folder for sign in "*?["):
+        raise ConfigError(
+            "SF1128",
+            f"{where}: write a folder and then what its files are called, as in "
+            f'"inbox/*.json"; got {pattern!r}',
+        )
+    return FolderTrigger(pattern=pattern, fn=fn)
+
+
+def _only_argument(fn: Callable[..., Any], where: str) -> Any:
+    """Its annotated type."""
+    parameters = list(inspect.signature(fn).parameters)
+    if len(parameters) != 1:
+        raise ConfigError("SF1128", f"{where} must take one argument{why_hidden(fn)}")
+    return annotation(fn, parameters[0], where)

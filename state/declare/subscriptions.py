@@ -1,0 +1,138 @@
+"""What an author declares of webhooks that go out: who is told of which events of an agent's runs.
+
+Everything that can be wrong with a declaration is an error here, at import. What is sent of an
+event is decided here too; signing is the relay's business (consumers.hooks). Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from surefoot.schemas.payload import strict_json
+from surefoot.state.declare.callables import finished
+from surefoot.state.declare.topics import Start
+from surefoot.state.egress.policy import target_of
+from surefoot.state.errors import ConfigError, TerminalError
+from surefoot.state.machine.model import EventType
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_TYPES: frozenset[str] = frozenset(get_args(EventType))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """One event of a run's history, as a subscription's functions see it."""
+
+    type: str
+    agent: str
+    run_id: str
+    #: of the agent
+    version: int
+    #: of the run, after this event
+    status: str
+    seq: int
+    #: epoch ms UTC
+    at_ms: int
+    #: the step that ended, and the one that comes next
+    step: str | None = None
+    next_step: str | None = None
+    attempt: int = 0
+    epoch: int = 0
+    #: JSON values of what the run came to
+    result: Any = None
+    #: code, number, message, step
+    failure: Mapping[str, Any] | None = None
+    #: of the signal, the question, the choice; and who asked
+    name: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is sent of one event, and under which id: the same whenever it is sent again."""
+
+    id: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Somebody who is told, at `url`, of an agent's events."""
+
+    name: str
+    url: str
+    events: frozenset[str]
+    where: Callable[[RunEvent], Any] | None
+    data: Callable[[RunEvent], Any] | None
+    start: Start
+
+    def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> Message | None:
+        """What is sent of an event that stands at (partition, offset); None: nothing. `event`: its
+        JSON values, as state.views.event_json has them.
+
+        Raises: whatever the author's functions raise; Unserialisable.
+        """
+        if event["type"] not in self.events:
+            return None
+        told = run_event(event)
+        if self.where is not None and not finished(self.where(told)):
+            return None
+        partition, offset = place
+        data = default_data(told, offset) if self.data is None else finished(self.data(told))
+        body = {"type": told.type, "timestamp": iso(told.at_ms), "data": data}
+        # The time tells it from that of a topic that was made anew.
+        identity = f"{told.agent}-{partition}-{offset}-{told.at_ms}"
+        return Message(id=identity, body=strict_json(body).decode())
+
+
+def run_event(event: Mapping[str, Any]) -> RunEvent:
+    """What may be known outside of an event: neither inputs nor what a run carries along."""
+    return RunEvent(**{name: event[name] for name in RunEvent.__slots__})
+
+
+def default_data(event: RunEvent, offset: int) -> dict[str, Any]:
+    """What is sent unless the declaration says otherwise. The later one of two events of a run has
+    the higher offset."""
+    fields = {name: getattr(event, name) for name in RunEvent.__slots__}
+    del fields["type"], fields["at_ms"]
+    return {**fields, "offset": offset}
+
+
+def iso(at_ms: int) -> str:
+    """ISO 8601, UTC, to the millisecond."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def subscription(
+    agent: str,
+    name: str,
+    *,
+    url: str,
+    events: Iterable[str],
+    where: Callable[[RunEvent], Any] | None,
+    data: Callable[[RunEvent], Any] | None,
+    start: Start,
+) -> Subscription:
+    """Raises ConfigError when the declaration cannot work."""
+    place = f"subscription {name!r} of agent {agent!r}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "SF1138", f"{place}: name it with a lower-case letter, then up to 30 of a-z 0-9 -"
+        )
+    wanted = frozenset((events,) if isinstance(events, str) else events)
+    if not wanted or wanted - _TYPES:
+        unknown = ", ".join(sorted(wanted - _TYPES)) or "none"
+        raise ConfigError(
+            "SF1138", f"{place}: events names {unknown}; there are: {', '.join(sorted(_TYPES))}"
+        )
+    if start not in get_args(Start):
+        raise ConfigError("SF1138", f'{place}: start is "latest" or "earliest"; got {start!r}')
+    try:
+        target_of(url)
+    except TerminalError as error:
+        raise ConfigError("SF1138", f"{place}: {error}") from None
+    return Subscription(name=name, url=url, events=wanted, where=where, data=data, start=start)

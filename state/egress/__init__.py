@@ -1,0 +1,1 @@
+"""Which hosts a request may leave to; nothing is sent from here."""

@@ -1,0 +1,357 @@
+"""SF10: settings and the command line."""
+
+from __future__ import annotations
+
+from surefoot.state.errors.catalogue.page import Page
+
+STARTING: tuple[Page, ...] = (
+    Page(
+        number="SF1001",
+        title="A setting is wrong",
+        means="A SUREFOOT_... variable has a value that cannot be used, or two of them "
+        "contradict each other. Nothing was started. The message names the variable.",
+        causes=(
+            "a number or a choice is mistyped",
+            "SASL or TLS settings are given without the protocol that uses them",
+            "a value of another environment was copied over",
+        ),
+        mend=(
+            "Look at what is set: `env | grep ^SUREFOOT_`",
+            "Compare with the table of settings in docs/operations.md, and set or unset it.",
+        ),
+    ),
+    Page(
+        number="SF1002",
+        title="No Kafka is named",
+        means="The command needs a log to work on and has been told of none.",
+        causes=("SUREFOOT_BOOTSTRAP_SERVERS is not set in this shell or container",),
+        mend=(
+            "To use a cluster: `export SUREFOOT_BOOTSTRAP_SERVERS=host:9092`",
+            "To do without Kafka: `export SUREFOOT_LOG=sqlite:///runs.db`",
+            "To have everything started for you: `surefoot dev agent.py`",
+        ),
+    ),
+    Page(
+        number="SF1003",
+        title="The TLS certificates cannot be used",
+        means="The files that SUREFOOT_SSL_... name cannot be read, or do not belong together.",
+        causes=("a path is wrong", "the key is not that of the certificate", "no right to read"),
+        mend=(
+            'Look at the files: `openssl x509 -in "$SUREFOOT_SSL_CERTFILE" -noout -subject`',
+            "Mend SUREFOOT_SSL_CAFILE, SUREFOOT_SSL_CERTFILE or SUREFOOT_SSL_KEYFILE.",
+        ),
+    ),
+    Page(
+        number="SF1004",
+        title="The port is taken",
+        means="The gateway, or what serves metrics, cannot listen where it is told to.",
+        causes=(
+            "another gateway, or an earlier `surefoot dev`, still runs",
+            "`surefoot dev` was killed a moment ago: its parts notice, and end by themselves",
+            "the address is not one of this machine",
+        ),
+        mend=(
+            "See who listens: `ss -ltnp`",
+            "Use another port: `surefoot dev agent.py --port 8788`, or SUREFOOT_GATEWAY_PORT",
+            "Of metrics: SUREFOOT_METRICS_PORT",
+        ),
+    ),
+    Page(
+        number="SF1005",
+        title="An embedded log has one process",
+        means="What was asked for takes several processes, and an SQLite file serves one.",
+        causes=("SUREFOOT_LOG is set while a worker, relay, gateway or --processes is asked for",),
+        mend=(
+            "Run everything in one process: `surefoot serve agent.py`",
+            "Or use Kafka: `unset SUREFOOT_LOG; export SUREFOOT_BOOTSTRAP_SERVERS=host:9092`",
+        ),
+    ),
+    Page(
+        number="SF1006",
+        title="The gateway did not get ready",
+        means="A minute has gone by, and a transaction still does not commit for every agent.",
+        causes=(
+            "a worker or the gateway cannot start; their own messages say why",
+            "Kafka is slow to start, or has too little memory",
+        ),
+        mend=(
+            "Read the messages of the processes above this one, and mend the first.",
+            "Ask the gateway itself: `curl -sS http://127.0.0.1:8787/ready`",
+        ),
+    ),
+    Page(
+        number="SF1007",
+        title="An option's value is wrong",
+        means="The command line says something that the command cannot do. Nothing was sent.",
+        causes=("JSON without its quotes, since the shell took them", "a mistyped choice"),
+        mend=(
+            'Quote JSON for the shell: `--payload \'{"name": "ann"}\'`',
+            "Read what the command takes: `surefoot runs start --help`",
+        ),
+    ),
+    Page(
+        number="SF1008",
+        title="The demo cannot use this agent",
+        means="The demo sends GitHub's `issues` events, and the file has no agent for them.",
+        causes=("the file has several agents, or none with that webhook",),
+        mend=("Use the built-in agent: `surefoot demo`",),
+    ),
+    Page(
+        number="SF1010",
+        title="Which of the file's agents is meant?",
+        means="The command is about one agent, and the file defines several.",
+        causes=("the file was given where one agent's name is needed",),
+        mend=("Name the agent: `surefoot runs list NAME`",),
+    ),
+    Page(
+        number="SF1011",
+        title="The new agent cannot be written there",
+        means="`surefoot new` writes into a folder of its own only. Nothing was written.",
+        causes=("the folder is there and has files in it", "this user may not write here"),
+        mend=("Choose another name: `surefoot new hello`, of a-z 0-9 and -",),
+    ),
+    Page(
+        number="SF1012",
+        title="There is no such error",
+        means="No error has this number or code. Those that are nearest are shown.",
+        causes=("a digit is mistyped", "the number is of a newer version of Surefoot"),
+        mend=("See all of them: `surefoot explain`", "Compare: `surefoot version`"),
+    ),
+    Page(
+        number="SF1020",
+        title="A library is not installed",
+        means="The agent uses something that needs a library which is not a part of every "
+        "installation. Nothing was started.",
+        causes=("the extra was left out when Surefoot was installed",),
+        mend=(
+            (
+                "Install it: `pip install 'surefoot[aws]'` for SQS and S3, `pip install "
+                "'surefoot[ed25519]'` for webhooks that are signed with a private key."
+            ),
+            (
+                "`pip install 'surefoot[metrics]'` for SUREFOOT_METRICS_PORT, `pip install "
+                "'surefoot[otel]'` and an exporter for SUREFOOT_TRACES."
+            ),
+        ),
+    ),
+    Page(
+        number="SF1021",
+        title="AWS cannot be used",
+        means="A queue or a bucket cannot be used as the settings stand: it is not there, or "
+        "these credentials may not use it.",
+        causes=(
+            "the region or the endpoint is another one",
+            "the queue's name is mistyped",
+            "the role has no right to it",
+        ),
+        mend=(
+            (
+                "Look at `SUREFOOT_AWS_REGION` and `SUREFOOT_AWS_ENDPOINT_URL`; credentials are "
+                "found as boto3 finds them."
+            ),
+            "See docs/how-to/aws.md for the rights that are needed.",
+        ),
+    ),
+    Page(
+        number="SF1022",
+        title="A folder is not there",
+        means="A folder that a declaration, an option or a setting names does not exist where "
+        "the command is run. Nothing was started.",
+        causes=(
+            "the command is run from another folder",
+            "the path is mistyped",
+        ),
+        mend=("Make the folder, or correct the path: it counts from where the command is run.",),
+    ),
+    Page(
+        number="SF1023",
+        title="No store of large payloads is named",
+        means="The command works on the store of large payloads, and none is named.",
+        causes=("SUREFOOT_BLOBS is set for the workers and not here",),
+        mend=("Set `SUREFOOT_BLOBS` as the workers have it; see docs/how-to/large-payloads.md.",),
+    ),
+    Page(
+        number="SF1024",
+        title="The schema command cannot be meant",
+        means="`surefoot schemas` was not told enough, or was given a file that is no Avro "
+        "schema. Nothing was registered.",
+        causes=(
+            "an option is missing",
+            "the file is not JSON, or no schema",
+        ),
+        mend=("See `surefoot schemas check --help` and docs/how-to/schemas.md.",),
+    ),
+    Page(
+        number="SF1025",
+        title="The schema registry cannot be used",
+        means="No registry is named, or its address or credentials are given in a way that "
+        "cannot be used.",
+        causes=(
+            "SUREFOOT_REGISTRY_URL is not set",
+            "the password stands in the address",
+            "a token and a password are both given",
+        ),
+        mend=(
+            (
+                "Set `SUREFOOT_REGISTRY_URL`, and `SUREFOOT_REGISTRY_USERNAME` with "
+                "`SUREFOOT_REGISTRY_PASSWORD`, or `SUREFOOT_REGISTRY_TOKEN`."
+            ),
+        ),
+    ),
+    Page(
+        number="SF1026",
+        title="The gateway's address cannot be used",
+        means="The client was given an address that is none, or one with a password in it.",
+        causes=("the scheme is missing",),
+        mend=(
+            (
+                "Write it as http://127.0.0.1:8787, and credentials in `headers`; see docs/how-"
+                "to/client.md."
+            ),
+        ),
+    ),
+    Page(
+        number="SF1027",
+        title="There is no such schedule",
+        means="The agent declares no schedule of that name, or no worker has begun it yet.",
+        causes=(
+            "the name is mistyped",
+            "no worker of the agent has run since it was declared",
+        ),
+        mend=(
+            "See which there are: `surefoot schedules list agent.py`",
+            "Start a worker: `surefoot worker agent.py`",
+        ),
+    ),
+    Page(
+        number="SF1028",
+        title="The interval cannot be filled",
+        means="A backfill was asked for with times that cannot be read, in the wrong order, or "
+        "with more ticks than there is room for.",
+        causes=(
+            "a time lacks its date",
+            "the interval is too long for one backfill",
+        ),
+        mend=(
+            "Give times as 2026-01-31T12:00, and a shorter interval; see docs/how-to/schedules.md.",
+        ),
+    ),
+    Page(
+        number="SF1029",
+        title="The delivery cannot be mapped again",
+        means="A delivery was not verified, was too large to be kept, or is for no agent in the"
+        " given files. No run was started.",
+        causes=(
+            "the delivery was forged, or its secret has changed",
+            "another agent's file is meant",
+        ),
+        mend=(
+            "Look at it: `surefoot webhooks deliveries`",
+            "Have the sender send it again.",
+        ),
+    ),
+    Page(
+        number="SF1030",
+        title="No agent listens to anything",
+        means="`surefoot trigger` was given a file whose agents declare no topic, queue or folder.",
+        causes=(
+            "webhooks are taken by the gateway, not by a trigger process",
+            "another file is meant",
+        ),
+        mend=(
+            (
+                "Declare one with agent.on_event, agent.sqs or agent.files, or run `surefoot "
+                "gateway agent.py`."
+            ),
+        ),
+    ),
+    Page(
+        number="SF1031",
+        title="Faust is not installed",
+        means="`surefoot views` on Kafka is a Faust app, with its tables in RocksDB; they come "
+        "with an extra.",
+        causes=("Surefoot was installed without the extra `views`",),
+        mend=("Install it: `pip install 'surefoot[views]'`",),
+    ),
+    Page(
+        number="SF1057",
+        title="No archive is named",
+        means="`surefoot archive` needs a place to put events and finished runs, and has been told "
+        "of none.",
+        causes=("SUREFOOT_ARCHIVE is not set in this shell or container",),
+        mend=(
+            "A bucket: `export SUREFOOT_ARCHIVE=s3://my-bucket/surefoot`",
+            "A folder: `export SUREFOOT_ARCHIVE=file:///var/lib/surefoot/archive`",
+        ),
+    ),
+    Page(
+        number="SF1058",
+        title="The archive cannot be used",
+        means="SUREFOOT_ARCHIVE names a bucket or a folder that is not there, or that this process "
+        "may not read and write. Nothing was archived, and no offset was committed.",
+        causes=(
+            "the bucket's or the folder's name is mistyped",
+            "a permission is missing: s3:PutObject, s3:GetObject, s3:DeleteObject, s3:ListBucket",
+            "the credentials are those of another account",
+        ),
+        mend=(
+            'Look whether it is there: `aws s3 ls "$SUREFOOT_ARCHIVE"`',
+            "Correct SUREFOOT_ARCHIVE, or give the permissions of docs/how-to/archive.md.",
+        ),
+    ),
+    Page(
+        number="SF1059",
+        title="The archive overwrites what is to stay",
+        means="The store takes a request to make an object only if there is none (If-None-Match) "
+        "and overwrites the one that there is. Two processes that write the same file, as happens "
+        "after a crash, could lose events there. Nothing was archived.",
+        causes=("a store that speaks like S3, of a version without conditional writes",),
+        mend=(
+            "Use a newer version of the store, or S3 itself.",
+            "Use a folder: `export SUREFOOT_ARCHIVE=file:///var/lib/surefoot/archive`",
+        ),
+    ),
+    Page(
+        number="SF1060",
+        title="The archive is that of another log",
+        means="What is archived there is not of the topic that is to be archived: its files go on "
+        "beyond the topic's end, or begin with other records at the same offsets. Nothing was "
+        "overwritten.",
+        causes=(
+            "the topic was deleted and made anew, so that its offsets began at 0 again",
+            "two Kafka clusters have the same SUREFOOT_ARCHIVE and SUREFOOT_APP",
+        ),
+        mend=("Name another place: `export SUREFOOT_ARCHIVE=s3://my-bucket/surefoot-second`",),
+    ),
+    Page(
+        number="SF1039",
+        title="A subscription's secret is missing or none",
+        means="Webhooks that go out are signed with the secret of their subscription, and it "
+        "is not set where they are sent from, or is not one. Nothing was started.",
+        causes=(
+            "the variable is not set for the relay",
+            "the secret is a text of your own, not whsec_ and base64",
+            "a shell or a file has cut it",
+        ),
+        mend=("Make one and set it as docs/how-to/webhooks-out.md shows.",),
+    ),
+    Page(
+        number="SF1070",
+        title="The store of large payloads cannot be used",
+        means="At its start a process stores something small in SUREFOOT_BLOBS, reads it and "
+        "deletes it. The store refused that, or gave back something else. Nothing was started.",
+        causes=(
+            "the bucket's name is mistyped",
+            "a permission is missing: s3:PutObject, s3:GetObject",
+            (
+                "the store speaks like S3 and does not know the checksums that boto3 adds to "
+                "requests (400, 403 or 501 NotImplemented)"
+            ),
+        ),
+        mend=(
+            'Look whether it is there: `aws s3 ls "$SUREFOOT_BLOBS"`',
+            "For a store that is not AWS's own: `export SUREFOOT_AWS_CHECKSUMS=when_required`",
+            "Give the permissions of docs/how-to/large-payloads.md.",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What a watcher of events gets, and where it goes on from; reads no log."""

@@ -1,0 +1,115 @@
+"""The steps of an agent, and which leads to which: for a person to look at. Pure.
+
+Where a step goes is in its body, so what is told is what the source tells without running it: a
+target that comes from a variable is not seen, and the step says that it may go elsewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from surefoot.state.declare.agent import Agent, Step
+from surefoot.state.inspect import lint
+from surefoot.state.steps.results import Approve, Call, Done, Fork, Handoff, Next, Sleep, Wait
+
+Kind = Literal[
+    "next", "sleep", "wait", "approve", "timeout", "branch", "join", "call", "handoff", "done",
+    "cancelled", "failed",
+]  # fmt: skip
+
+#: of what a step may return: its parameters that name a step, and what such an edge is
+_EDGES: dict[Any, dict[str, Kind]] = {
+    Next: {"step": "next"},
+    Sleep: {"then": "sleep"},
+    Wait: {"then": "wait", "on_timeout": "timeout"},
+    Approve: {"then": "approve", "on_timeout": "timeout"},
+    Fork: {"join": "join"},
+    Call: {"then": "call"},
+}
+_AGENTS: dict[Any, Kind] = {Call: "call", Handoff: "handoff"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edge:
+    """`target` is a step; an agent where it has another one run; None: the run is over."""
+
+    source: str
+    kind: Kind
+    target: str | None
+    #: the target is an agent
+    agent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    edges: tuple[Edge, ...]
+    #: steps with targets that the source does not tell
+    unknown: frozenset[str]
+
+
+def graph_of(agent: Agent) -> Graph:
+    """What the source of the agent's steps tells."""
+    edges: dict[Edge, None] = {}
+    unknown: set[str] = set()
+    for step in agent.steps.values():
+        found = list(_edges(agent, step))
+        edges |= {edge: None for edge in found if edge is not None}
+        if None in found or not found:
+            unknown.add(step.name)
+    return Graph(tuple(edges), frozenset(unknown))
+
+
+def _edges(agent: Agent, step: Step) -> Iterator[Edge | None]:
+    """None: a target that cannot be told."""
+    for _, kind, given in lint.returns(step, (*_EDGES, Handoff, Done)):
+        if kind is Done:
+            yield Edge(step.name, "done", None)
+        for parameter, named in _EDGES.get(kind, {}).items():
+            target = given.get(parameter)
+            if target is not None and not _is_none(target):
+                yield _to_step(agent, step, named, target)
+        if kind in _AGENTS:
+            yield _to_agent(step, _AGENTS[kind], given.get("agent"))
+        if kind is Fork:
+            yield from _branches(agent, step, given.get("branches"))
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _to_step(agent: Agent, step: Step, kind: Kind, target: ast.expr) -> Edge | None:
+    fn = lint.resolve(target, step)
+    named = agent.step_of(fn) if callable(fn) else None
+    return None if named is None else Edge(step.name, kind, named.name)
+
+
+def _to_agent(step: Step, kind: Kind, target: ast.expr | None) -> Edge | None:
+    if isinstance(target, ast.Constant) and isinstance(target.value, str):
+        return Edge(step.name, kind, target.value, agent=True)
+    found = None if target is None else lint.resolve(target, step)
+    if isinstance(found, Agent):
+        return Edge(step.name, kind, found.name, agent=True)
+    return None
+
+
+def _branches(agent: Agent, step: Step, given: ast.expr | None) -> Iterator[Edge | None]:
+    """Of a list or a comprehension of pairs, the first of each."""
+    match given:
+        case ast.List(elts=pairs) | ast.Tuple(elts=pairs):
+            pass
+        case ast.ListComp(elt=pair) | ast.GeneratorExp(elt=pair):
+            pairs = [pair]
+        case _:
+            yield None
+            return
+    for pair in pairs:
+        if not isinstance(pair, ast.Tuple) or not pair.elts:
+            yield None
+            continue
+        yield _to_step(agent, step, "branch", pair.elts[0]) or _to_agent(
+            step, "branch", pair.elts[0]
+        )

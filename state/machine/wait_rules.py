@@ -1,0 +1,194 @@
+"""What ends a wait, and with what: signals, answers, child runs. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
+from surefoot.state.machine.model import (
+    Branch,
+    CommandRecord,
+    Entries,
+    Entry,
+    Failure,
+    Parent,
+    Run,
+    Wait,
+)
+
+#: longest run_id; longer ones of children are cut to a digest
+_RUN_ID_MAX = 256
+
+#: name of the signal that tells a run of the end of another one
+ENDED = "ended"
+
+#: (step, payload) -> why the step cannot take it
+Accepts = Callable[[str, bytes], str | None]
+
+
+def anything(step: str, payload: bytes) -> None:
+    """Accepts whatever comes."""
+    del step, payload
+
+
+def signals(entries: Entries) -> list[Entry]:
+    """The signals that nothing has consumed yet, in the order in which they came."""
+    return [entry for entry in entries.values() if entry.kind == "signal"]
+
+
+def refused_by(wait: Wait, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
+    """Why a signal cannot end that wait although it has the right name."""
+    if name not in wait.names or wait.then is None:
+        return None
+    if wait.mode == "one":
+        return accepts(wait.then, payload)
+    try:
+        strict_json([{"payload": parse_json(payload)}])
+    except (BadPayload, Unserialisable) as error:
+        return str(error)
+    return None
+
+
+def matched(wait: Wait, entries: Entries) -> list[Entry] | None:
+    """The signals that end the wait; None: not yet."""
+    found: list[Entry] = []
+    for entry in signals(entries):
+        if entry.name not in wait.names:
+            continue
+        if wait.mode == "all" and any(entry.name == other.name for other in found):
+            continue
+        found.append(entry)
+        if len(found) == wait.need:
+            return found
+    return None
+
+
+def signals_payload(wait: Wait, found: list[Entry]) -> bytes:
+    """Input of the step that goes on: the one signal's payload, or a list of Signal."""
+    if wait.mode == "one":
+        return found[0].value or b"null"
+    return strict_json(
+        [
+            {
+                "id": entry.id,
+                "name": entry.name,
+                "payload": parse_json(entry.value or b"null"),
+                "by": entry.by,
+                "at_ms": entry.at_ms,
+            }
+            for entry in found
+        ]
+    )
+
+
+def question(run: Run, about: bytes) -> str:
+    """Id of the question whether `about` may be done: another step, another epoch or another thing
+    is another question."""
+    parts = (run.agent.encode(), run.run_id.encode(), b"%d" % run.epoch, b"%d" % run.seq, about)
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+# Children -----------------------------------------------------------------------------------
+
+
+def child_id(run_id: str, fork: int, branch: int) -> str:
+    """run_id of a child: a function of its parent, the fork and the branch."""
+    made = f"{run_id}~{fork}~{branch}"
+    if len(made) <= _RUN_ID_MAX:
+        return made
+    return f"{hashlib.sha256(made.encode()).hexdigest()[:40]}~{fork}~{branch}"
+
+
+def slot_of(branch: int) -> str:
+    return f"b:{branch}"
+
+
+def unfinished(wait: Wait, entries: Entries) -> list[int]:
+    """Branches whose end has not been told, in their order."""
+    return [index for index in range(len(wait.branches)) if slot_of(index) not in entries]
+
+
+def started(wait: Wait, entries: Entries) -> list[int]:
+    """Branches that are under way: as many of the unfinished ones as may run at a time. One that
+    has failed the wait makes no room for another."""
+    left = unfinished(wait, entries)
+    if not wait.limit:
+        return left
+    room = wait.limit
+    if wait.mode != "collect":
+        room -= sum(e.kind == "branch" and e.failure is not None for e in entries.values())
+    return left[: max(room, 0)]
+
+
+def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
+    branch: Branch = wait.branches[index]
+    return CommandRecord(
+        agent=branch.agent,
+        run_id=child_id(run.run_id, wait.fork, index),
+        kind="start",
+        step=branch.step,
+        payload=branch.payload,
+        parent=Parent(agent=run.agent, run_id=run.run_id, fork=wait.fork, branch=index),
+        traceparent=run.traceparent,
+        tracestate=run.tracestate,
+        baggage=run.baggage,
+    )
+
+
+def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
+    """Cancel the children that are under way."""
+    if run.wait is None or not run.wait.fork:
+        return
+    for index in started(run.wait, entries):
+        child = child_id(run.run_id, run.wait.fork, index)
+        agent = run.wait.branches[index].agent
+        yield CommandRecord(agent=agent, run_id=child, kind="cancel", id="parent")
+
+
+def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
+    """Tell a run that does not wait for this one that it is over."""
+    told = {
+        "number": parent.branch, "run_id": run.run_id,
+        "failure": failure.code if failure is not None else None,
+    }  # fmt: skip
+    return CommandRecord(
+        agent=parent.agent, run_id=parent.run_id, kind="signal", id=f"{ENDED}~{parent.branch}",
+        name=ENDED, payload=strict_json(told),
+    )  # fmt: skip
+
+
+def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
+    """The failure that ends the wait, if one does."""
+    if wait.mode == "collect":
+        return None
+    for index in range(len(wait.branches)):
+        entry = entries.get(slot_of(index))
+        if entry is not None and entry.failure is not None:
+            branch = wait.branches[index]
+            return Failure(
+                code="branch_failed",
+                message=f"branch {index} ({branch.agent}{'.' + branch.step if branch.step else ''})"
+                f": {entry.failure.code}: {entry.failure.message}",
+                kind=entry.failure.kind,
+                step=branch.step,
+                frames=entry.failure.frames,
+            )
+    return None
+
+
+def results_payload(wait: Wait, entries: Entries) -> bytes:
+    """Input of the step that goes on, in the order of the branches."""
+    told = [entries[slot_of(index)] for index in range(len(wait.branches))]
+    if wait.mode == "one":
+        return told[0].value or b"null"
+    if wait.mode == "join":
+        return b"[%s]" % b",".join(entry.value or b"null" for entry in told)
+    return b"[%s]" % b",".join(_outcome(entry) for entry in told)
+
+
+def _outcome(entry: Entry) -> bytes:
+    if entry.failure is None:
+        return b'{"ok":true,"result":%s,"failure":null}' % (entry.value or b"null")
+    why = strict_json({"code": entry.failure.code, "message": entry.failure.message})
+    return b'{"ok":false,"result":null,"failure":%s}' % why

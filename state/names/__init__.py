@@ -1,0 +1,1 @@
+"""Names of topics, agents, runs and partitions; knows nothing of what a run does."""

@@ -1,0 +1,1 @@
+"""Runs, histories and deliveries as the outside sees them: pure projections; decides nothing."""

@@ -1,0 +1,282 @@
+"""The archive: what its objects are called, what is in them, and runs read back from it. Pure.
+
+    agent=A/kind=events/date=2026-01-31/p=03/FIRST.avro   events of one partition, in their order
+    agent=A/kind=runs/date=2026-01-31/p=03/FIRST.avro     those of them with which a run is over
+    agent=A/kind=index/p=03/date=2026-01-31/FIRST         which runs the events are of
+    agent=A/kind=index/p=03/date=2026-01-31/day           the same of all files of a past day
+
+FIRST is the offset of the first record, and the date is that of its time: so the name of a file is
+known from where the one before it ends, whoever writes it. A file is only ever made, never
+replaced: of two that write the same one, one finds that it is there, and goes on behind it. So the
+files of a partition follow on each other without an overlap, whatever dies or comes back when.
+
+An index is rows of 16 bytes in their order: 8 of the SHA-256 of a run_id, 8 of a FIRST.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.codec.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
+from surefoot.state.names.topics import DAY_MS
+from surefoot.state.ports import In, RunView
+from surefoot.state.reading.runs import ends_run, is_history
+from surefoot.state.records.encoding import memory_of
+
+#: time of the last day that can be written with four digits of a year, in ms
+_LATEST_MS = 253_402_214_400_000
+_HALF = 8
+_ROW = 16
+DAY = "day"
+_INDEX_KEY = re.compile(r"date=(\d{4}-\d\d-\d\d)/(\d{20}|day)")
+
+#: an offset and the event there
+Item = tuple[int, dict[str, Any]]
+
+
+def date_of(time_ms: int) -> str:
+    """The day in UTC; that of a time that cannot be is the first or the last that there is."""
+    at = datetime.fromtimestamp(min(max(time_ms, 0), _LATEST_MS) / 1000, UTC)
+    return at.date().isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One partition of an agent in the archive."""
+
+    agent: str
+    partition: int
+
+    def _file(self, kind: str, date: str, first: int) -> str:
+        return f"agent={self.agent}/kind={kind}/date={date}/p={self.partition:02}/{first:020}.avro"
+
+    def events(self, date: str, first: int) -> str:
+        return self._file("events", date, first)
+
+    def runs(self, date: str, first: int) -> str:
+        return self._file("runs", date, first)
+
+    @property
+    def indexes(self) -> str:
+        """What the names of all its indexes begin with."""
+        return f"agent={self.agent}/kind=index/p={self.partition:02}/"
+
+    def index(self, date: str, first: int) -> str:
+        return f"{self.indexes}date={date}/{first:020}"
+
+    def day(self, date: str) -> str:
+        return f"{self.indexes}date={date}/{DAY}"
+
+    def by_date(self, keys: Iterable[str]) -> dict[str, list[str]]:
+        """Those of the keys that are indexes of it, by date, the latest date first."""
+        found: dict[str, list[str]] = {}
+        for key in keys:
+            if match := _INDEX_KEY.fullmatch(key.removeprefix(self.indexes)):
+                found.setdefault(match[1], []).append(key)
+        return {date: sorted(found[date]) for date in sorted(found, reverse=True)}
+
+
+# Files ----------------------------------------------------------------------------------------
+
+
+def day_end_ms(time_ms: int) -> int:
+    """When that day is over."""
+    return (time_ms // DAY_MS + 1) * DAY_MS
+
+
+def cut(records: Sequence[In], bytes_most: int) -> int:
+    """How many of the records, the first ones, go into one file. A later day begins a new one; what
+    comes late, as the clocks of workers differ, does not."""
+    until_ms, size = day_end_ms(records[0].timestamp_ms), 0
+    for count, record in enumerate(records):
+        size += len(record.value or b"")
+        if count and (size > bytes_most or record.timestamp_ms >= until_ms):
+            return count
+    return len(records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """Consecutive records of one partition, as the archive keeps them."""
+
+    date: str
+    first: int
+    last: int
+    #: of the first record, as (time, key): tells whether two files are of the same log
+    mark: str
+    events: bytes
+    #: None: no run is over with any of the events
+    runs: bytes | None
+    index: bytes
+    #: how many events, and (offset, reason) of the records that are none
+    count: int
+    unread: tuple[tuple[int, str], ...] = ()
+
+
+def pack(
+    topic: str, partition: int, records: Sequence[In], gap: tuple[int, int] | None = None
+) -> File:
+    """The file of these records. `gap`: (from, to), the offsets before the first one that retention
+    had deleted before they could be archived."""
+    first, last = records[0].offset, records[-1].offset
+    rows, unread = [], []
+    for record in records:
+        try:
+            event = decode(record.value, "Event")[1]
+        except UndecodableError as error:
+            unread.append((record.offset, str(error)))
+        else:
+            event[OFFSET], event[TIME] = record.offset, record.timestamp_ms
+            rows.append(event)
+    metadata = {
+        "surefoot.topic": topic,
+        "surefoot.partition": str(partition),
+        "surefoot.first": str(first),
+        "surefoot.last": str(last),
+        "surefoot.mark": _mark(records[0]),
+        "surefoot.fingerprint": FINGERPRINT,
+    }
+    if unread:
+        metadata["surefoot.unread"] = ",".join(str(offset) for offset, _ in unread)
+    if gap is not None:
+        metadata["surefoot.gap"] = f"{gap[0]}-{gap[1] - 1}"
+    return _file(
+        metadata, rows, write_rows(rows, metadata), date_of(records[0].timestamp_ms), unread
+    )
+
+
+def unpack(date: str, events: bytes) -> File:
+    """A file that is in the archive. Raises UndecodableError."""
+    metadata, rows = read_rows(events)
+    try:
+        return _file(metadata, rows, events, date, [])
+    except (KeyError, ValueError) as error:
+        raise UndecodableError(f"no file of the archive: {error!r}") from error
+
+
+def _file(
+    metadata: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    events: bytes,
+    date: str,
+    unread: Sequence[tuple[int, str]],
+) -> File:
+    first = int(metadata["surefoot.first"])
+    ends = [dict(row) for row in rows if ends_run(row)]
+    told = {name: value for name, value in metadata.items() if name.startswith("surefoot.")}
+    return File(
+        date=date,
+        first=first,
+        last=int(metadata["surefoot.last"]),
+        mark=metadata["surefoot.mark"],
+        events=events,
+        runs=write_rows(ends, told) if ends else None,
+        index=index_of({row["run_id"] for row in rows}, first),
+        count=len(rows),
+        unread=tuple(unread),
+    )
+
+
+def _mark(record: In) -> str:
+    return f"{record.timestamp_ms}:{hashlib.sha256(record.key or b'').hexdigest()[:16]}"
+
+
+def same_log(file: File, record: In) -> bool:
+    """Whether the file begins with this record, and not with that of another log."""
+    return file.first == record.offset and file.mark == _mark(record)
+
+
+# Indexes --------------------------------------------------------------------------------------
+
+
+def _digest(run_id: str) -> bytes:
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()[:_HALF]
+
+
+def index_of(run_ids: Iterable[str], first: int) -> bytes:
+    """The index of one file."""
+    place = first.to_bytes(_HALF, "big")
+    return b"".join(sorted(_digest(run_id) + place for run_id in run_ids))
+
+
+def merged(indexes: Iterable[bytes]) -> bytes:
+    """One index of several, each of which may be given more than once."""
+    rows = {
+        index[at : at + _ROW]
+        for index in indexes
+        for at in range(0, len(index) - len(index) % _ROW, _ROW)
+    }
+    return b"".join(sorted(rows))
+
+
+def files_of(index: bytes, run_id: str) -> list[int]:
+    """FIRST of each file that has events of the run, or, once in 2**64, of another one."""
+    wanted = _digest(run_id)
+    rows = range(len(index) // _ROW)
+    at = bisect_left(rows, wanted, key=lambda row: index[row * _ROW : row * _ROW + _HALF])
+    found = []
+    while at < len(rows) and index[at * _ROW : at * _ROW + _HALF] == wanted:
+        found.append(int.from_bytes(index[at * _ROW + _HALF : (at + 1) * _ROW], "big"))
+        at += 1
+    return found
+
+
+def newest(index: bytes) -> int | None:
+    """FIRST of the latest file of the index."""
+    places = (index[at + _HALF : at + _ROW] for at in range(0, len(index), _ROW))
+    latest = max(places, default=None)
+    return None if latest is None else int.from_bytes(latest, "big")
+
+
+# Runs -----------------------------------------------------------------------------------------
+
+
+def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[Item]:
+    """The events of one run in the rows of a file."""
+    return [
+        (row[OFFSET], {name: row[name] for name in row if name not in (OFFSET, TIME)})
+        for row in rows
+        if row["run_id"] == run_id
+    ]
+
+
+def latest_life(items: Sequence[Item]) -> list[Item]:
+    """The history of a run, in the order of the offsets and each event once. Of a run_id that was
+    used again, when its first run was forgotten: of the latest run."""
+    ordered = [item for _, item in sorted({offset: (offset, e) for offset, e in items}.items())]
+    starts = [at for at, (_, event) in enumerate(ordered) if event["type"] == "run.started"]
+    return ordered[starts[-1] :] if starts else ordered
+
+
+def run_of(history: Sequence[Item]) -> RunView | None:
+    """The run as its history leaves it; what it was started with, and what went through its steps,
+    is in the history."""
+    told = [event for _, event in history if is_history(event)]
+    if not told:
+        return None
+    last = told[-1]
+    return RunView(
+        run_id=last["run_id"],
+        agent=last["agent"],
+        version=last["version"],
+        status=last["status"],
+        seq=last["seq"] + (last["type"] == "run.completed"),
+        step=last["step"] or last["next_step"] or "",
+        attempt=last["attempt"],
+        created_ms=history[0][1]["at_ms"],
+        updated_ms=last["at_ms"],
+        due_ms=None,
+        payload=b"",
+        result=last["result"] if ends_run(last) else None,
+        failure=last["failure"],
+        epoch=last["epoch"],
+        memory=memory_of(last["memory"]),
+        archived=True,
+    )

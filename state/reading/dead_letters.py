@@ -1,0 +1,157 @@
+"""A dead letter as a person sees it: where it came from, why it is here, and what to do. Pure.
+
+Everything in it may be anybody's: headers that are missing or are no numbers are told as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.state.errors.catalogue import number_of
+from surefoot.state.ports import INPUT_KINDS, In
+from surefoot.state.records.encoding import decode_command
+
+#: what a shell takes as one word without quotes
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:~=+-")
+
+
+_OURS = "sf-dead-"
+#: what stands with a dead letter that has no more than the place of its input
+_PARTLY = frozenset({"sf-dead-bytes", "sf-dead-until"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the input stood, of which nothing could be made."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    offset: int
+    at_ms: int
+    code: str
+    message: str
+    attempts: int
+    #: whose run is out of attempts, or whose trigger could not use the input
+    agent: str | None
+    #: of a run that is out of attempts
+    run_id: str | None
+    step: str | None
+    #: of an input that could not be used
+    source: Place | None
+    value_bytes: int
+
+
+def dead_letter(record: In) -> DeadLetter:
+    """What the headers tell of it."""
+    headers = {
+        name: (value or b"").decode("utf-8", "backslashreplace") for name, value in record.headers
+    }
+    run_id = headers.get("sf-dead-run")
+    topic = headers.get("sf-dead-topic")
+    source = None
+    if topic is not None:
+        source = Place(
+            topic=topic,
+            partition=_number(headers.get("sf-dead-partition")),
+            offset=_number(headers.get("sf-dead-offset")),
+            timestamp_ms=_number(headers.get("sf-dead-timestamp")),
+        )
+    return DeadLetter(
+        offset=record.offset,
+        at_ms=record.timestamp_ms,
+        code=headers.get("sf-dead-code", "unknown"),
+        message=headers.get("sf-dead-message", ""),
+        attempts=_number(headers.get("sf-dead-attempts")) or 0,
+        agent=headers.get("sf-dead-agent") if run_id is None else _agent(headers),
+        run_id=run_id,
+        step=_step(record) if run_id is not None else None,
+        source=source,
+        value_bytes=len(record.value or b""),
+    )
+
+
+def event_of(record: In) -> In | None:
+    """The event of somebody's topic that the dead letter `record` is of, as it stood there; None:
+    it is of none, or not all of it was kept."""
+    kept = list(record.headers)
+    ours: dict[str, bytes] = {}
+    while kept and kept[-1][0].startswith(_OURS):
+        name, value = kept.pop()
+        ours.setdefault(name, value)
+    source = dead_letter(record).source
+    if source is None or source.partition is None or source.offset is None or _PARTLY & ours.keys():
+        return None
+    return In(
+        source.topic, source.partition, source.offset, source.timestamp_ms or 0,
+        record.key, record.value, tuple(kept),
+    )  # fmt: skip
+
+
+def _agent(headers: Mapping[str, str]) -> str | None:
+    """Whose input it was (`APP.AGENT.tasks/PARTITION/OFFSET`); None where a timer was its cause."""
+    topic, *place = headers.get("sf-src", "").split("/")
+    _, _, inner = topic.partition(".")
+    agent, _, kind = inner.rpartition(".")
+    return agent if place and kind in INPUT_KINDS and agent else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _step(record: In) -> str | None:
+    try:
+        step: str | None = decode_command(record)["step"]
+    except (UndecodableError, ValueError, KeyError):
+        return None
+    return step
+
+
+def what_to_do(letter: DeadLetter) -> list[str]:
+    """Commands to type, and what they are for where a command is not all."""
+    number = number_of(letter.code)
+    told = [] if number is None else [f"surefoot explain {number}"]
+    if letter.run_id is not None and _PLAIN.issuperset(letter.run_id):
+        agent = letter.agent or "AGENT"
+        return [
+            f"surefoot runs show {agent} {letter.run_id}",
+            f"surefoot runs retry {agent} {letter.run_id}",
+            *told,
+        ]
+    if letter.code in ("commands_lost", "events_lost"):
+        return [*told, "nothing of it is left: have its senders send it again"]
+    if letter.agent is not None and not _is_own(letter):
+        told.append(f"surefoot dead redrive AGENT.py --offset {letter.offset}")
+    return [*told, "the record is here as it was: have its sender mend it and send it again"]
+
+
+def _is_own(letter: DeadLetter) -> bool:
+    """Whether it is of the agent's own events, of which webhooks are made."""
+    return letter.source is not None and letter.source.topic.endswith(f".{letter.agent}.events")
+
+
+def dead_letter_json(letter: DeadLetter) -> dict[str, Any]:
+    source = letter.source
+    return {
+        "offset": letter.offset,
+        "at_ms": letter.at_ms,
+        "code": letter.code,
+        "number": number_of(letter.code),
+        "message": letter.message,
+        "attempts": letter.attempts,
+        "agent": letter.agent,
+        "run_id": letter.run_id,
+        "step": letter.step,
+        "source": source and {name: getattr(source, name) for name in Place.__slots__},
+        "value_bytes": letter.value_bytes,
+        "do": what_to_do(letter),
+    }

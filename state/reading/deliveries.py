@@ -1,0 +1,98 @@
+"""The record of one delivery: what came in, whether it was verified, and what became of it.
+
+It is for people, and for mapping a delivery again. Nothing in it is a credential: what a mapping
+must not see is not here either. Of a delivery that nobody has signed there is little, as anybody
+can send one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import deliveries_topic
+from surefoot.state.ports import Out
+
+#: started: with its runs; ignored: nobody wants it; answered: it asked for an answer only;
+#: failed: it does not fit an agent; refused: not verified, or not to be read; unavailable: the log
+#: did not take it
+Outcome = Literal["started", "ignored", "answered", "failed", "refused", "unavailable"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """See schemas/avro/Delivery.avsc."""
+
+    id: str
+    source: str
+    at_ms: int
+    outcome: Outcome
+    status: int
+    reason: str | None = None
+    verified: bool = False
+    delivery: str | None = None
+    event: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    body_bytes: int = 0
+    #: (agent, run_id)
+    runs: tuple[tuple[str, str], ...] = ()
+    errors: tuple[str, ...] = ()
+    unrecorded: int = 0
+
+
+class DeliveryLog(Protocol):
+    def offer(self, delivery: Delivery) -> None:
+        """Take it to be written some time; never waits, never raises, and may drop it."""
+
+
+def delivery_out(app: str, partitions: int, delivery: Delivery) -> Out:
+    """The record to write."""
+    fields = {name: getattr(delivery, name) for name in delivery.__slots__}
+    fields["verified"] = int(delivery.verified)
+    fields["headers"] = [{"name": name, "value": value} for name, value in delivery.headers]
+    fields["runs"] = [{"agent": agent, "run_id": run_id} for agent, run_id in delivery.runs]
+    fields["errors"] = list(delivery.errors)
+    return Out(
+        deliveries_topic(app),
+        partition_of(delivery.id, partitions),
+        delivery.id.encode(),
+        encode("Delivery", fields),
+    )
+
+
+def read_delivery(value: bytes | None) -> Delivery:
+    """Raises UndecodableError."""
+    fields: dict[str, Any] = decode(value, "Delivery")[1]
+    if fields["outcome"] not in OUTCOMES:
+        raise UndecodableError(f"Delivery.outcome is {fields['outcome']!r}")
+    fields["verified"] = bool(fields["verified"])
+    fields["headers"] = tuple((each["name"], each["value"]) for each in fields["headers"])
+    fields["runs"] = tuple((each["agent"], each["run_id"]) for each in fields["runs"])
+    fields["errors"] = tuple(fields["errors"])
+    return Delivery(**fields)
+
+
+def delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """What is shown of it, the body as text."""
+    body = None if delivery.body is None else delivery.body.decode("utf-8", "backslashreplace")
+    return {
+        "id": delivery.id,
+        "source": delivery.source,
+        "at_ms": delivery.at_ms,
+        "outcome": delivery.outcome,
+        "status": delivery.status,
+        "reason": delivery.reason,
+        "verified": delivery.verified,
+        "delivery": delivery.delivery,
+        "event": delivery.event,
+        "runs": [{"agent": agent, "run_id": run_id} for agent, run_id in delivery.runs],
+        "errors": list(delivery.errors),
+        "unrecorded": delivery.unrecorded,
+        "headers": dict(delivery.headers),
+        "body_bytes": delivery.body_bytes,
+        "body": body,
+    }

@@ -1,0 +1,305 @@
+"""Runs as the outside sees them: pure projections of the state and events topics.
+
+A RunIndex folds every partition of an agent's state topic into one small summary a run, so that a
+million runs can be listed without holding a million payloads. Where the rest stands in the topic is
+in the summary.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.pointer import unescaped
+from surefoot.state.errors.catalogue import number_of, numbered
+from surefoot.state.machine.model import (
+    TERMINAL,
+    Amount,
+    Memory,
+    Run,
+    Status,
+    Wait,
+    WaitKind,
+    jsonable,
+)
+from surefoot.state.ports import In, RunView
+from surefoot.state.records.encoding import decode_checkpoint, memory_of, split_key, wait_of
+
+_ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+#: how an author names what a budget is kept in, and how many of ours are one of theirs
+_UNITS = {"ms": ("seconds", 1e3), "money": ("money", 1e6)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What is kept in memory of a run."""
+
+    run_id: str
+    version: int
+    status: Status
+    seq: int
+    step: str
+    attempt: int
+    created_ms: int
+    updated_ms: int
+    due_ms: int | None
+    #: code of the failure, if there is one
+    failure: str | None
+    epoch: int
+    #: it has a parent that waits for it
+    child: bool
+    #: kind of what it waits for, besides its time
+    waits: WaitKind | None
+    #: where its checkpoint stands in the partition of the state topic
+    offset: int
+    #: why the checkpoint cannot be read; the other fields are then guesses for people
+    broken: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+
+class RunIndex:
+    """The runs of one agent, by run_id; with `only`, those of that status. Feed it committed
+    records in the order of their offsets."""
+
+    def __init__(self, only: Status | None = None) -> None:
+        self._only = only
+        self.runs: dict[str, RunSummary] = {}
+        #: how many runs there are of each (version of the agent, status)
+        self.counts: Counter[tuple[int, Status]] = Counter()
+
+    def apply(self, record: In) -> str | None:
+        """Take in one record of the state topic. Returns the reason when it cannot be decoded: the
+        run is then shown as needing attention."""
+        if record.key is None or record.key.startswith(b"@"):
+            return None
+        run_id, slot = split_key(record.key)
+        if slot is not None:
+            return None
+        if record.value is None:
+            self._put(run_id, None)
+            return None
+        try:
+            self._put(run_id, _summary(decode_checkpoint(record.value), record.offset))
+        except UndecodableError as error:
+            self._put(run_id, _broken(run_id, record, str(error)))
+            return str(error)
+        return None
+
+    def _put(self, run_id: str, run: RunSummary | None) -> None:
+        if (was := self.runs.pop(run_id, None)) is not None:
+            self.counts[was.version, was.status] -= 1
+            if not self.counts[was.version, was.status]:
+                del self.counts[was.version, was.status]
+        if run is not None and self._only in (None, run.status):
+            self.runs[run_id] = run
+            self.counts[run.version, run.status] += 1
+
+
+def _summary(run: Run, offset: int) -> RunSummary:
+    return RunSummary(
+        run_id=run.run_id,
+        version=run.version,
+        status=run.status,
+        seq=run.seq,
+        step=sys.intern(run.step),
+        attempt=run.attempt,
+        created_ms=run.created_ms,
+        updated_ms=run.updated_ms,
+        due_ms=run.due_ms,
+        failure=sys.intern(run.failure.code) if run.failure else None,
+        epoch=run.epoch,
+        child=run.parent is not None,
+        waits=run.wait.kind if run.wait is not None else None,
+        offset=offset,
+    )
+
+
+def _broken(run_id: str, record: In, reason: str) -> RunSummary:
+    return RunSummary(
+        run_id=run_id,
+        version=0,
+        status="attention",
+        seq=0,
+        step="",
+        attempt=0,
+        created_ms=record.timestamp_ms,
+        updated_ms=record.timestamp_ms,
+        due_ms=None,
+        failure="undecodable",
+        epoch=0,
+        child=False,
+        waits=None,
+        offset=record.offset,
+        broken=reason,
+    )
+
+
+def listed(agent: str, run: RunSummary) -> RunView:
+    """A run as it stands in a list: payload, result and what it carries along are left out, and of
+    a failure only the code is told, unless the checkpoint itself is what cannot be read."""
+    failure = {"code": run.failure, "message": run.broken or ""} if run.failure else None
+    return RunView(
+        run_id=run.run_id,
+        agent=agent,
+        version=run.version,
+        status=run.status,
+        seq=run.seq,
+        step=run.step,
+        attempt=run.attempt,
+        created_ms=run.created_ms,
+        updated_ms=run.updated_ms,
+        due_ms=run.due_ms,
+        payload=b"",
+        result=None,
+        failure=failure,
+        epoch=run.epoch,
+    )
+
+
+def shown(run: Run) -> RunView:
+    """A run with everything that its checkpoint holds."""
+    return RunView(
+        run_id=run.run_id,
+        agent=run.agent,
+        version=run.version,
+        status=run.status,
+        seq=run.seq,
+        step=run.step,
+        attempt=run.attempt,
+        created_ms=run.created_ms,
+        updated_ms=run.updated_ms,
+        due_ms=run.due_ms,
+        payload=run.payload,
+        result=run.result,
+        failure=jsonable(run.failure) if run.failure else None,
+        epoch=run.epoch,
+        wait=run.wait,
+        carry=run.carry,
+        memory=run.memory,
+        parent=run.parent,
+        ending=run.ending,
+        input_digest=run.input_digest,
+    )
+
+
+def ends_run(event: Mapping[str, Any]) -> bool:
+    """Whether the run is over with this event. It may be sent back or tried again later."""
+    return event["type"] in _ENDS
+
+
+def is_history(event: Mapping[str, Any]) -> bool:
+    """Whether a watcher of the run is told: not of what was asked in vain once it was over."""
+    over = event["status"] in TERMINAL
+    return not over or ends_run(event) or event["type"] == "signal.unread"
+
+
+# As JSON --------------------------------------------------------------------------------------
+
+
+def run_json(run: RunView) -> dict[str, Any]:
+    """JSON values of one run. Integers are exact, also those beyond 2**53."""
+    fields = {name: getattr(run, name) for name in RunView.__slots__}
+    del fields["input_digest"]
+    if not run.archived:
+        del fields["archived"]
+    return fields | {
+        "payload": _parsed(run.payload),
+        "result": _parsed(run.result),
+        "failure": _failure_json(run.failure),
+        "wait": _wait_json(run.wait),
+        "carry": _parsed(run.carry),
+        "memory": _memory_json(run.memory),
+        "parent": jsonable(run.parent) if run.parent is not None else None,
+    }
+
+
+def failure_text(failure: Mapping[str, Any]) -> str:
+    """In one line, for people: its code, the class of what was raised, and what that said."""
+    kind, message = failure.get("kind") or "", failure["message"]
+    told = message if not kind or message.startswith(kind) else f"{kind}: {message}"
+    return f"{numbered(failure['code'])}: {told}"
+
+
+def _failure_json(failure: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """With its number, by which `surefoot explain` tells more."""
+    return None if failure is None else {"number": number_of(failure["code"]), **failure}
+
+
+#: what a list leaves out
+_NOT_LISTED = ("payload", "result", "wait", "carry", "memory", "parent", "ending")
+
+
+def run_list_json(run: RunView) -> dict[str, Any]:
+    """The same, without what a list leaves out."""
+    fields = run_json(run)
+    for name in _NOT_LISTED:
+        del fields[name]
+    return fields
+
+
+def counts_json(counts: Mapping[tuple[int, Status], int]) -> dict[str, Any]:
+    """How many runs there are: of all, by status, and by status of each version of the agent."""
+    statuses: Counter[str] = Counter()
+    versions: dict[str, dict[str, int]] = {}
+    for (version, status), count in sorted(counts.items()):
+        statuses[status] += count
+        versions.setdefault(str(version), {})[status] = count
+    return {"runs": statuses.total(), "statuses": dict(statuses), "versions": versions}
+
+
+def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values of one event."""
+    return {
+        **event,
+        "result": _parsed(event["result"]),
+        "payload": _parsed(event["payload"]),
+        "carry": _parsed(event["carry"]),
+        "wait": _wait_json(wait_of(event["wait"])),
+        "memory": _memory_json(memory_of(event["memory"])),
+    }
+
+
+def _wait_json(wait: Wait | None) -> dict[str, Any] | None:
+    """What a run waits for; of the branches of a fork only how many there are."""
+    return None if wait is None else jsonable(wait) | {"branches": len(wait.branches)}
+
+
+def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
+    """What a run carries along; the budget in the units in which an author gives it."""
+    if memory is None:
+        return None
+    return jsonable(memory) | {
+        "spent": amounts_json(memory.spent),
+        "granted": amounts_json(memory.granted),
+        "decided": [
+            jsonable(answer) | {"approved": bool(answer.approved)} for answer in memory.decided
+        ],
+    }
+
+
+def amounts_json(amounts: tuple[Amount, ...]) -> dict[str, float]:
+    """Amounts by name, in the units of state.agent.Budget."""
+    told: dict[str, float] = {}
+    for each in amounts:
+        name, unit = _UNITS.get(each.what, (each.what, 1))
+        told[name] = each.amount / unit if unit != 1 else each.amount
+    return told
+
+
+def _parsed(data: bytes | None) -> Any:
+    """None for what is not kept: a finished run has no payload. Text for what is no JSON: a
+    producer of somebody else's may start a run with anything."""
+    if not data:
+        return None
+    try:
+        return parse_json(unescaped(data))
+    except BadPayload:
+        return data.decode("utf-8", "backslashreplace")

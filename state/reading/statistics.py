@@ -1,0 +1,466 @@
+"""What an agent's runs look like from far away: a fold of its events topic. Pure.
+
+A partition of the topic is folded by itself, into a few small values under keys:
+
+    r|RUN_ID        where the run stands: status, since when, its step, whether a person is needed
+    w|MINUTE|STEP   what steps came to in that minute: how many, how long, failures, tokens, money
+    a               offset of the latest event that is in
+
+Every value names the offset of the latest event in it, and an event that is in already changes
+nothing. `Partition.fold` returns windows first, then runs, then `a`: whatever prefix of that was
+kept when a process died, folding the same events again makes the values that they would have
+become. (The windows first, as what a step has cost is the difference to what its run had spent.)
+
+What can be told from the values is not kept beside them: counts by status and age, and who needs a
+person, are made anew when a partition is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from surefoot.state.machine.model import TERMINAL
+
+MINUTE_MS = 60_000
+_HOUR_MS = 60 * MINUTE_MS
+#: of event time: how long windows are kept, and runs that are over
+WINDOWS_KEPT_MS = 24 * _HOUR_MS
+RUNS_KEPT_MS = 7 * 24 * _HOUR_MS
+
+APPLIED = b"a"
+
+#: events that say nothing of where the run stands: an answer to somebody, or of another start
+_NO_NEWS = frozenset(
+    {"start.ignored", "signal.unread", "command.repeated", "command.refused"}
+)  # fmt: skip
+#: events after which a run still waits for what it waited for
+_STILL_WAITS = frozenset(
+    {"run.paused", "run.resumed", "run.attention", "run.retried", "signal.received",
+     "child.finished"}
+)  # fmt: skip
+_COMMITTED = frozenset({"step.completed", "run.completed"})
+_FAILED = frozenset({"run.failed", "run.failing", "run.attention"})
+#: waits that a person ends
+_ASKS = frozenset({"approval", "budget"})
+
+
+class Values(Protocol):
+    """The values of one partition, as they were last kept."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]: ...
+
+
+@dataclass(slots=True)
+class RunStanding:
+    """Where a run stands."""
+
+    #: of the latest event in it
+    offset: int
+    status: str
+    #: since when it has had this status, for this reason
+    since_ms: int
+    updated_ms: int
+    step: str
+    seq: int
+    version: int
+    #: kind of the wait that it is in: approval, budget, signal, children, pool
+    wait: str | None
+    #: code of the failure, or id of the question
+    about: str | None
+    tokens: int
+    money: int
+
+    @property
+    def person(self) -> str | None:
+        """Why a person is needed; None: nobody is."""
+        if self.status == "attention":
+            return self.about or "attention"
+        return self.wait if self.status == "waiting" and self.wait in _ASKS else None
+
+    def encode(self) -> bytes:
+        return _dump([getattr(self, name) for name in RunStanding.__slots__])
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        return cls(*json.loads(value))
+
+
+@dataclass(slots=True)
+class Window:
+    """What the attempts of one step came to in one minute. Windows of several partitions add up."""
+
+    offset: int = -1
+    #: attempts that were committed as steps of their runs
+    steps: int = 0
+    #: attempts that failed: there is another one, or there is none
+    retries: int = 0
+    failures: int = 0
+    tokens: int = 0
+    #: in millionths
+    money: int = 0
+    #: how many attempts took how long, by `bucket_of`
+    took: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: Window) -> None:
+        self.steps += other.steps
+        self.retries += other.retries
+        self.failures += other.failures
+        self.tokens += other.tokens
+        self.money += other.money
+        for bucket, count in other.took.items():
+            self.took[bucket] = self.took.get(bucket, 0) + count
+
+    def encode(self) -> bytes:
+        return _dump(
+            [self.offset, self.steps, self.retries, self.failures, self.tokens, self.money,
+             sorted(self.took.items())]
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        window = cls(*json.loads(value))
+        window.took = dict(window.took)
+        return window
+
+
+# How long ------------------------------------------------------------------------------------
+
+
+def bucket_of(ms: int) -> int:
+    """Bucket of a duration: exact below 8 ms, else to an eighth of the power of two below it."""
+    ms = max(ms, 0)
+    if ms < 8:  # noqa: PLR2004
+        return ms
+    shift = ms.bit_length() - 4
+    return (shift << 3) + (ms >> shift)
+
+
+def bucket_ms(bucket: int) -> int:
+    """The middle of a bucket: within 6.25 % of every duration in it."""
+    if bucket < 16:  # noqa: PLR2004
+        return bucket
+    shift = (bucket >> 3) - 1
+    return ((bucket - (shift << 3)) << shift) + (1 << shift >> 1)
+
+
+def percentile(took: Mapping[int, int], per_cent: int) -> int | None:
+    """The duration, in ms, that so many of a hundred do not exceed."""
+    rank = -(-sum(took.values()) * per_cent // 100)
+    for bucket, count in sorted(took.items()):
+        rank -= count
+        if rank <= 0:
+            return bucket_ms(bucket)
+    return None
+
+
+# The fold ------------------------------------------------------------------------------------
+
+
+class Partition:
+    """The views of one partition. One writer: who folds events in keeps what `fold` returns, in its
+    order, before the next call; after a failure to keep it, a new Partition is opened."""
+
+    def __init__(self, values: Values) -> None:
+        """Not usable before every step of `open` has been taken."""
+        self._values = values
+        #: offset of the latest event in the views
+        self.applied = -1
+        #: how many runs have each status since that minute
+        self.counts: Counter[tuple[str, int]] = Counter()
+        #: runs that need a person
+        self.people: dict[str, RunStanding] = {}
+        self.windows: dict[tuple[int, str], Window] = {}
+        #: newest time of an event
+        self._newest_ms = 0
+
+    def open(self, at_a_time: int = 1_000) -> Iterator[None]:
+        """Go through what is kept; a step of the iterator is so many values."""
+        for number, (key, value) in enumerate(self._values.items(), 1):
+            if key == APPLIED:
+                self.applied, self._newest_ms = json.loads(value)
+            elif key.startswith(b"r|"):
+                self._count(key[2:].decode(), None, RunStanding.decode(value))
+            else:
+                minute, step = _window_of(key)
+                self.windows[minute, step] = Window.decode(value)
+            if number % at_a_time == 0:
+                yield
+
+    def run(self, run_id: str) -> RunStanding | None:
+        value = self._values.get(_run_key(run_id))
+        return RunStanding.decode(value) if value is not None else None
+
+    def fold(
+        self, events: Iterable[tuple[int, Mapping[str, Any] | None]]
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Take in (offset, event), in their order; None for one that cannot be decoded. Returns
+        what is to be kept, in that order: key and value, None for what is forgotten."""
+        before = self.applied
+        runs: dict[str, RunStanding | None] = {}
+        places: dict[tuple[int, str], None] = {}
+        for offset, event in events:
+            if offset <= self.applied:
+                continue
+            self.applied = offset
+            if event is None or event["type"] in _NO_NEWS or not event["version"]:
+                continue
+            if event["at_ms"] // _HOUR_MS > self._newest_ms // _HOUR_MS:
+                self._newest_ms = event["at_ms"]
+                self._forget(runs, places)
+            self._newest_ms = max(self._newest_ms, event["at_ms"])
+            run_id = event["run_id"]
+            was = runs[run_id] if run_id in runs else self.run(run_id)
+            if was is not None and was.offset >= offset:
+                continue
+            now = _moved(was, event, offset)
+            runs[run_id] = now
+            self._count(run_id, was, now)
+            if (place := self._measure(was, now, event)) is not None:
+                places[place] = None
+        if self.applied == before:
+            return []
+        changes: list[tuple[bytes, bytes | None]] = []
+        for place in places:
+            window = self.windows.get(place)
+            changes.append((_window_key(*place), window.encode() if window else None))
+        for run_id, run in runs.items():
+            changes.append((_run_key(run_id), run.encode() if run else None))
+        changes.append((APPLIED, _dump([self.applied, self._newest_ms])))
+        return changes
+
+    def _forget(
+        self, runs: dict[str, RunStanding | None], places: dict[tuple[int, str], None]
+    ) -> None:
+        """What is too old; at the first event of an hour, wherever in a batch that is."""
+        for place in list(self.windows):
+            if self._is_late(place[0]):
+                del self.windows[place]
+                places[place] = None
+        oldest_ms = self._newest_ms - RUNS_KEPT_MS
+        kept = {
+            key[2:].decode(): RunStanding.decode(value)
+            for key, value in self._values.items()
+            if key.startswith(b"r|")
+        }
+        for run_id, run in (kept | runs).items():
+            if run is not None and run.status in TERMINAL and run.since_ms < oldest_ms:
+                self._count(run_id, run, None)
+                runs[run_id] = None
+
+    def _is_late(self, minute: int) -> bool:
+        return minute * MINUTE_MS < self._newest_ms - WINDOWS_KEPT_MS
+
+    def _count(self, run_id: str, was: RunStanding | None, now: RunStanding | None) -> None:
+        if was is not None:
+            place = (was.status, was.since_ms // MINUTE_MS)
+            self.counts[place] -= 1
+            if not self.counts[place]:
+                del self.counts[place]
+            self.people.pop(run_id, None)
+        if now is not None:
+            self.counts[now.status, now.since_ms // MINUTE_MS] += 1
+            if now.person is not None:
+                self.people[run_id] = now
+
+    def _measure(
+        self, was: RunStanding | None, now: RunStanding, event: Mapping[str, Any]
+    ) -> tuple[int, str] | None:
+        """Add what an event tells of an attempt to its window. Returns the window's place."""
+        kind, step = event["type"], event["step"]
+        tokens = money = 0
+        if was is not None and kind != "run.started":
+            tokens, money = max(now.tokens - was.tokens, 0), max(now.money - was.money, 0)
+        place = (event["at_ms"] // MINUTE_MS, step or now.step)
+        if not (step or tokens or money) or self._is_late(place[0]):
+            return None
+        window = self.windows.setdefault(place, Window())
+        if window.offset >= now.offset:
+            return None
+        window.offset = now.offset
+        window.steps += bool(step) and kind in _COMMITTED
+        window.retries += kind == "step.retrying"
+        window.failures += kind in _FAILED
+        window.tokens += tokens
+        window.money += money
+        if event["started_ms"] is not None:
+            bucket = bucket_of(event["at_ms"] - event["started_ms"])
+            window.took[bucket] = window.took.get(bucket, 0) + 1
+        return place
+
+
+def _moved(was: RunStanding | None, event: Mapping[str, Any], offset: int) -> RunStanding:
+    status, kind, wait = event["status"], event["type"], event["wait"]
+    waits = wait["kind"] if wait else was.wait if was and kind in _STILL_WAITS else None
+    about = was.about if was and (waits or status == was.status) else None
+    if wait:
+        about = wait["question"]
+    if status in ("attention", "failed") and event["failure"]:
+        about = event["failure"]["code"]
+    tokens, money = (was.tokens, was.money) if was else (0, 0)
+    if event["memory"] is not None:
+        spent = {each["what"]: each["amount"] for each in event["memory"]["spent"]}
+        tokens, money = spent.get("tokens", 0), spent.get("money", 0)
+    now = RunStanding(
+        offset=offset,
+        status=status,
+        since_ms=event["at_ms"],
+        updated_ms=event["at_ms"],
+        step=event["next_step"] or event["step"] or (was.step if was else ""),
+        seq=event["seq"] + (kind == "step.completed"),
+        version=event["version"],
+        wait=waits,
+        about=about,
+        tokens=tokens,
+        money=money,
+    )
+    if was is not None and (was.status, was.person) == (now.status, now.person):
+        now.since_ms = was.since_ms
+    return now
+
+
+# Answers -------------------------------------------------------------------------------------
+
+#: upper ends of the ages that runs are counted by; what is older comes last
+AGES: tuple[tuple[str, int | None], ...] = (
+    ("1m", MINUTE_MS), ("10m", 10 * MINUTE_MS), ("1h", _HOUR_MS), ("1d", 24 * _HOUR_MS),
+    ("older", None),
+)  # fmt: skip
+
+
+def summary(partitions: Iterable[Partition], now_ms: int) -> dict[str, Any]:
+    """By status: how many runs, how long they have had it, the oldest's minute."""
+    found: dict[str, Any] = {}
+    for partition in partitions:
+        for (status, minute), count in partition.counts.items():
+            told = found.setdefault(
+                status, {"runs": 0, "oldest_ms": now_ms, "ages": {name: 0 for name, _ in AGES}}
+            )
+            told["runs"] += count
+            told["oldest_ms"] = min(told["oldest_ms"], minute * MINUTE_MS)
+            age_ms = now_ms - minute * MINUTE_MS
+            name = next(name for name, most in AGES if most is None or age_ms < most)
+            told["ages"][name] += count
+    return found
+
+
+def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Of several instances, as one."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        for status, told in part.items():
+            if (mine := total.get(status)) is None:
+                total[status] = told
+                continue
+            mine["runs"] += told["runs"]
+            mine["oldest_ms"] = min(mine["oldest_ms"], told["oldest_ms"])
+            for name, count in told["ages"].items():
+                mine["ages"][name] += count
+    return dict(sorted(total.items()))
+
+
+def attention(partitions: Iterable[Partition], limit: int) -> list[dict[str, Any]]:
+    """The runs that need a person, those that have waited longest first."""
+    found = [
+        standing_json(run_id, run)
+        for partition in partitions
+        for run_id, run in partition.people.items()
+    ]
+    return oldest_first(found)[:limit]
+
+
+def oldest_first(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(runs, key=lambda run: (run["since_ms"], run["run_id"]))
+
+
+def standing_json(run_id: str, run: RunStanding) -> dict[str, Any]:
+    fields = {name: getattr(run, name) for name in RunStanding.__slots__}
+    return {"run_id": run_id, **fields, "person": run.person, "money": run.money / 1e6}
+
+
+Windows = dict[tuple[int, str], Window]
+
+
+def windows(partitions: Iterable[Partition], since_minute: int) -> Windows:
+    """By minute and step, of that minute and later ones."""
+    return add_windows(
+        {place: each for place, each in partition.windows.items() if place[0] >= since_minute}
+        for partition in partitions
+    )
+
+
+def add_windows(parts: Iterable[Windows]) -> Windows:
+    total: Windows = {}
+    for part in parts:
+        for place, window in part.items():
+            total.setdefault(place, Window()).add(window)
+    return dict(sorted(total.items()))
+
+
+def packed(found: Windows) -> list[list[Any]]:
+    """As JSON takes it, to be added up elsewhere."""
+    return [[minute, step, each.encode().decode()] for (minute, step), each in found.items()]
+
+
+def unpacked(found: Iterable[Iterable[Any]]) -> Windows:
+    return {(minute, step): Window.decode(each) for minute, step, each in found}
+
+
+def windows_json(found: Windows) -> list[dict[str, Any]]:
+    return [
+        {"at_ms": minute * MINUTE_MS, "step": step} | _came_to(window, 1)
+        for (minute, step), window in found.items()
+    ]
+
+
+def steps_json(found: Windows, minutes: int) -> list[dict[str, Any]]:
+    """Of each step, all these minutes together."""
+    total: dict[str, Window] = {}
+    for (_, step), window in found.items():
+        total.setdefault(step, Window()).add(window)
+    return [{"step": step} | _came_to(window, minutes) for step, window in sorted(total.items())]
+
+
+def _came_to(window: Window, minutes: int) -> dict[str, Any]:
+    return {
+        "steps": window.steps,
+        "steps_s": round(window.steps / (60 * minutes), 3),
+        "attempts": sum(window.took.values()),
+        "retries": window.retries,
+        "failures": window.failures,
+        "p50_ms": percentile(window.took, 50),
+        "p99_ms": percentile(window.took, 99),
+        "tokens": window.tokens,
+        "money": window.money / 1e6,
+    }
+
+
+def digest(values: Values) -> str:
+    """Of everything that is kept of a partition: equal for equal events, however they came in."""
+    of = hashlib.sha256()
+    for key, value in sorted(values.items()):
+        of.update(b"%d:%b%d:%b" % (len(key), key, len(value), value))
+    return of.hexdigest()
+
+
+def _run_key(run_id: str) -> bytes:
+    return b"r|" + run_id.encode()
+
+
+def _window_key(minute: int, step: str) -> bytes:
+    return b"w|%d|%b" % (minute, step.encode())
+
+
+def _window_of(key: bytes) -> tuple[int, str]:
+    _, minute, step = key.decode().split("|", 2)
+    return int(minute), step
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,114 @@
+"""What a run was before: its versions, as its history tells them. Pure, but for the port.
+
+Version N of a run is what it was right after its step N-1 was committed; version 0 is how it
+started. A rewind to version N begins a new line of history there: what came after N on the old one
+is no version of the run any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from surefoot.state.machine.model import Entry, Memory, Wait
+from surefoot.state.reading.runs import RunSummary
+from surefoot.state.records.encoding import memory_of, wait_of
+
+#: (seq, step) -> whether that version is wanted
+Keep = Callable[[int, str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A run right after a commit: step number `seq` is next."""
+
+    seq: int
+    step: str
+    payload: bytes
+    carry: bytes | None
+    memory: Memory | None
+    wait: Wait | None
+    due_ms: int | None
+    #: when it was committed
+    at_ms: int
+    #: rewinds of the run until then
+    epoch: int
+
+
+class Line:
+    """The current line of history of one run. Feed it the run's events in their order."""
+
+    def __init__(self, keep: Keep = lambda _seq, _step: True) -> None:
+        self._keep = keep
+        self._compensating = False
+        self.versions: dict[int, Version] = {}
+        #: ids of the rewinds that made it
+        self.rewinds: set[str] = set()
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take in one decoded event."""
+        match event["type"]:
+            case "run.started":  # also of a run_id that is used again, when the first is forgotten
+                self._compensating = False
+                self.versions.clear()
+                self.rewinds.clear()
+                self._add(event, 0)
+            case "step.completed" if not self._compensating:
+                self._add(event, event["seq"] + 1)
+            case "run.rewound":
+                self._compensating = False
+                self.rewinds.add(event["id"])
+                self._forget_from(event["seq"])
+                self._add(event, event["seq"])
+            case "run.cancelling" | "run.failing":
+                self._compensating = True  # there is no going back into the middle of that
+
+    def _forget_from(self, seq: int) -> None:
+        for later in [number for number in self.versions if number >= seq]:
+            del self.versions[later]
+
+    def _add(self, event: Mapping[str, Any], seq: int) -> None:
+        step = event["next_step"]
+        if step is None or not self._keep(seq, step):
+            return
+        self.versions[seq] = Version(
+            seq=seq,
+            step=step,
+            payload=event["payload"] or b"null",
+            carry=event["carry"],
+            memory=memory_of(event["memory"]),
+            wait=wait_of(event["wait"]),
+            due_ms=event["due_ms"],
+            at_ms=event["at_ms"],
+            epoch=event["epoch"],
+        )
+
+
+class Versions(Protocol):
+    """Reads what runs were before."""
+
+    async def summaries(self, agent: str, run_ids: Collection[str]) -> Mapping[str, RunSummary]:
+        """Those of the runs that there are, as of everything that has been committed by now.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+
+    async def lines(self, agent: str, run_ids: Collection[str], keep: Keep) -> Mapping[str, Line]:
+        """The lines of history of those of the runs that there are, with the versions that `keep`
+        wants, as far as the history has not expired.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+
+    async def messages(self, agent: str, run_id: str, count: int) -> tuple[bytes, ...]:
+        """The first `count` messages of a run's thread.
+
+        Raises: StateError — some are missing; Unavailable — the log cannot be read just now.
+        """
+
+    async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:
+        """What is on record of the run's calls and actions, of whichever step and epoch.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """

@@ -1,0 +1,460 @@
+"""Between the values of the core and the records of the log. Pure.
+
+Every record of a transaction carries sf-txn, sf-src, sf-run and sf-seq, so that an outsider can
+check it: which transaction, which input it answers, which run and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot.schemas.codec.codec import UndecodableError, decode, encode
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.declare.agent import check_run_id
+from surefoot.state.machine.model import (
+    Action,
+    Amount,
+    Answer,
+    Branch,
+    Cancel,
+    ChildDone,
+    CommandRecord,
+    DeadRecord,
+    Decided,
+    Effect,
+    Entry,
+    EventRecord,
+    Failure,
+    Forget,
+    Input,
+    Memory,
+    Parent,
+    Pause,
+    PlanItem,
+    Record,
+    Resolve,
+    Resume,
+    RetryRun,
+    Rewind,
+    Run,
+    Signal,
+    TaskRecord,
+    Wait,
+    jsonable,
+)
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import APPLIED_KEY, AgentTopics, dead_topic
+from surefoot.state.ports import Headers, In, InputKind, Out, Piece
+from surefoot.state.records.event_headers import event_headers
+
+#: longest id of a command, in characters
+COMMAND_ID_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Encodes what one agent writes; `partitions` is the count that all agents share."""
+
+    app: str
+    topics: AgentTopics
+    partitions: int
+
+    def checkpoint(self, run: Run, records: int, headers: Headers, partition: int) -> Out:
+        """The run as it is now; `records` of its transaction belong to it, this one included."""
+        value = encode("Checkpoint", jsonable(run) | {"records": records})
+        return Out(self.topics.state, partition, run.run_id.encode(), value, headers)
+
+    def out(
+        self,
+        record: Record,
+        run_id: str,
+        partition: int,
+        headers: Headers,
+        now_ms: int,
+        *,
+        number: int = -1,
+        traceparent: str | None = None,
+    ) -> Out:
+        """One record of a decision on that run; `number` and `traceparent` are for its events."""
+        key = run_id.encode()
+        match record:
+            case TaskRecord():
+                value = encode("Task", jsonable(record))
+                return Out(self.topics.tasks, partition, key, value, headers)
+            case EventRecord():
+                # of a run that is not known, only the log has the name
+                value = encode("Event", jsonable(record) | {"run_id": run_id})
+                told = event_headers(
+                    source=f"{self.app}/{self.topics.agent}", kind=record.type, run_id=run_id,
+                    at_ms=record.at_ms, value=value, headers=headers, number=number,
+                    traceparent=traceparent,
+                )  # fmt: skip
+                return Out(self.topics.events, partition, key, value, told)
+            case Entry():
+                place = entry_key(record.run_id, record.slot)
+                value = encode("Entry", jsonable(record))
+                return Out(self.topics.state, partition, place, value, headers)
+            case Forget():
+                place = entry_key(run_id, record.slot)
+                return Out(self.topics.state, partition, place, None, headers)
+            case Effect():
+                return start_out(
+                    self.app, self.partitions, record.agent, record.run_id, record.payload,
+                    sent_ms=now_ms, headers=headers, traceparent=record.traceparent,
+                    tracestate=record.tracestate, baggage=record.baggage,
+                )  # fmt: skip
+            case CommandRecord():
+                return command_out(
+                    self.app, self.partitions, record.agent, headers=headers,
+                    sent_ms=now_ms, **_own_fields(record),
+                )  # fmt: skip
+            case DeadRecord():
+                value = _command(
+                    run_id=record.run_id, kind="start", payload=record.payload, sent_ms=now_ms,
+                    step=record.step,
+                )  # fmt: skip
+                failure = record.failure
+                why = dead_headers(failure.code, failure.message, record.attempts, record.run_id)
+                return Out(dead_topic(self.app), 0, key, value, (*headers, *why))
+
+    def applied(
+        self,
+        offsets: dict[str, int | None],
+        partition: int,
+        headers: Headers,
+        answered: Collection[tuple[InputKind, int]] = (),
+    ) -> Out:
+        """The record that says up to where the inputs have been applied, and which records from
+        there on have been answered: input and offset."""
+        above = {
+            field: sorted(offset for kind, offset in answered if kind == of)
+            for field, of in (("answered", "commands"), ("answered_tasks", "tasks"))
+        }
+        return Out(
+            self.topics.state,
+            partition,
+            APPLIED_KEY,
+            encode("Applied", {**offsets, **above}),
+            headers,
+        )
+
+    def tombstone(self, key: bytes, partition: int, headers: Headers) -> Out:
+        """Forget a run whose dedup window is over, or one of its entries."""
+        return Out(self.topics.state, partition, key, None, headers)
+
+    def dead_input(self, record: In, failure: Failure, headers: Headers) -> Out:
+        """An input that cannot be used: key, value, headers byte for byte, and where it stood."""
+        told = dead_headers(failure.code, failure.message, 0, None)
+        place = (
+            ("sf-dead-topic", record.topic.encode()),
+            ("sf-dead-partition", b"%d" % record.partition),
+            ("sf-dead-offset", b"%d" % record.offset),
+            ("sf-dead-timestamp", b"%d" % record.timestamp_ms),
+        )
+        return Out(
+            dead_topic(self.app),
+            0,
+            record.key,
+            record.value,
+            (*record.headers, *headers, *told, *place),
+        )
+
+    def piece(self, agent: str, piece: Piece, now_ms: int) -> Out:
+        """A piece of partial output."""
+        return Out(
+            AgentTopics(self.app, agent).stream,
+            partition_of(piece.run_id, self.partitions),
+            piece.run_id.encode(),
+            encode("Stream", {**piece._asdict(), "at_ms": now_ms}),
+        )
+
+    def is_home(self, run_id: str, partition: int) -> bool:
+        """Whether the run lives in that partition."""
+        return partition_of(run_id, self.partitions) == partition
+
+    def reroute(self, record: In, run_id: str, headers: Headers) -> Out:
+        """The record again, on the partition that its run lives in."""
+        home = partition_of(run_id, self.partitions)
+        return Out(record.topic, home, run_id.encode(), record.value, (*record.headers, *headers))
+
+
+def dead_headers(
+    code: str, message: str, attempts: int, run_id: str | None
+) -> tuple[tuple[str, bytes], ...]:
+    """Why a record is on the dead letter topic; bounded, whatever the error said."""
+    told = [
+        ("sf-dead-code", code.encode()),
+        ("sf-dead-message", message.encode("utf-8", "backslashreplace")[:4096]),
+        ("sf-dead-attempts", b"%d" % attempts),
+    ]
+    if run_id is not None:
+        told.append(("sf-dead-run", run_id.encode()))
+    return tuple(told)
+
+
+def start_out(
+    app: str,
+    partitions: int,
+    agent: str,
+    run_id: str,
+    payload: bytes,
+    *,
+    sent_ms: int,
+    headers: Headers = (),
+    traceparent: str | None = None,
+    tracestate: str | None = None,
+    baggage: str | None = None,
+    by: str | None = None,
+) -> Out:
+    """A start command, on the partition of its run."""
+    return command_out(
+        app, partitions, agent, run_id=run_id, kind="start", payload=payload, sent_ms=sent_ms,
+        headers=headers, traceparent=traceparent, tracestate=tracestate, baggage=baggage, by=by,
+    )  # fmt: skip
+
+
+def command_out(
+    app: str,
+    partitions: int,
+    agent: str,
+    *,
+    run_id: str,
+    kind: str,
+    sent_ms: int,
+    payload: bytes = b"null",
+    headers: Headers = (),
+    **fields: Any,
+) -> Out:
+    """A command, on the partition of its run. `fields`: others of schemas/avro/Command.avsc."""
+    return Out(
+        AgentTopics(app, agent).commands,
+        partition_of(run_id, partitions),
+        run_id.encode(),
+        _command(run_id=run_id, kind=kind, payload=payload, sent_ms=sent_ms, **fields),
+        headers,
+    )
+
+
+_COMMAND: dict[str, Any] = {
+    "step": None, "traceparent": None, "tracestate": None, "baggage": None, "id": None,
+    "name": None, "by": None, "parent": None,
+    "carry": None, "memory": None, "messages": [], "failure": None, "seq": None, "epoch": None,
+    "emit": 0, "wait": None, "due_ms": None, "created_ms": None, "input_digest": None,
+    "repeat": [], "actions": [],
+}  # fmt: skip
+
+
+def _command(**fields: Any) -> bytes:
+    return encode("Command", _COMMAND | fields)
+
+
+def _own_fields(record: CommandRecord) -> dict[str, Any]:
+    fields = jsonable(record)
+    del fields["agent"]
+    return fields
+
+
+def entry_key(run_id: str, slot: str) -> bytes:
+    """Key of an entry in the state topic. No run_id has a bar in it."""
+    return f"{run_id}|{slot}".encode()
+
+
+def split_key(key: bytes) -> tuple[str, str | None]:
+    """(run_id, slot of the entry; None for the checkpoint) of a key in the state topic."""
+    run_id, bar, slot = key.decode("utf-8", "backslashreplace").partition("|")
+    return run_id, slot if bar else None
+
+
+#: what a run counts, and the number after which the next one would fit into no record
+_COUNTS = {
+    "seq": 2**63 - 1, "version": 2**31 - 1, "attempt": 2**31 - 1, "epoch": 2**31 - 1,
+    "emit": 2**31 - 1, "forks": 2**31 - 1,
+}  # fmt: skip
+
+
+def decode_checkpoint(value: bytes) -> Run:
+    """Raises UndecodableError, also for counts that no run comes to."""
+    fields = decode(value, "Checkpoint")[1]
+    for name, end in _COUNTS.items():
+        if not 0 <= fields[name] < end:
+            raise UndecodableError(f"Checkpoint.{name} is {fields[name]}")
+    del fields["records"]
+    fields["failure"] = _failure(fields["failure"])
+    fields["reason"] = _failure(fields["reason"])
+    fields["wait"] = wait_of(fields["wait"])
+    fields["parent"] = _parent(fields["parent"])
+    fields["memory"] = memory_of(fields["memory"])
+    fields["commands"] = tuple(fields["commands"])
+    return Run(**fields)
+
+
+def decode_entry(value: bytes) -> Entry:
+    """Raises UndecodableError."""
+    fields = decode(value, "Entry")[1]
+    fields["failure"] = _failure(fields["failure"])
+    fields["cost"] = _amounts(fields["cost"])
+    return Entry(**fields)
+
+
+def wait_of(fields: dict[str, Any] | None) -> Wait | None:
+    """A Wait of its decoded fields."""
+    if fields is None:
+        return None
+    return Wait(
+        **fields
+        | {
+            "names": tuple(fields["names"]),
+            "by": tuple(fields["by"]),
+            "branches": tuple(Branch(**branch) for branch in fields["branches"]),
+        }
+    )
+
+
+def memory_of(fields: dict[str, Any] | None) -> Memory | None:
+    """A Memory of its decoded fields."""
+    if fields is None:
+        return None
+    return Memory(
+        plan=tuple(PlanItem(**item) for item in fields["plan"]),
+        thread=fields["thread"],
+        spent=_amounts(fields["spent"]),
+        granted=_amounts(fields["granted"]),
+        decided=tuple(Decided(**item) for item in fields["decided"]),
+    )
+
+
+def _failure(fields: dict[str, Any] | None) -> Failure | None:
+    if fields is None:
+        return None
+    return Failure(**fields | {"frames": tuple(fields["frames"])})
+
+
+def _parent(fields: dict[str, Any] | None) -> Parent | None:
+    return Parent(**fields) if fields is not None else None
+
+
+def _amounts(items: list[dict[str, Any]]) -> tuple[Amount, ...]:
+    return tuple(Amount(**item) for item in items)
+
+
+def decode_applied(
+    value: bytes | None,
+) -> tuple[dict[str, int | None], frozenset[tuple[InputKind, int]]]:
+    """(next offsets to read by input, records from there on that have been answered: input and
+    offset); none known when the record is unreadable."""
+    try:
+        fields = decode(value, "Applied")[1]
+    except UndecodableError:
+        return {}, frozenset()
+    commands: list[tuple[InputKind, int]] = [("commands", o) for o in fields.pop("answered")]
+    tasks: list[tuple[InputKind, int]] = [("tasks", o) for o in fields.pop("answered_tasks")]
+    return fields, frozenset([*commands, *tasks])
+
+
+def decode_command(record: In) -> dict[str, Any]:
+    """Raises UndecodableError, also for a run_id that cannot be one."""
+    return _with_run_id(decode(record.value, "Command")[1])
+
+
+def input_of(command: dict[str, Any]) -> Input:
+    """What a decoded command other than a start asks of its run.
+
+    Raises: UndecodableError for a kind that there is not, or one whose fields are missing.
+    """
+    kind, by, payload = command["kind"], command["by"], command["payload"]
+    if kind == "child":
+        parent = _parent(_needed(command, "parent"))
+        assert parent is not None
+        _parsed(payload)
+        return ChildDone(
+            fork=parent.fork, branch=parent.branch, child=command["id"] or "", result=payload,
+            failure=_failure(command["failure"]),
+        )  # fmt: skip
+    identity = _needed(command, "id")
+    if not 0 < len(identity) <= COMMAND_ID_MAX:
+        raise UndecodableError(f"a command's id has 1 to {COMMAND_ID_MAX} characters")
+    match kind:
+        case "signal":
+            _parsed(payload)
+            return Signal(
+                id=identity, run_id=command["run_id"], name=_needed(command, "name"),
+                payload=payload, by=by,
+            )  # fmt: skip
+        case "approve":
+            said = _parsed(payload)
+            if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
+                raise UndecodableError('an answer needs {"approved": true or false}')
+            note = said.get("note")
+            return Answer(
+                id=identity, question=_needed(command, "name"), approved=said["approved"],
+                note=None if note is None else str(note), by=by,
+            )  # fmt: skip
+        case "pause":
+            return Pause(id=identity, by=by)
+        case "resume":
+            return Resume(id=identity, by=by)
+        case "cancel":
+            return Cancel(id=identity, by=by)
+        case "retry":
+            return RetryRun(id=identity, by=by)
+        case "resolve":
+            _parsed(payload)
+            return Resolve(id=identity, choice=_needed(command, "name"), result=payload, by=by)
+        case "rewind":
+            _parsed(payload)
+            return Rewind(
+                id=identity,
+                by=by,
+                epoch=_needed(command, "epoch"),
+                emit=bool(command["emit"]),
+                seq=_needed(command, "seq"),
+                step=_needed(command, "step"),
+                payload=payload,
+                carry=command["carry"],
+                memory=memory_of(command["memory"]),
+                messages=tuple(command["messages"]),
+                wait=wait_of(command["wait"]),
+                due_ms=command["due_ms"],
+                created_ms=command["created_ms"],
+                input_digest=command["input_digest"],
+                repeat=tuple(command["repeat"]),
+            )
+    raise UndecodableError(f"no such command: {kind!r}")
+
+
+def parent_of(command: dict[str, Any]) -> Parent | None:
+    """Whom the run that a start command asks for will tell."""
+    return _parent(command["parent"])
+
+
+def actions_of(command: dict[str, Any]) -> tuple[Action, ...]:
+    """What the run has done that the run of a start command is a copy of."""
+    return tuple(Action(**action) for action in command["actions"])
+
+
+def _needed(command: dict[str, Any], name: str) -> Any:
+    if command[name] is None:
+        raise UndecodableError(f"a {command['kind']} command needs {name!r}")
+    return command[name]
+
+
+def _parsed(payload: bytes) -> Any:
+    try:
+        return parse_json(payload)
+    except BadPayload as error:
+        raise UndecodableError(str(error)) from error
+
+
+def decode_task(record: In) -> dict[str, Any]:
+    """Raises UndecodableError, also for a run_id that cannot be one."""
+    return _with_run_id(decode(record.value, "Task")[1])
+
+
+def _with_run_id(fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_run_id(fields["run_id"])
+    except ValueError as error:
+        raise UndecodableError(str(error)) from error
+    return fields

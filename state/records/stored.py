@@ -1,0 +1,103 @@
+"""What of an author's types can be stored, said where they are declared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from inspect import get_annotations
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic.dataclasses import is_pydantic_dataclass, rebuild_dataclass
+
+from surefoot.schemas.payload import STORABLE, why_not_storable
+from surefoot.schemas.unions import mixed
+from surefoot.state.declare.annotations import resolved
+from surefoot.state.errors import ConfigError
+
+
+def adapter_of(kind: Any, where: str) -> TypeAdapter[Any]:
+    """Raises ConfigError when nothing of that type can be stored."""
+    try:
+        return TypeAdapter(kind)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigError(
+            "SF1109",
+            f"{where}: {_name(kind)} cannot be stored; use {STORABLE} ({why_not_storable(error)})",
+        ) from error
+
+
+def check_stored(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
+    """Raises ConfigError when not all of it would come back. Call it when all types are defined."""
+    check_defined(adapter, kind, where)
+    lost = mixed(kind)
+    if lost is not None:
+        raise ConfigError(
+            "SF1184",
+            f"{where}: {lost}; take one of them, or types that can be told apart, such as "
+            "dataclasses with a Literal field each",
+        )
+
+
+def check_defined(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
+    """Raises ConfigError when a field, at whatever depth, has a type that is not defined. Call it
+    when all types are."""
+    if adapter.pydantic_complete:
+        return
+    undefined = completed(kind)
+    try:
+        adapter.rebuild(raise_errors=True)
+    except Exception as error:
+        raise ConfigError(
+            "SF1109",
+            f"{where}: {undefined[0] if undefined else _name(kind)} names a type that is not "
+            f"defined ({why_not_storable(error)}); define or import that type at module level, "
+            "outside of `if TYPE_CHECKING:`",
+        ) from error
+
+
+def completed(kind: Any) -> list[str]:
+    """Tell its classes what their fields name that is imported for type checkers only. Returns the
+    fields, at whatever depth, that name what is not defined."""
+    return list(_undefined(kind, set()))
+
+
+def _undefined(kind: Any, seen: set[Any]) -> Iterator[str]:
+    for part in get_args(kind):
+        yield from _undefined(part, seen)
+    kind = get_origin(kind) or kind
+    if not isinstance(kind, type) or kind in seen:
+        return
+    seen.add(kind)
+    found: dict[str, Any] = {}
+    for owner in kind.__mro__:
+        known = getattr(sys.modules.get(owner.__module__), "__dict__", {})
+        for field, written in get_annotations(owner).items():
+            names = {owner.__name__: owner}
+            try:
+                part = resolved(written, known, names, owner.__module__)
+            except NameError:
+                yield f"{owner.__qualname__}.{field}"
+            except Exception:  # noqa: BLE001, S112  (something else is wrong with it)
+                continue
+            else:
+                yield from _undefined(part, seen)
+                if len(names) > 1:
+                    _complete(owner, field, part)
+                    found = {**names, **found}
+    if found and issubclass(kind, BaseModel):
+        kind.model_rebuild(force=True, raise_errors=False, _types_namespace=found)
+    elif found and is_pydantic_dataclass(kind):
+        rebuild_dataclass(kind, force=True, raise_errors=False, _types_namespace=found)
+
+
+def _complete(owner: type, field: str, kind: Any) -> None:
+    """So that whoever looks at the class finds it."""
+    owner.__annotations__[field] = kind
+    if is_dataclass(owner):
+        owner.__dataclass_fields__[field].type = kind
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", None) or str(kind)

@@ -1,0 +1,1 @@
+"""When a schedule ticks, and the book that remembers it; the clock is an argument."""

@@ -1,0 +1,402 @@
+"""Calls inside a step whose results outlive the attempt that made them.
+
+`call` repeats nothing that has been recorded; what was in the air when the worker died is done
+again. `once` never is: its intent is committed before, its outcome after, and what lies between is
+in doubt: a probe decides, or a person does. What an earlier line of history has done stands for it
+(state/machine/actions.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load, text_of
+from surefoot.schemas.weak_cache import weakly_cached
+from surefoot.state.declare.annotations import MISSING, annotation
+from surefoot.state.declare.callables import label
+from surefoot.state.errors import (
+    BadArgument,
+    BudgetSpent,
+    CallFailed,
+    ConfigError,
+    NotDone,
+    OwnershipLost,
+    Parked,
+    TerminalError,
+)
+from surefoot.state.machine import actions
+from surefoot.state.machine.model import (
+    Amount,
+    Amounts,
+    Entry,
+    Failure,
+    Journaled,
+    Memory,
+    Work,
+    over,
+    total,
+)
+from surefoot.state.ports import Engine
+from surefoot.state.records.stored import adapter_of, check_stored
+
+_NAME_MAX = 128
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+
+ErrorKinds = tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a call uses, or may use at most."""
+
+    tokens: int = 0
+    money: float = 0.0
+
+    def __post_init__(self) -> None:
+        for each in self.amounts():
+            if type(each.amount) is not int or not 0 < each.amount < 2**63:
+                raise BadArgument(
+                    "SF1113", f"Cost: {each.what} must be a number from 0, tokens whole: {self}"
+                )
+
+    def amounts(self) -> Amounts:
+        """In the units that are kept: money in millionths."""
+        made = (Amount("money", round(self.money * 1e6)), Amount("tokens", self.tokens))
+        return tuple(each for each in made if each.amount)
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What has come of a call, now or in an earlier attempt."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+    def told(self) -> Any:
+        """To the step. An error is that of the record, also when it has just been made: with the
+        cause and the traceback of the call itself the step would do, in the attempt that made it,
+        what no later attempt can do again."""
+        if self.failure is not None:
+            raise CallFailed(self.failure.message, kind=self.failure.kind)
+        return self.value
+
+
+class Journal:
+    """What one attempt has recorded, and what it records."""
+
+    def __init__(
+        self, entries: Mapping[str, Entry], work: Work, memory: Memory, engine: Engine
+    ) -> None:
+        self._entries = entries
+        self._work = work
+        self._engine = engine
+        self._seen: Counter[str] = Counter()
+        self._past = actions.by_call(entries.values())
+        self._granted = memory.granted
+        self._before = memory.spent
+        self._costs: dict[str, Amounts] = {slot: entry.cost for slot, entry in entries.items()}
+
+    @property
+    def spent(self) -> Amounts:
+        """By this step's calls, in all its attempts."""
+        return total(*self._costs.values())
+
+    def call(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        permanent: ErrorKinds = (),
+        reserve: Cost | None = None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """See Context.call. The occurrence is counted here, in the order of the calls."""
+        return self._call(self._slot(name), fn, args, permanent, reserve, cost)
+
+    def once(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        probe: Callable[..., Any] | None = None,
+        permanent: ErrorKinds = (),
+    ) -> Coroutine[Any, Any, Any]:
+        """See Context.once."""
+        return self._once(self._slot(name), fn, args, probe, permanent)
+
+    def _slot(self, name: str) -> str:
+        name = text_of(name)
+        if not 0 < len(name) <= _NAME_MAX:
+            raise ConfigError(
+                "SF1120", f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}"
+            )
+        number = self._seen[name]
+        self._seen[name] += 1
+        return f"c:{name}#{number}"
+
+    async def _call(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        permanent: ErrorKinds,
+        reserve: Cost | None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None,
+    ) -> Any:
+        adapter, mark = result_adapter(fn), digest_of(args)
+        entry = self._entries.get(slot)
+        if entry is not None and entry.kind != "reserved":
+            came = self._recorded(entry, slot, mark, adapter)
+        else:
+            came = await self._called(slot, fn, args, mark, adapter, permanent, reserve, cost)
+        return came.told()
+
+    async def _called(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        mark: bytes,
+        adapter: TypeAdapter[Any],
+        permanent: ErrorKinds,
+        reserve: Cost | None,
+        cost: Callable[[Any], Cost | Awaitable[Cost]] | None,
+    ) -> _Came:
+        reserved = reserve.amounts() if reserve is not None else ()
+        self._afford(slot, reserved)
+        if reserved:
+            await self._record(slot, kind="reserved", digest=mark, cost=reserved)
+        try:
+            value = await self._do(fn, args)
+        except Exception as error:
+            if not isinstance(error, (TerminalError, *permanent)):
+                raise
+            return await self._failed(slot, mark, error)
+        told = reserved if cost is None else await _amounts(cost(value))
+        data, value = kept(adapter, value)
+        await self._record(slot, kind="call", digest=mark, value=data, cost=told)
+        return _Came(value)
+
+    async def _once(
+        self,
+        slot: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        probe: Callable[..., Any] | None,
+        permanent: ErrorKinds,
+    ) -> Any:
+        adapter, mark = result_adapter(fn), digest_of(args)
+        entry = self._entries.get(slot) or await self._take(slot, mark)
+        if entry is not None and entry.kind == "call":
+            came = self._recorded(entry, slot, mark, adapter)
+        else:
+            came = await self._done(slot, entry, fn, args, mark, adapter, probe, permanent)
+        return came.told()
+
+    async def _done(
+        self,
+        slot: str,
+        entry: Entry | None,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        mark: bytes,
+        adapter: TypeAdapter[Any],
+        probe: Callable[..., Any] | None,
+        permanent: ErrorKinds,
+    ) -> _Came:
+        if entry is not None:
+            self._same(entry, slot, mark)
+            await self._engine.alone()  # a former owner may be about to do it
+            if probe is None:
+                raise in_doubt(slot, entry.by)
+            told = await self._do(probe, args)
+            if told is not None and told is not False:
+                value = None if told is True else told
+                data, value = kept(adapter, value)
+                await self._act(slot, kind="call", digest=mark, value=data)
+                return _Came(value)
+        else:
+            require_lease(self._engine)  # an intent that nothing follows leaves the run in doubt
+            await self._act(slot, kind="intent", digest=mark, value=b"null")
+        try:
+            value = await self._do(fn, args)
+        except NotDone:
+            await self._act(slot, kind="intent")
+            raise
+        except Exception as error:
+            if isinstance(error, (TerminalError, *permanent)):
+                return await self._failed(slot, mark, error)
+            if probe is None:
+                raise in_doubt(slot) from error
+            raise
+        data, value = kept(adapter, value)
+        await self._act(slot, kind="call", digest=mark, value=data)
+        return _Came(value)
+
+    async def _take(self, slot: str, mark: bytes) -> Entry | None:
+        """What the same call has done in an earlier line of history, or in the run that this one
+        is a copy of: recorded as its own, so that no later call takes it too."""
+        past = self._past.get((slot.removeprefix("c:"), mark))
+        if not past:
+            return None
+        found = past.pop(0)
+        known = found.value is not None
+        entry = replace(
+            found, slot=slot, kind="call" if known else "intent",
+            value=found.value if known else b"null",
+        )  # fmt: skip
+        await self._act(slot, kind=entry.kind, digest=mark, value=entry.value, takes=found.slot)
+        return entry
+
+    async def _act(self, slot: str, **told: Any) -> None:
+        await self._record(slot, action=True, **told)
+
+    def _recorded(self, entry: Entry, slot: str, mark: bytes, adapter: TypeAdapter[Any]) -> _Came:
+        self._same(entry, slot, mark)
+        if entry.kind != "call":
+            raise _mismatch(slot, "it was recorded by ctx.once")
+        if entry.failure is not None:
+            return _Came(failure=entry.failure)
+        try:
+            return _Came(load(adapter, entry.value or b"null"))
+        except BadPayload as error:
+            raise _mismatch(slot, f"its recorded result does not fit: {error}") from error
+
+    def _same(self, entry: Entry, slot: str, mark: bytes) -> None:
+        if entry.digest != mark:
+            raise _mismatch(slot, "it was recorded with other arguments")
+
+    async def _failed(self, slot: str, mark: bytes, error: Exception) -> _Came:
+        failure = Failure(
+            code="call_failed", message=str(error) or type(error).__name__,
+            kind=type(error).__name__,
+        )  # fmt: skip
+        await self._record(slot, kind="call", digest=mark, failure=failure)
+        return _Came(failure=failure)
+
+    def _afford(self, slot: str, reserve: Amounts) -> None:
+        others = [cost for place, cost in self._costs.items() if place != slot]
+        short = over(total(self._before, *others, reserve), self._granted)
+        if short is not None:
+            raise BudgetSpent(short, f"{slot.removeprefix('c:')} would use more {short} than left")
+        self._costs[slot] = reserve
+
+    async def _do(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        require_lease(self._engine)
+        return await self._engine.invoke(fn, args)
+
+    async def _record(self, slot: str, **told: Any) -> None:
+        self._costs[slot] = told.get("cost", ())
+        await self._engine.record(Journaled(work=self._work, slot=slot, **told))
+
+
+async def _amounts(cost: Cost | Awaitable[Cost]) -> Amounts:
+    told = await cost if inspect.isawaitable(cost) else cost
+    return told.amounts()
+
+
+def require_lease(engine: Engine) -> None:
+    """A frozen process that wakes up may have lost the run long ago, and somebody else be at it.
+
+    Raises: OwnershipLost — then the attempt is put back, and does not count.
+    """
+    if engine.lease_left_s() <= 0:
+        raise OwnershipLost
+
+
+def in_doubt(slot: str, by: str | None = None) -> Parked:
+    """Nobody knows whether it happened; or whether it shall again, when another run has done it."""
+    was = "was begun, and nobody knows whether it happened: find out, then"
+    if by is not None:
+        was = f"was done or begun by run {by}, of which this is a copy: decide, and"
+    return Parked(
+        "once_in_doubt",
+        f"{slot.removeprefix('c:')} {was} `surefoot runs resolve` with --happened RESULT, "
+        "--did-not (it is done) or --give-up",
+    )
+
+
+def _mismatch(slot: str, why: str) -> Parked:
+    return Parked(
+        "journal_mismatch",
+        f"call {slot.removeprefix('c:')}: {why}; the step's code or its inputs have changed since. "
+        "Bring the old code back and `surefoot runs retry`, or `surefoot runs rewind` to this very "
+        "version, which makes the calls anew",
+    )
+
+
+def result_adapter(fn: Callable[..., Any], where: str = "") -> TypeAdapter[Any]:
+    """Of what the function says that it returns; of plain JSON when it does not say.
+
+    Raises: ConfigError — what it says cannot be resolved, or cannot be stored.
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    return _adapter_of(fn, where) if where else _known_adapter(fn)
+
+
+@weakly_cached
+def _known_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
+    return _adapter_of(fn, f"function {label(fn)!r}, which a step calls")
+
+
+def _adapter_of(fn: Callable[..., Any], where: str) -> TypeAdapter[Any]:
+    kind = annotation(fn, "return", where)
+    if get_origin(kind) in (Awaitable, Coroutine):  # what a plain def gives, and is awaited
+        kind = get_args(kind)[-1]
+    if kind is MISSING or kind is Any:
+        return _ANY
+    adapter = adapter_of(kind, f"{where}: its result")
+    check_stored(adapter, kind, f"{where}: its result")
+    return adapter
+
+
+def digest_of(args: Sequence[Any]) -> bytes:
+    """Of a call's arguments: equal in every process for equal arguments.
+
+    Raises: Unserialisable for what has no such form.
+    """
+    for number, arg in enumerate(args):
+        try:
+            json.dumps(_canonical(arg))
+        except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
+            raise Unserialisable(
+                f"$.args[{number}]",
+                type(arg).__name__,
+                f"a journaled call is recognised by its arguments, so they must be data ({error}); "
+                "bind clients and the like in the function",
+            ) from error
+    text = json.dumps([_canonical(arg) for arg in args], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(key): _canonical(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_canonical(item) for item in value]
+        case set() | frozenset():
+            return sorted(json.dumps(_canonical(item), sort_keys=True) for item in value)
+        case bytes():
+            return value.hex()
+        case None | bool() | int() | float() | str():
+            return value
+        case Iterator():
+            raise TypeError("an iterator is used up by looking at it")
+        case BaseModel():  # as Python values: a set as JSON has no order to rely on
+            return _canonical(value.model_dump())
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _canonical(getattr(value, each.name)) for each in fields(value)}
+    return _canonical(to_jsonable_python(value))

@@ -1,0 +1,1 @@
+"""Names of metrics, spans and log fields; exporters live in infra."""
