@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from benchmarks.agents import agent
 from benchmarks.records import AGENT, Template, applied, chain, payload, run_name
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog

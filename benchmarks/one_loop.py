@@ -13,8 +13,8 @@ from typing import TypeVar
 from unittest.mock import patch
 
 from benchmarks.agents import agent
-from surefoot.consumers.claim import ClaimCheck
-from surefoot.consumers.executor import Executor, Mailbox
+from surefoot.consumers.attempts.claim_check import ClaimCheck
+from surefoot.consumers.attempts.executor import Executor, Mailbox
 from surefoot.infra import logging, worker_main
 from surefoot.infra.settings import load_settings
 from surefoot.state.ports import Clock

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.archive_store import ArchiveStore, open_archive
 from surefoot.infra.backend import Backend
 from surefoot.infra.event_hub import EventHub

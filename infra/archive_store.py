@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
 from surefoot.infra.whole_files import is_unfinished, write_whole

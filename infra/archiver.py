@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from surefoot.consumers.committer import backoff
-from surefoot.consumers.ending import to_its_end
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.partition.ending import to_its_end
 from surefoot.infra.archive_store import ArchiveStore
 from surefoot.infra.backend import ArchiveLog
 from surefoot.schemas.codec.codec import UndecodableError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.settings import Settings
 from surefoot.state.errors import ConfigError, SurefootError, Unavailable
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.claim import ClaimCheck
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.claim_check import ClaimCheck
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.settings import Settings
 from surefoot.infra.whole_files import is_unfinished, write_whole

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import structlog
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.schemas.codec.codec import CodecError, UndecodableError

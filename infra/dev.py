@@ -19,8 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from surefoot.consumers.ending import stop_all
-from surefoot.consumers.hook_signing import secret_variable
+from surefoot.consumers.builtin.signing import secret_variable
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend, Tail
 from surefoot.infra.backends import open_backend

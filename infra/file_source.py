@@ -26,8 +26,8 @@ from pathlib import Path, PurePath
 import structlog
 from watchfiles import awatch
 
-from surefoot.consumers.committer import backoff
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.consumers.partition.committer import backoff
 from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.agent import Agent

@@ -14,7 +14,7 @@ import structlog
 from aiokafka.errors import KafkaError
 from uvicorn.loops.auto import auto_loop_factory
 
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.archive_reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend

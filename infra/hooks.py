@@ -6,9 +6,9 @@ import base64
 import secrets
 from collections.abc import Sequence
 
-from surefoot.consumers.event_worker import EventWorker
-from surefoot.consumers.hook_signing import SECRET_MIN_BYTES, secret_variable
-from surefoot.consumers.hooks import hook_mapping
+from surefoot.consumers.builtin.signing import SECRET_MIN_BYTES, secret_variable
+from surefoot.consumers.builtin.webhooks_out import hook_mapping
+from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.backend import Backend
 from surefoot.infra.kafka_txn import commit_deadline_s
 from surefoot.infra.settings import Settings

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_errors import unavailable
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_txn import BATCH_BYTES

@@ -28,7 +28,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.assignor import CopartitionedSticky
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_errors import start_client, unavailable

@@ -13,7 +13,7 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_errors import start_client
 from surefoot.infra.kafka_shared import close_client
 from surefoot.infra.settings import Settings

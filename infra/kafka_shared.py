@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_errors import start_client
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_batches import readable
 from surefoot.infra.kafka_errors import start_client, unavailable
 from surefoot.infra.kafka_log import MAX_POLL_INTERVAL_MS, record_of

@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_errors import told
 from surefoot.infra.kafka_shared import Shared
 from surefoot.infra.kafka_tail import KafkaLookups, KafkaOffsets, coordinator_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.dead_reader import DeadReader
 from surefoot.infra.delivery_log import DeliveryReader

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Backend, Lookups, Tail
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings

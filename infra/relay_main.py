@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from surefoot.consumers.hook_signing import signers_of
-from surefoot.consumers.hooks import add_hook_step
-from surefoot.consumers.relay import outbox_agent
+from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.signing import signers_of
+from surefoot.consumers.builtin.webhooks_out import add_hook_step
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.settings import Settings

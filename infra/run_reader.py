@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Backend, Lookups, Offsets
 from surefoot.infra.event_hub import EventHub, OutputHub, decoded
 from surefoot.infra.history_pages import latest_before, source_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.backend import Backend
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.run_reader import bounded

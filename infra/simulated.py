@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from surefoot.consumers.attempt import Call
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.attempt import Call
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
 from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.virtual import VirtualClock, VirtualLoop, in_thread

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.partition.committer import backoff
 from surefoot.state.errors import ConfigError, NotAllowed
 from surefoot.state.ports import Clock
 

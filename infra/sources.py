@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.committer import backoff
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.consumers.partition.committer import backoff
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.callables import finished, label

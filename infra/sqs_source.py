@@ -23,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.partition.committer import backoff
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
 from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of

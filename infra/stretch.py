@@ -7,7 +7,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
 from surefoot.producers.replay import Bounds, Piece

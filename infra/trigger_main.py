@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import structlog
 
-from surefoot.consumers.event_mapping import EventMapping, Schemas
-from surefoot.consumers.event_worker import EventWorker
+from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
+from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.aws import Aws
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend

@@ -28,7 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.kafka_tail import received
 from surefoot.infra.settings import Settings

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Backend
 from surefoot.infra.run_reader import bounded
 from surefoot.schemas.codec.codec import UndecodableError, decode

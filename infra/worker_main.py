@@ -18,10 +18,10 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.schedules import schedules_agent
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.builtin.schedules import schedules_agent
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend
 from surefoot.infra.blobs import check_blobs, open_claims

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from surefoot.consumers.event_mapping import Event, EventMapping, Schemas
+from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Schemas
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.schemas.pointer import unescaped

@@ -21,8 +21,8 @@ from typing import Any, Literal, Self
 import structlog
 from pydantic import TypeAdapter
 
-from surefoot.consumers.relay import outbox_agent
-from surefoot.consumers.schedules import schedules_agent
+from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.simulated import Point, Process, World
 from surefoot.infra.virtual import VirtualClock
 from surefoot.producers.operations import rewind_fields, start_fields, thread_of

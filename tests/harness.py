@@ -28,9 +28,9 @@ from aiokafka.structs import ConsumerRecord
 from confluent_kafka import TopicPartition as Place
 
 from surefoot import Context, Done, Next
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs import open_claims
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership

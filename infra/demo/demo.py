@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend

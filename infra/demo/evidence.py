@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.backend import Backend
 from surefoot.infra.demo.auditor import Record
 from surefoot.state.errors import Unavailable

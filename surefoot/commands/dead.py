@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import typer
 
 from surefoot.commands.common import reader_on, table, told
-from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, NotYet
+from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, NotYet
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend

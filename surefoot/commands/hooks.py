@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from surefoot.commands.common import table
-from surefoot.consumers.hook_signing import secret_variable, signers_of
-from surefoot.consumers.hooks import HookDelivery, judge_hook, signed_request
+from surefoot.consumers.builtin.signing import secret_variable, signers_of
+from surefoot.consumers.builtin.webhooks_out import HookDelivery, judge_hook, signed_request
 from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import require_secrets, without_secret

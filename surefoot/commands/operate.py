@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from surefoot.commands.common import reader_on, resolve, run_reader
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock

@@ -13,7 +13,7 @@ import typer
 
 from surefoot.commands.common import require_agent, resolve, table
 from surefoot.commands.operate import SEND_S, exit_status
-from surefoot.consumers.ending import stop_all
+from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra import logging
 from surefoot.infra.backends import open_backend
 from surefoot.infra.clock import SystemClock

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from surefoot.commands.common import table
 from surefoot.commands.lag import lag_rows, lag_table
-from surefoot.consumers.ending import never_cut_short
+from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra import logging
 from surefoot.infra.backend import Backend
 from surefoot.infra.backends import open_backend

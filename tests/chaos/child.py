@@ -22,9 +22,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra import kafka_txn, overdue, worker_main
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.kafka_shared import close_client

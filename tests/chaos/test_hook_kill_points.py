@@ -12,9 +12,9 @@ from pathlib import Path
 from standardwebhooks import Webhook
 
 from surefoot import Retry
-from surefoot.consumers.hook_signing import signers_of
-from surefoot.consumers.hooks import add_hook_step
-from surefoot.consumers.relay import outbox_agent
+from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.signing import signers_of
+from surefoot.consumers.builtin.webhooks_out import add_hook_step
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import new_secret
 from surefoot.infra.http import HttpDeliver

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.consumers.relay import outbox_agent
+from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.infra.broker import Broker
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver

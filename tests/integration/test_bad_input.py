@@ -26,7 +26,7 @@ from surefoot import (
     Sleep,
     Wait,
 )
-from surefoot.consumers.committer import Committer, Item, Moved
+from surefoot.consumers.partition.committer import Committer, Item, Moved
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.names.topics import APPLIED_KEY

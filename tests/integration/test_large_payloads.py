@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Next, Wait
-from surefoot.consumers.claim import ClaimCheck
+from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.infra import blob_sweep
 from surefoot.infra.blob_sweep import Swept, sweep
 from surefoot.infra.blobs import FolderBlobs, open_blobs

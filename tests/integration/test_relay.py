@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.commands import operate
-from surefoot.consumers.relay import outbox_agent
+from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.state.egress.policy import parse_allowed

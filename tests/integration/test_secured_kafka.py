@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.consumers import committer
+from surefoot.consumers.partition import committer
 from tests.secured import PASSWORD, USER, Secured, secured_broker
 from tests.waiting import until_sync
 

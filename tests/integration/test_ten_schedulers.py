@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from surefoot import Agent, Context, Done, Tick
-from surefoot.consumers.schedules import schedules_agent
+from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.kafka_backend import KafkaBackend
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.infra.schedules import declare_schedules

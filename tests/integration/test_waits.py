@@ -26,7 +26,7 @@ from surefoot import (
     all_of,
     n_of,
 )
-from surefoot.consumers.owner import Owner
+from surefoot.consumers.partition.owner import Owner
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.ports import In, InputKind, Out
 from surefoot.state.records.encoding import command_out

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry, TerminalError
-from surefoot.consumers import executor
+from surefoot.consumers.attempts import executor
 from surefoot.infra.kafka_log import KafkaOwnership
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Out

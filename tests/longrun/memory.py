@@ -26,9 +26,9 @@ from pathlib import Path
 import psutil
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas
+from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, Schemas
 from surefoot.schemas.codec.catalog import crc64
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics

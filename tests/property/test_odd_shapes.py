@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.event_mapping import Event, EventMapping, Schemas
+from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Schemas
 from surefoot.producers.edge import Refused
 from surefoot.producers.intake import read_delivery
 from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of

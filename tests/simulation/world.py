@@ -20,10 +20,10 @@ from unittest.mock import patch
 
 import structlog
 
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.relay import outbox_agent
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
 from surefoot.infra.settings import Settings
 from surefoot.infra.virtual import VirtualClock, in_thread

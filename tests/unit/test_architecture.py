@@ -240,7 +240,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "state/x.py", "def f():\n    import surefoot.infra.topics"),
     (arrows_point_one_way, "state/x.py", "from surefoot import consumers"),
     (arrows_point_one_way, "consumers/x.py", "from surefoot.producers.gateway import app"),
-    (arrows_point_one_way, "producers/x.py", "import surefoot.consumers.worker as worker"),
+    (
+        arrows_point_one_way,
+        "producers/x.py",
+        "import surefoot.consumers.partition.worker as worker",
+    ),
     (arrows_point_one_way, "infra/x.py", "from surefoot.cli import app"),
     (arrows_point_one_way, "infra/demo/x.py", "from surefoot import Agent"),
     (arrows_point_one_way, "state/x.py", "from .errors import StateError"),
@@ -311,7 +315,7 @@ def test_a_planted_violation_is_found(rule: Rule, path: str, source: str):
 ALLOWED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot.infra import settings"),
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot import __version__"),
-    (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.worker import Worker"),
+    (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.partition.worker import Worker"),
     (arrows_point_one_way, "state/x.py", "import statistics, surefoot.state.machine.decide"),
     (the_outside_world_is_in_infra, "infra/x.py", "import aiokafka, httpx"),
     (the_outside_world_is_in_infra, "producers/x.py", "from http import HTTPStatus"),

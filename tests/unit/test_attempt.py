@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, CallFailed, Context, Cost, Done, Next, Resuming, Retry, Wait
-from surefoot.consumers.attempt import (
+from surefoot.consumers.attempts.attempt import (
     Body,
     Call,
     Failed,

@@ -13,7 +13,7 @@ import pytest
 from surefoot import Agent, ConfigError, Context, Done, Flow, Next
 from surefoot.agents.messages import Ask, ToolCall
 from surefoot.agents.tool_loop import tool, tool_loop
-from surefoot.consumers.attempt import Failed, verify
+from surefoot.consumers.attempts.attempt import Failed, verify
 from surefoot.infra.sources import Mappings
 from surefoot.producers.mapping import by_source, planned
 from surefoot.state.declare.agent import Resuming

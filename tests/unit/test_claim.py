@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Fork, Next, Wait
-from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
-from surefoot.consumers.claim import ClaimCheck
-from surefoot.consumers.executor import Executor
+from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
+from surefoot.consumers.attempts.claim_check import ClaimCheck
+from surefoot.consumers.attempts.executor import Executor
 from surefoot.infra.blobs import FolderBlobs
 from surefoot.infra.clock import SystemClock
 from surefoot.schemas.payload import digest, strict_json

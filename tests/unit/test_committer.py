@@ -8,7 +8,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from surefoot.consumers.committer import LEASE_POLL_S, Committer, Item
+from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer, Item
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_memory import MemoryBroker
@@ -76,7 +76,7 @@ async def test_a_takeover_that_waits_for_the_lease_does_not_look_less_and_less_o
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("surefoot.consumers.committer.asyncio.sleep", sleep)
+    monkeypatch.setattr("surefoot.consumers.partition.committer.asyncio.sleep", sleep)
     it = await owned(100_000, leases=chain([0.0] * 20, repeat(1.0)))
     assert it.committer.progress
     assert waits.count(LEASE_POLL_S) >= 18

@@ -10,13 +10,13 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.committer import DENIED_S, Committer, Denials, Item
-from surefoot.consumers.event_mapping import EventMapping, Schemas
-from surefoot.consumers.event_worker import EventWorker
-from surefoot.consumers.intake import Intake
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.polling import poll_on
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.partition.committer import DENIED_S, Committer, Denials, Item
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.polling import poll_on
+from surefoot.consumers.partition.worker import Worker
+from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
+from surefoot.consumers.topic_triggers.owner import Intake
+from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded_memory import MemoryBroker
 from surefoot.infra.virtual import VirtualClock, VirtualLoop

@@ -15,9 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
-from surefoot.consumers import executor as executor_module
-from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome
-from surefoot.consumers.executor import Executor
+from surefoot.consumers.attempts import executor as executor_module
+from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
+from surefoot.consumers.attempts.executor import Executor
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.worker_main import _watch_steps
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Retry
-from surefoot.consumers.frames import FRAMES_MAX, frames
+from surefoot.consumers.attempts.frames import FRAMES_MAX, frames
 from surefoot.testing import Simulation
 
 HERE = "tests/unit/test_frames.py"

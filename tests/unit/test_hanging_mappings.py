@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers import intake
-from surefoot.consumers.event_mapping import EventMapping, Schemas
-from surefoot.consumers.intake import Intake
+from surefoot.consumers.topic_triggers import owner
+from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
+from surefoot.consumers.topic_triggers.owner import Intake
 from surefoot.infra import sources
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.sources import BadEvent, Mappings
@@ -95,7 +95,7 @@ async def test_a_timeout_of_its_own_is_an_error_of_its_own() -> None:
 async def test_one_of_a_topic_is_told_while_it_hangs(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "SLOW_S", 0.01)
+    monkeypatch.setattr(owner, "SLOW_S", 0.01)
     agent = taker()
 
     @agent.on_event(topic="orders")

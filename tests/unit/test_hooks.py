@@ -13,9 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from standardwebhooks import Webhook
 
 from surefoot import Agent, ConfigError, Context, Done, RetryableError, RunEvent, TerminalError
-from surefoot.consumers.event_mapping import Mapped
-from surefoot.consumers.hook_signing import signers_of
-from surefoot.consumers.hooks import HookDelivery, hook_mapping, judge_hook, signed_request
+from surefoot.consumers.builtin.signing import signers_of
+from surefoot.consumers.builtin.webhooks_out import (
+    HookDelivery,
+    hook_mapping,
+    judge_hook,
+    signed_request,
+)
+from surefoot.consumers.topic_triggers.mapping import Mapped
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import new_secret, require_secrets
 from surefoot.infra.settings import load_settings

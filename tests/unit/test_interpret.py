@@ -28,7 +28,7 @@ from surefoot import (
     any_of,
     n_of,
 )
-from surefoot.consumers.interpret import Unusable, interpret
+from surefoot.consumers.attempts.interpret import Unusable, interpret
 from surefoot.schemas.payload import Unserialisable
 from surefoot.state.machine.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
 

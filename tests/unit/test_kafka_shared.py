@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 
-from surefoot.consumers.ending import stop_all, to_its_end
+from surefoot.consumers.partition.ending import stop_all, to_its_end
 from surefoot.infra.kafka_shared import Shared, close_client
 from surefoot.infra.settings import load_settings
 

@@ -12,7 +12,7 @@ import structlog
 from pydantic import SecretStr
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.logging import configure
 from surefoot.infra.settings import load_settings
 from surefoot.state.machine.model import MESSAGE_MAX, Failure

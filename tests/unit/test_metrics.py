@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot import Agent, Context, Done, Flow, Next, Retry, Sleep, Tick
-from surefoot.consumers.owner import Limits
-from surefoot.consumers.worker import Worker
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.http import HttpDeliver
 from surefoot.infra.metrics import Prometheus, measure, port_of_child, serve_metrics

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot import RetryableError, TerminalError
-from surefoot.consumers.relay import judge, outbox_agent
+from surefoot.consumers.builtin.outbox import judge, outbox_agent
 from surefoot.infra.clock import SystemClock
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports import HttpRequest, HttpResponse

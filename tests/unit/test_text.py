@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict
 
 from surefoot import Agent, Approve, Context, Done, Handoff, Wait
-from surefoot.consumers.interpret import interpret
+from surefoot.consumers.attempts.interpret import interpret
 from surefoot.infra.settings import load_settings
 from surefoot.producers.queue_events import message_of
 from surefoot.schemas.payload import (

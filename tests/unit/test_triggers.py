@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from surefoot import Agent, ConfigError, Context, Done, Received
-from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas
+from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, Schemas
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from surefoot.schemas.pointer import pointers, unescaped

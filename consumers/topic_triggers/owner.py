@@ -14,15 +14,15 @@ from collections.abc import Sequence
 
 import structlog
 
-from surefoot.consumers.committer import Denials, backoff
-from surefoot.consumers.event_mapping import (
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.consumers.partition.committer import Denials, backoff
+from surefoot.consumers.topic_triggers.mapping import (
     SCHEMAS_MAX,
     Event,
     EventMapping,
     Mapped,
     NotYet,
 )
-from surefoot.consumers.threads import in_thread
 from surefoot.schemas.foreign.event_codec import SchemaRef
 from surefoot.state.declare.topics import Standing, begin_at
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable

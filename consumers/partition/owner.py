@@ -25,9 +25,9 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.attempt import Call, Failed, Lost, Note, Outcome, unknown_step
-from surefoot.consumers.committer import BATCH_MAX, Committer, Item, Moved, Source
-from surefoot.consumers.executor import Executor
+from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome, unknown_step
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.committer import BATCH_MAX, Committer, Item, Moved, Source
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import digest, strict_json

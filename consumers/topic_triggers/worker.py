@@ -11,11 +11,11 @@ import asyncio
 
 import structlog
 
-from surefoot.consumers.committer import Denials, backoff
-from surefoot.consumers.ending import to_its_end
-from surefoot.consumers.event_mapping import EventMapping
-from surefoot.consumers.intake import Intake
-from surefoot.consumers.polling import poll_on
+from surefoot.consumers.partition.committer import Denials, backoff
+from surefoot.consumers.partition.ending import to_its_end
+from surefoot.consumers.partition.polling import poll_on
+from surefoot.consumers.topic_triggers.mapping import EventMapping
+from surefoot.consumers.topic_triggers.owner import Intake
 from surefoot.state.errors import FencedError, NotAllowed, Unavailable
 from surefoot.state.ports import Clock, In
 from surefoot.state.ports.sources import OffsetGone, SourceLog

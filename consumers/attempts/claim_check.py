@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from surefoot.consumers.attempt import Call, Outcome
-from surefoot.consumers.committer import backoff
+from surefoot.consumers.attempts.attempt import Call, Outcome
+from surefoot.consumers.partition.committer import backoff
 from surefoot.schemas.pointer import (
     MARK,
     Pointer,

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from surefoot.consumers.attempt import (
+from surefoot.consumers.attempts.attempt import (
     Body,
     Call,
     Lost,
@@ -35,8 +35,8 @@ from surefoot.consumers.attempt import (
     verify,
     word_of,
 )
-from surefoot.consumers.claim import ClaimCheck
-from surefoot.consumers.threads import in_thread
+from surefoot.consumers.attempts.claim_check import ClaimCheck
+from surefoot.consumers.attempts.threads import in_thread
 from surefoot.state.declare.callables import is_async
 from surefoot.state.errors import OwnershipLost, Parked
 from surefoot.state.machine.model import Journaled

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from surefoot.consumers.claim import ClaimCheck
-from surefoot.consumers.committer import record_size
+from surefoot.consumers.attempts.claim_check import ClaimCheck
+from surefoot.consumers.partition.committer import record_size
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.foreign.event_avro import AvroReader, BadSchema

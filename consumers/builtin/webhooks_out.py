@@ -12,9 +12,15 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from surefoot.consumers.committer import record_size
-from surefoot.consumers.event_mapping import Event, EventMapping, Mapped, Schemas, source_of
-from surefoot.consumers.hook_signing import Sign, secret_variable
+from surefoot.consumers.builtin.signing import Sign, secret_variable
+from surefoot.consumers.partition.committer import record_size
+from surefoot.consumers.topic_triggers.mapping import (
+    Event,
+    EventMapping,
+    Mapped,
+    Schemas,
+    source_of,
+)
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.state.declare.agent import Agent

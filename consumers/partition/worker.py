@@ -14,10 +14,10 @@ from contextlib import suppress
 
 import structlog
 
-from surefoot.consumers.ending import to_its_end
-from surefoot.consumers.executor import Executor
-from surefoot.consumers.owner import Limits, Owner
-from surefoot.consumers.polling import poll_on
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.ending import to_its_end
+from surefoot.consumers.partition.owner import Limits, Owner
+from surefoot.consumers.partition.polling import poll_on
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
 from surefoot.state.names.topics import OUTBOX

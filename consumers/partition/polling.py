@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from surefoot.consumers.committer import Denials, backoff
+from surefoot.consumers.partition.committer import Denials, backoff
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import Clock
 

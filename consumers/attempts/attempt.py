@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from surefoot.consumers.frames import frames
-from surefoot.consumers.interpret import Unusable, interpret
+from surefoot.consumers.attempts.frames import frames
+from surefoot.consumers.attempts.interpret import Unusable, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
 from surefoot.state.declare.agent import Agent, Resuming, Step
 from surefoot.state.declare.callables import label

@@ -1,0 +1,1 @@
+"""Agents that the system runs itself: effect delivery, schedules, outgoing webhooks."""
