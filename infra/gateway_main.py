@@ -31,7 +31,7 @@ from surefoot.infra.settings import Settings
 from surefoot.infra.topics import names_of, specs_for
 from surefoot.infra.views_http import HttpViews
 from surefoot.infra.worker_main import follow_supervisor, until_signalled
-from surefoot.producers.gateway import Limits, gateway_app
+from surefoot.producers.api.app import Limits, gateway_app
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.decision import schedules_agent_name

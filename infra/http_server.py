@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from surefoot.producers.edge import HostGuard
+from surefoot.producers.guards import HostGuard
 from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError
 

@@ -12,7 +12,7 @@ from surefoot.infra.backend import Backend
 from surefoot.infra.commands import LogCommands
 from surefoot.infra.run_reader import bounded
 from surefoot.infra.settings import Settings
-from surefoot.producers.schedules import declare
+from surefoot.producers.commands.schedules import declare
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.machine.decision import schedules_agent_name

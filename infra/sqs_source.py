@@ -26,7 +26,7 @@ import structlog
 from surefoot.consumers.partition.committer import backoff
 from surefoot.infra.aws import Aws, AwsRefused
 from surefoot.infra.sources import BadEvent, Mappings, Starter, name_of
-from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.sources import QueueMessage, QueueTrigger
 from surefoot.state.errors import ConfigError, Unavailable

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.backend import Appender, Backend
 from surefoot.infra.settings import Settings
-from surefoot.producers.replay import Bounds, Piece
+from surefoot.producers.commands.replay import Bounds, Piece
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import INPUT_KINDS, In, InputKind, Out

@@ -16,8 +16,8 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.infra.views_shard import Shard
-from surefoot.producers.edge import guard
-from surefoot.producers.views import add_views
+from surefoot.producers.api.views import add_views
+from surefoot.producers.guards import guard
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Clock

@@ -19,7 +19,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from surefoot.producers.edge import RETRY_AFTER_S, Refused
+from surefoot.producers.guards import RETRY_AFTER_S, Refused
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.feeds.feed import Told

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from surefoot.producers.openapi import document
+from surefoot.producers.api.openapi import document
 
 PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
 
@@ -17,7 +17,7 @@ HEAD = """\
 What `surefoot serve` answers; the same, for machines, is at `/openapi.json` of every gateway.
 An error is `{"error": "..."}` and begins with a [number](errors/README.md).
 
-Generated from `producers/openapi.py` by `python -m tests.api_page`; a test holds that it is up to
+Generated from `producers/api/openapi.py` by `python -m tests.api_page`; a test holds that it is up to
 date.
 """
 

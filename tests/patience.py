@@ -25,8 +25,8 @@ from surefoot.infra import (
     views_http,
 )
 from surefoot.infra.registry import Registry
-from surefoot.producers import schedules
-from surefoot.producers.gateway import Limits
+from surefoot.producers.api.app import Limits
+from surefoot.producers.commands import schedules
 
 LONG_S = 60.0
 

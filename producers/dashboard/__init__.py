@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from surefoot.producers.edge import check_json, check_origin
+from surefoot.producers.guards import check_json, check_origin
 
 #: pages by the last part of their address, and the text of their link; None: it has no link
 PAGES: Mapping[str, str | None] = {

@@ -20,8 +20,8 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.settings import load_settings
 from surefoot.infra.stretch import LogStretch
 from surefoot.infra.terminal import printable
-from surefoot.producers.operations import Operator, Reply, Verb, command
-from surefoot.producers.operations import retry_failed as retrying
+from surefoot.producers.commands.operations import Operator, Reply, Verb, command
+from surefoot.producers.commands.operations import retry_failed as retrying
 from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.errors.catalogue import numbered

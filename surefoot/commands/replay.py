@@ -15,8 +15,8 @@ from surefoot.infra import logging
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console
-from surefoot.producers.operations import Reply
-from surefoot.producers.replay import Replay, Row, Touched, bounds
+from surefoot.producers.commands.operations import Reply
+from surefoot.producers.commands.replay import Replay, Row, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.ports import InputKind

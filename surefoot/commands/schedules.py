@@ -22,8 +22,8 @@ from surefoot.infra.run_reader import LogRunReader
 from surefoot.infra.schedules import read_schedules
 from surefoot.infra.settings import load_settings
 from surefoot.infra.terminal import plain_console, printable
-from surefoot.producers.operations import Operator, Reply
-from surefoot.producers.schedules import say, steer
+from surefoot.producers.commands.operations import Operator, Reply
+from surefoot.producers.commands.schedules import say, steer
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.decision import schedules_agent_name

@@ -22,10 +22,10 @@ from surefoot.infra.loader import load_agents
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.terminal import plain_console, printable
 from surefoot.infra.topics import check_partitions
-from surefoot.producers.edge import Refused
-from surefoot.producers.intake import read_delivery, start_all
-from surefoot.producers.mapping import Planned, Started, by_source, planned
-from surefoot.producers.webhooks import sender
+from surefoot.producers.guards import Refused
+from surefoot.producers.webhooks.intake import read_delivery, start_all
+from surefoot.producers.webhooks.mapping import Planned, Started, by_source, planned
+from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import deliveries_topic

@@ -21,7 +21,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.sources import Starter
 from surefoot.infra.sqs_source import SqsSource
-from surefoot.producers.queue_events import message_of
+from surefoot.producers.sources.sqs_messages import message_of
 from surefoot.state.ports import Position
 from tests.aws import KEYS, REGION, aws_server, client
 from tests.integration.test_cli_end_to_end import Cli

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from surefoot.producers.edge import Refused, carried
-from surefoot.producers.feeds import offset_of
-from surefoot.producers.operations import BODIES, command
+from surefoot.producers.api.events import offset_of
+from surefoot.producers.commands.operations import BODIES, command
+from surefoot.producers.guards import Refused, carried
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.machine.model import Work

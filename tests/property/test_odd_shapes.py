@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Schemas
-from surefoot.producers.edge import Refused
-from surefoot.producers.intake import read_delivery
-from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
-from surefoot.producers.webhooks import sender
+from surefoot.producers.guards import Refused
+from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.webhooks.intake import read_delivery
+from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.agent import check_run_id
 from surefoot.state.declare.sources import QueueEvent
 from surefoot.state.declare.webhooks import Provider

@@ -239,7 +239,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "schemas/x.py", "import surefoot"),
     (arrows_point_one_way, "state/x.py", "def f():\n    import surefoot.infra.topics"),
     (arrows_point_one_way, "state/x.py", "from surefoot import consumers"),
-    (arrows_point_one_way, "consumers/x.py", "from surefoot.producers.gateway import app"),
+    (arrows_point_one_way, "consumers/x.py", "from surefoot.producers.api.app import app"),
     (
         arrows_point_one_way,
         "producers/x.py",

@@ -15,7 +15,7 @@ from surefoot.agents.messages import Ask, ToolCall
 from surefoot.agents.tool_loop import tool, tool_loop
 from surefoot.consumers.attempts.attempt import Failed, verify
 from surefoot.infra.sources import Mappings
-from surefoot.producers.mapping import by_source, planned
+from surefoot.producers.webhooks.mapping import by_source, planned
 from surefoot.state.declare.agent import Resuming
 from surefoot.state.declare.callables import is_async, label
 from surefoot.state.declare.sources import QueueMessage

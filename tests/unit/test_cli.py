@@ -22,7 +22,7 @@ from surefoot.commands import operate, runs
 from surefoot.commands.common import resolve
 from surefoot.infra.sample import sample
 from surefoot.infra.terminal import plain_console, printable
-from surefoot.producers.operations import Operator
+from surefoot.producers.commands.operations import Operator
 from surefoot.state.errors import NotAllowed
 from surefoot.state.machine.model import Failure, Quarantine
 from tests.decisions import wait_for

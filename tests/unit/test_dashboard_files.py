@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from surefoot.infra.demo.crash import VARIABLE, crasher
 from surefoot.producers import dashboard
-from surefoot.producers.edge import guard
+from surefoot.producers.guards import guard
 from tests.unit.test_gateway import RUN, Gateway, gateway, run
 
 __all__ = ["gateway"]

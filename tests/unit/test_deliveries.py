@@ -19,7 +19,7 @@ from surefoot.infra.clock import SystemClock
 from surefoot.infra.delivery_log import DeliveryReader, DeliveryWriter
 from surefoot.infra.settings import Settings, load_settings
 from surefoot.infra.topics import specs_for
-from surefoot.producers.deliveries import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
+from surefoot.producers.webhooks.recorder import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
 from surefoot.schemas.codec.codec import UndecodableError, encode
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports import Out, Position

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from surefoot.producers import feeds
-from surefoot.producers.edge import IN_LOOP_BYTES, headers_of, parsed
+from surefoot.producers.api import events
+from surefoot.producers.guards import IN_LOOP_BYTES, headers_of, parsed
 from surefoot.schemas import payload
 from surefoot.schemas.foreign.cloudevents import structured
 from surefoot.schemas.foreign.event_codec import framed
@@ -77,7 +77,7 @@ def listed(item: bytes, count: int) -> bytes:
 
 
 def watch(query: str) -> None:
-    feeds._check(QueryParams(query))
+    events._check(QueryParams(query))
 
 
 def stored(raw: bytes) -> bytes:

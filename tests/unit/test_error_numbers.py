@@ -43,7 +43,7 @@ INSIDE = {
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/settings.py", "producers/queue_events.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
+    "infra/settings.py", "producers/sources/sqs_messages.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
     "state/egress/policy.py",
 }  # fmt: skip
 _NUMBER = re.compile(r"\bSF\d{4}\b")

@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.producers.gateway import Limits, gateway_app
-from surefoot.producers.operations import REFUSALS
+from surefoot.producers.api.app import Limits, gateway_app
+from surefoot.producers.commands.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable

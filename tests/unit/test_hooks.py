@@ -24,7 +24,7 @@ from surefoot.consumers.topic_triggers.mapping import Mapped
 from surefoot.infra.clock import SystemClock
 from surefoot.infra.hooks import new_secret, require_secrets
 from surefoot.infra.settings import load_settings
-from surefoot.producers.signatures import standard_verifier
+from surefoot.producers.webhooks.signatures import standard_verifier
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.names.partitioner import affinity
 from surefoot.state.names.topics import AgentTopics

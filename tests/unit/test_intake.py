@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from surefoot import Agent, Bearer, Context, Done, Flow, Hmac, Start, Webhook
-from surefoot.producers.edge import Refused
-from surefoot.producers.gateway import Limits, gateway_app
-from surefoot.producers.intake import unpacked
+from surefoot.producers.api.app import Limits, gateway_app
+from surefoot.producers.guards import Refused
+from surefoot.producers.webhooks.intake import unpacked
 from surefoot.state.errors import Unavailable
 from tests.unit import test_signatures as signed
 from tests.unit.test_gateway import (

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done, Flow, Start, Webhook
-from surefoot.producers.mapping import Planned, by_source, planned
+from surefoot.producers.webhooks.mapping import Planned, by_source, planned
 from surefoot.state.declare.webhooks import STARTS_MAX
 from surefoot.state.names.partitioner import affinity
 

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.producers.mapping_threads import Hangs, MappingThreads
+from surefoot.producers.webhooks.mapping_threads import Hangs, MappingThreads
 from tests.unit import test_signatures as signed
 from tests.unit.test_gateway import Gateway
 from tests.waiting import until

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.routing import Route
 
-from surefoot.producers.operations import BODIES
+from surefoot.producers.commands.operations import BODIES
 from tests.api_page import PAGE, page
 from tests.unit.test_gateway import RUN, Gateway, event, run
 

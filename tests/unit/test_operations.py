@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from surefoot.producers.operations import BODIES, REFUSALS, Operator, Reply, Verb, command
+from surefoot.producers.commands.operations import BODIES, REFUSALS, Operator, Reply, Verb, command
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine import decide as machine
 from surefoot.state.machine.model import End, Failure, Go, Quarantine, Status

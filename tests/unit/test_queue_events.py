@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot import ConfigError, EventBridgeEvent, QueueMessage, S3Object
-from surefoot.producers.queue_events import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
 from surefoot.state.declare.agent import Agent, check_run_id
 
 

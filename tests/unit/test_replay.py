@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from surefoot.producers.operations import Operator
-from surefoot.producers.replay import Bounds, Piece, Replay, bounds
+from surefoot.producers.commands.operations import Operator
+from surefoot.producers.commands.replay import Bounds, Piece, Replay, bounds
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.model import Parent

@@ -17,7 +17,7 @@ from surefoot import Agent, ConfigError, Context, Done, Next, Sleep, Tick
 from surefoot.cli import app
 from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.virtual import VirtualClock
-from surefoot.producers.schedules import declare
+from surefoot.producers.commands.schedules import declare
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.simulation import SimulatedRun, Simulation
 from surefoot.state.machine.model import Run, State

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot import Agent, Bearer, Hmac
-from surefoot.producers.signatures import PROOF_CHARACTERS_MAX, BadSecret, Verify
-from surefoot.producers.webhooks import Door, doors, sender
+from surefoot.producers.webhooks.signatures import PROOF_CHARACTERS_MAX, BadSecret, Verify
+from surefoot.producers.webhooks.verification import Door, doors, sender
 from surefoot.state.declare.webhooks import Provider
 
 NOW = 1_700_000_000

@@ -4,7 +4,7 @@ import hmac
 import pytest
 
 from surefoot import Agent, Bearer, Webhook
-from surefoot.producers.webhooks import Door, doors
+from surefoot.producers.webhooks.verification import Door, doors
 from surefoot.schemas.payload import BadPayload
 from surefoot.state.errors import ConfigError
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from surefoot.producers.operations import Operator, Reply
+from surefoot.producers.commands.operations import Operator, Reply
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.decision import schedules_agent_name

@@ -21,9 +21,9 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.edge import Refused
-from surefoot.producers.operations import Operator
-from surefoot.producers.schedules import DOES, steer
+from surefoot.producers.commands.operations import Operator
+from surefoot.producers.commands.schedules import DOES, steer
+from surefoot.producers.guards import Refused
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import State
 from surefoot.state.ports import Clock, RunReader

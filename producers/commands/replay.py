@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
-from surefoot.producers.operations import Operator, Reply, rewind_fields, thread_of
+from surefoot.producers.commands.operations import Operator, Reply, rewind_fields, thread_of
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.machine.model import TERMINAL

@@ -43,9 +43,21 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from surefoot.producers import dashboard
-from surefoot.producers.deliveries import Recorder
-from surefoot.producers.desk import Desk
-from surefoot.producers.edge import (
+from surefoot.producers.api.admin import Desk
+from surefoot.producers.api.events import Feeds
+from surefoot.producers.api.openapi import document
+from surefoot.producers.api.run_lists import RunLists
+from surefoot.producers.api.views import add_views, paths
+from surefoot.producers.commands.operations import (
+    BODIES,
+    Operator,
+    RetryFailed,
+    Verb,
+    command,
+    retry_failed,
+)
+from surefoot.producers.event_stream import EventStreams
+from surefoot.producers.guards import (
     AWAY,
     RETRY_AFTER_S,
     Refused,
@@ -58,16 +70,11 @@ from surefoot.producers.edge import (
     read_body,
     utf8,
 )
-from surefoot.producers.event_stream import EventStreams
-from surefoot.producers.feeds import Feeds
-from surefoot.producers.intake import Intake, start_all
-from surefoot.producers.mapping import Started, by_source
-from surefoot.producers.mapping_threads import MappingThreads
-from surefoot.producers.openapi import document
-from surefoot.producers.operations import BODIES, Operator, RetryFailed, Verb, command, retry_failed
-from surefoot.producers.run_lists import RunLists
-from surefoot.producers.views import add_views, paths
-from surefoot.producers.webhooks import doors
+from surefoot.producers.webhooks.intake import Intake, start_all
+from surefoot.producers.webhooks.mapping import Started, by_source
+from surefoot.producers.webhooks.mapping_threads import MappingThreads
+from surefoot.producers.webhooks.recorder import Recorder
+from surefoot.producers.webhooks.verification import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.declare.agent import Agent, check_run_id, run_id_for, told_by
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable

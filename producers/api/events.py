@@ -22,8 +22,8 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import HTTPConnection
 
-from surefoot.producers.edge import AWAY, RETRY_AFTER_S, Refused
 from surefoot.producers.event_stream import EventStreams
+from surefoot.producers.guards import AWAY, RETRY_AFTER_S, Refused
 from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.feeds import event_id

@@ -23,18 +23,11 @@ import structlog
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.deliveries import Arrival, Recorder, shown_headers
-from surefoot.producers.edge import (
-    RETRY_AFTER_S,
-    Refused,
-    carried,
-    headers_of,
-    parsed,
-    read_body,
-)
-from surefoot.producers.mapping import Planned, Started, Triggers, planned
-from surefoot.producers.mapping_threads import Hangs, MappingThreads
-from surefoot.producers.webhooks import Door, Sender
+from surefoot.producers.guards import RETRY_AFTER_S, Refused, carried, headers_of, parsed, read_body
+from surefoot.producers.webhooks.mapping import Planned, Started, Triggers, planned
+from surefoot.producers.webhooks.mapping_threads import Hangs, MappingThreads
+from surefoot.producers.webhooks.recorder import Arrival, Recorder, shown_headers
+from surefoot.producers.webhooks.verification import Door, Sender
 from surefoot.schemas.payload import BadPayload
 from surefoot.schemas.trace import Carried
 from surefoot.state.declare.webhook_body import json_values

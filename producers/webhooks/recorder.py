@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from surefoot.producers.mapping import Planned
-from surefoot.producers.webhooks import Sender
+from surefoot.producers.webhooks.mapping import Planned
+from surefoot.producers.webhooks.verification import Sender
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.ports import Clock
 from surefoot.state.reading.deliveries import Delivery, DeliveryLog, Outcome

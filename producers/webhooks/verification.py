@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from surefoot.producers.edge import utf8
-from surefoot.producers.signatures import (
+from surefoot.producers.guards import utf8
+from surefoot.producers.webhooks.signatures import (
     PROOF_CHARACTERS_MAX,
     STANDARD_IDS,
     STANDARD_SIGNATURES,

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.edge import Refused
+from surefoot.producers.guards import Refused
 from surefoot.state.declare.agent import Agent, check_run_id
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Status

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from surefoot.producers.operations import BODIES, RetryFailed
-from surefoot.producers.schedules import DOES
+from surefoot.producers.commands.operations import BODIES, RetryFailed
+from surefoot.producers.commands.schedules import DOES
 from surefoot.schemas import trace
 from surefoot.state.declare.agent import RUN_ID_PATTERN
 from surefoot.state.feeds.event_id import PATTERN as POSITION_PATTERN

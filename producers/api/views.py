@@ -18,8 +18,8 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.edge import Refused
-from surefoot.producers.openapi import Schema, operation, path, query
+from surefoot.producers.api.openapi import Schema, operation, path, query
+from surefoot.producers.guards import Refused
 from surefoot.state.declare.agent import RUN_ID_PATTERN, check_run_id
 from surefoot.state.errors import BadArgument
 from surefoot.state.ports import Views

@@ -1,0 +1,1 @@
+"""Commands on runs and schedules, and replay; transport-free."""

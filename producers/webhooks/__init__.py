@@ -1,0 +1,1 @@
+"""Incoming webhooks: verification, mapping to a run, record of the delivery."""
