@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from benchmarks.records import AGENT, run_name
 from benchmarks.site import ROOT, create_topics, producer
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
 from surefoot.state.names.partitioner import partition_of

@@ -16,10 +16,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.records import AGENT, applied, chain
-from surefoot.infra import logging
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_txn import BATCH_BYTES
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.kafka.txn import BATCH_BYTES
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
 
 #: longest wait for an input, in ms

@@ -36,10 +36,10 @@ from benchmarks import (
 from benchmarks.records import STATE_BYTES
 from benchmarks.report import machine, ratios, show
 from benchmarks.site import Kind
-from surefoot.infra import logging
-from surefoot.infra.broker import Broker, start_broker
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.supervisor import HEALTHY_S
+from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.supervisor import HEALTHY_S
 
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (

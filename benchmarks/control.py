@@ -23,8 +23,8 @@ from benchmarks.site import (
     quantile,
     written,
 )
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports import Out
 from surefoot.state.records.encoding import command_out

@@ -15,9 +15,9 @@ from playwright.async_api import Browser
 
 from benchmarks.records import AGENT, run_name
 from benchmarks.site import create_topics, process, producer, quantile, until_ready
-from surefoot.infra.broker_config import free_ports
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
+from surefoot.infra.broker.config import free_ports
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics

@@ -28,13 +28,13 @@ from benchmarks.records import AGENT, Template, applied, chain, payload, run_nam
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra import logging
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
-from surefoot.infra.embedded_sqlite import SqliteBroker
-from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import specs_for
-from surefoot.infra.worker_main import BATCH_OVERHEAD
+from surefoot.infra.embedded.broker import SqliteBroker
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.processes.worker import BATCH_OVERHEAD
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics

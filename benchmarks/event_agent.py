@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from surefoot import Agent, Context, Done
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.settings import load_settings
 
 
 def topic_of(app: str, kind: str) -> str:

@@ -18,8 +18,8 @@ from fastavro import schemaless_writer
 
 from benchmarks.event_agent import SCHEMA, topic_of
 from benchmarks.site import commands_reader, create_topics, process, producer, start_times, written
-from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics
+from surefoot.infra.kafka_client.topics import Topics
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.catalog import crc64
 from surefoot.state.names.topics import TopicSpec
 

@@ -24,7 +24,7 @@ from benchmarks.site import (
     quantile,
     step_of,
 )
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.ports import Out
 
 #: for one run, the start of the process included, in seconds

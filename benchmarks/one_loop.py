@@ -15,8 +15,9 @@ from unittest.mock import patch
 from benchmarks.agents import agent
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.executor import Executor, Mailbox
-from surefoot.infra import logging, worker_main
-from surefoot.infra.settings import load_settings
+from surefoot.infra.processes import worker as worker_main
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.ports import Clock
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from benchmarks.site import (
     step_of,
 )
 from benchmarks.throughput import STEPS
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 
 #: runs started per second, of five steps each
 RUNS_PER_S = 20

@@ -13,7 +13,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from surefoot.infra.broker import Broker
+from surefoot.infra.broker.find import Broker
 
 Row = Mapping[str, Any]
 

@@ -28,9 +28,9 @@ from benchmarks.site import (
     quantile,
     written,
 )
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.kafka_client.topics import Topics, specs_for
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.scheduling.book import jitter_ms

@@ -18,9 +18,9 @@ import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.records import AGENT, payload, run_name
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.kafka_client.topics import Topics, specs_for
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out

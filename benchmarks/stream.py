@@ -19,9 +19,9 @@ from websockets.asyncio.client import connect
 
 from benchmarks.records import AGENT, run_name
 from benchmarks.site import create_topics, process, quantile, until_ready
-from surefoot.infra.broker_config import free_ports
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings
+from surefoot.infra.broker.config import free_ports
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics

@@ -31,7 +31,7 @@ from benchmarks.site import (
     transactions,
     written,
 )
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 
 STEPS = 5
 _EVERY_S = 0.5

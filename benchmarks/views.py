@@ -29,7 +29,7 @@ from benchmarks.site import (
     start_runs,
 )
 from benchmarks.throughput import STEPS
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
 from surefoot.state.names.partitioner import partition_of

@@ -22,9 +22,9 @@ import psutil
 
 from benchmarks.site import Process, process, quantile
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.infra.broker_config import free_ports
-from surefoot.infra.settings import Settings
-from surefoot.infra.topics import Topics, specs_for
+from surefoot.infra.broker.config import free_ports
+from surefoot.infra.kafka_client.topics import Topics, specs_for
+from surefoot.infra.runtime.settings import Settings
 
 FILE = Path(__file__).resolve()
 AGENT = "hooked"

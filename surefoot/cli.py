@@ -836,7 +836,7 @@ def dev(
     stops it all; a broker that was started here goes with its data. Where none can be had, or
     SUREFOOT_LOG says so, everything is one process on the embedded log.
     """
-    from surefoot.infra.dev import run_dev  # noqa: PLC0415
+    from surefoot.infra.dev.command import run_dev  # noqa: PLC0415
 
     raise typer.Exit(run_dev(agent_file, port=port, processes=processes))
 
@@ -866,7 +866,7 @@ def demo(
 @app.command()
 def broker() -> None:
     """Run a local Kafka broker in the foreground and print its address. Its data goes with it."""
-    from surefoot.infra.dev import run_broker  # noqa: PLC0415
+    from surefoot.infra.dev.command import run_broker  # noqa: PLC0415
 
     run_broker()
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from surefoot.infra.gateway_http import GatewayHttp
+from surefoot.infra.http.client import GatewayHttp
 from surefoot.schemas.payload import load, parse_json, strict_json
 from surefoot.state.declare.agent import check_run_id, run_id_for
 from surefoot.state.errors import BadArgument, NotFound, RunFailed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from surefoot.infra.simulated import Moment
+from surefoot.infra.simulation.process import Moment
 from surefoot.simulation import Answering, Given, Simulation, SimulationError
 from surefoot.state.errors import Numbered
 

@@ -23,8 +23,8 @@ from pydantic import TypeAdapter
 
 from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.consumers.builtin.schedules import schedules_agent
-from surefoot.infra.simulated import Point, Process, World
-from surefoot.infra.virtual import VirtualClock
+from surefoot.infra.simulation.process import Point, Process, World
+from surefoot.infra.simulation.time import VirtualClock
 from surefoot.producers.commands.operations import rewind_fields, start_fields, thread_of
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json

@@ -14,8 +14,9 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from surefoot.infra import loader, overdue
-from surefoot.infra.broker import Broker, start_broker
+from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.processes import overdue
+from surefoot.infra.runtime import loader
 
 #: The same examples each time, however slow the machine. Others: `--hypothesis-profile=default`.
 settings.load_profile("ci")

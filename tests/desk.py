@@ -10,16 +10,16 @@ from unittest.mock import patch
 import httpx
 
 from surefoot import Agent, Approval, Approve, BranchResult, Context, Done, Fork, Next, Retry, Wait
-from surefoot.infra import gateway_main
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_backend import EmbeddedBackend
-from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.serve_main import serve
-from surefoot.infra.settings import Settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.embedded.backend import EmbeddedBackend
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes import gateway as gateway_main
+from surefoot.infra.processes.gateway import serve_gateway
+from surefoot.infra.processes.serve import serve
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out

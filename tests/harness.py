@@ -31,12 +31,12 @@ from surefoot import Context, Done, Next
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra.blobs import open_claims
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import Topics, names_of, specs_for
-from surefoot.infra.worker_main import BATCH_OVERHEAD
+from surefoot.infra.blobs.stores import open_claims
+from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka_client.topics import Topics, names_of, specs_for
+from surefoot.infra.processes.worker import BATCH_OVERHEAD
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.state.declare.agent import Agent

@@ -12,8 +12,8 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import ConsumerRecord
 
-from surefoot.infra.backends import open_backend
-from surefoot.infra.trigger_main import trigger
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes.trigger import trigger
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.agent import Agent
 from surefoot.state.ports import Headers, Out

@@ -14,17 +14,15 @@ import pytest
 
 from surefoot.commands import operate, runs, webhooks
 from surefoot.commands import schedules as schedule_commands
-from surefoot.infra import (
-    gateway_main,
-    http_server,
-    kafka_client,
-    kafka_log,
-    kafka_shared,
-    run_reader,
-    stretch,
-    views_http,
-)
-from surefoot.infra.registry import Registry
+from surefoot.infra.http import server
+from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.kafka_client import appender as kafka_client
+from surefoot.infra.kafka_client import clients as kafka_shared
+from surefoot.infra.processes import gateway as gateway_main
+from surefoot.infra.readers import replay_range
+from surefoot.infra.readers import runs as run_reader
+from surefoot.infra.registry.confluent import Registry
+from surefoot.infra.views import http
 from surefoot.producers.api.app import Limits
 from surefoot.producers.commands import schedules
 
@@ -60,14 +58,14 @@ def patience() -> Iterator[None]:
         log_is_read_within(patch, LONG_S)
         gateways_wait(patch, start_s=LONG_S, answer_s=LONG_S)
         patch.setattr(gateway_main, "_VERIFY_S", LONG_S)
-        patch.setattr(http_server, "_DRAIN_S", int(LONG_S))
+        patch.setattr(server, "_DRAIN_S", int(LONG_S))
         patch.setattr(kafka_shared, "_START_S", LONG_S)
         patch.setattr(kafka_log, "RESTORE_DEADLINE_S", 2 * LONG_S)
         patch.setattr(kafka_client, "_READY_DEADLINE_S", LONG_S)
         patch.setattr(kafka_client, "_READY_REQUEST_MS", int(LONG_S * 1_000))
         patch.setattr(kafka_client, "_READY_TRANSACTION_MS", int(LONG_S * 1_000))
-        patch.setattr(views_http, "_ANSWER_S", LONG_S)
-        patch.setattr(stretch, "_DEADLINE_S", LONG_S)
+        patch.setattr(http, "_ANSWER_S", LONG_S)
+        patch.setattr(replay_range, "_DEADLINE_S", LONG_S)
         defaults = Registry.__init__.__kwdefaults__
         assert defaults is not None
         patch.setitem(defaults, "timeout_s", LONG_S)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from surefoot.infra.broker_config import free_ports
+from surefoot.infra.broker.config import free_ports
 
 
 def unused_port() -> int:

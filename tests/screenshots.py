@@ -14,7 +14,7 @@ import httpx
 from playwright.async_api import Browser, expect
 
 from surefoot import Agent, Approval, Approve, Context, Done, Next, Retry, Wait
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.settings import load_settings
 from tests.browser import chromium
 from tests.desk import served_desk, start
 

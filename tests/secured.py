@@ -14,8 +14,8 @@ from typing import Any
 
 import confluent_kafka.admin
 
-from surefoot.infra.broker import start_broker
-from surefoot.infra.broker_config import free_ports
+from surefoot.infra.broker.config import free_ports
+from surefoot.infra.broker.find import start_broker
 from tests.certificates import issue
 
 kafka: Any = confluent_kafka.admin  # it exports more than its types say

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 
 from surefoot import Agent
-from surefoot.infra.backend import Backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.settings import Settings
-from surefoot.infra.views_main import serve_views
-from surefoot.infra.views_shard import Shard
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.processes.gateway import serve_gateway
+from surefoot.infra.processes.views import serve_views
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.views.shard import Shard
 from tests.waiting import until
 
 _STOP_S = 90.0

@@ -24,21 +24,15 @@ from random import Random
 from typing import Any
 
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra import logging
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.broker_config import free_ports, say
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.demo import crash
+from surefoot.infra.broker.config import free_ports, say
 from surefoot.infra.demo.auditor import OUTBOX, Report, audit
 from surefoot.infra.demo.deliveries import FORGED, Outcome, Sender, plan
 from surefoot.infra.demo.display import Display, print_report
 from surefoot.infra.demo.evidence import read_topics
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.stack import (
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.local.stack import (
     OUT_ALLOW_HERE,
     Site,
     children,
@@ -47,8 +41,13 @@ from surefoot.infra.stack import (
     running_log,
     until_ready,
 )
-from surefoot.infra.supervisor import Child, Supervisor
-from surefoot.infra.topics import specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime import crash, logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.supervisor import Child, Supervisor
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from surefoot.infra.demo.auditor import Report
 from surefoot.infra.demo.deliveries import Outcome
 from surefoot.infra.demo.progress import Progress
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.runtime.terminal import plain_console, printable
 
 _LINE_EVERY_S = 5.0
 _FRAMES_PER_S = 4

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra.backend import Backend
 from surefoot.infra.demo.auditor import Record
+from surefoot.infra.log.ports import Backend
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import TopicSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.declare.retry import retry_after_s
 from surefoot.state.errors import (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import typer
 
-from surefoot.infra import logging
-from surefoot.infra.archive_main import run_archive
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import load_settings
+from surefoot.infra.processes.archive import run_archive
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
 
 
 def archive(agent_file: Path, *, once: bool) -> int:

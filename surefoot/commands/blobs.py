@@ -6,12 +6,12 @@ import asyncio
 
 import typer
 
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend
-from surefoot.infra.blob_sweep import Swept, sweep
-from surefoot.infra.blobs import open_blobs
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import load_settings
+from surefoot.infra.blobs.stores import open_blobs
+from surefoot.infra.blobs.sweep import Swept, sweep
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError
 
 

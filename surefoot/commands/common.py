@@ -11,15 +11,15 @@ from typing import Any
 
 from rich.table import Table
 
-from surefoot.infra.archive_reader import open_run_reader
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.loader import load_agents
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.terminal import printable
-from surefoot.infra.topics import check_partitions
+from surefoot.infra.archive.reader import open_run_reader
+from surefoot.infra.kafka_client.topics import check_partitions
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.terminal import printable
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError

@@ -14,16 +14,16 @@ import typer
 
 from surefoot.commands.common import reader_on, table, told
 from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, NotYet
-from surefoot.infra import logging
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.dead_reader import DeadReader
-from surefoot.infra.loader import load_agents
-from surefoot.infra.schema_source import open_schemas
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.terminal import plain_console, printable
-from surefoot.infra.trigger_main import event_mapping
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes.trigger import event_mapping
+from surefoot.infra.readers.dead_letters import DeadReader
+from surefoot.infra.registry.schema_source import open_schemas
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.errors.catalogue import numbered

@@ -13,13 +13,13 @@ import typer
 from surefoot.commands.common import table
 from surefoot.consumers.builtin.signing import secret_variable, signers_of
 from surefoot.consumers.builtin.webhooks_out import HookDelivery, judge_hook, signed_request
-from surefoot.infra import logging
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.hooks import require_secrets, without_secret
-from surefoot.infra.http import HttpDeliver
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.processes.webhooks_out import require_secrets, without_secret
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.subscriptions import iso
 from surefoot.state.egress.policy import parse_allowed

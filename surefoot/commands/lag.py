@@ -12,14 +12,14 @@ import typer
 from rich.table import Table
 
 from surefoot.commands.common import table
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.loader import load_agents
-from surefoot.infra.overview import LogOverview
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import plain_console
-from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.kafka_client.topics import names_of, specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.admin import LogOverview
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import plain_console
 from surefoot.state.reading.lag import AgentStanding, PartitionStanding, standing_json
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from surefoot import __version__
-from surefoot.infra.broker_config import ONE_NODE
-from surefoot.infra.broker_docker import default_image
+from surefoot.infra.broker.config import ONE_NODE
+from surefoot.infra.broker.docker import default_image
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import OUTBOX

@@ -12,14 +12,14 @@ import typer
 
 from surefoot.commands.common import reader_on, resolve, run_reader
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.settings import load_settings
-from surefoot.infra.stretch import LogStretch
-from surefoot.infra.terminal import printable
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.replay_range import LogStretch
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import printable
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import Operator, Reply, Verb, command
 from surefoot.producers.commands.operations import retry_failed as retrying
 from surefoot.state.declare.agent import check_run_id

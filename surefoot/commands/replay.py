@@ -11,10 +11,10 @@ import typer
 
 from surefoot.commands.common import resolve, table
 from surefoot.commands.operate import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
-from surefoot.infra import logging
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import plain_console
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import plain_console
 from surefoot.producers.commands.operations import Reply
 from surefoot.producers.commands.replay import Replay, Row, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge

@@ -10,12 +10,12 @@ from typing import get_args
 import typer
 
 from surefoot.commands.common import require_agent, resolve, run_reader, table, told
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
 from surefoot.state.declare.agent import Agent, check_run_id
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge

@@ -14,14 +14,14 @@ import typer
 from surefoot.commands.common import require_agent, resolve, table
 from surefoot.commands.operate import SEND_S, exit_status
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.schedules import read_schedules
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.readers.schedules import read_schedules
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import Operator, Reply
 from surefoot.producers.commands.schedules import say, steer
 from surefoot.state.declare.agent import Agent

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from surefoot.infra.registry import open_registry
-from surefoot.infra.settings import load_settings
-from surefoot.infra.terminal import printable
+from surefoot.infra.registry.confluent import open_registry
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.runtime.terminal import printable
 from surefoot.schemas.codec.compatibility import between, check_all, parsed
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, Refused

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import typer
 
-from surefoot.infra import logging
-from surefoot.infra.backends import open_backend, require_kafka
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.loader import load_agents, pool_agents
-from surefoot.infra.metrics import port_of_child
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.supervisor import Child, Supervisor
-from surefoot.infra.telemetry import start_telemetry
-from surefoot.infra.topics import Topics, names_of, specs_for
+from surefoot.infra.kafka_client.topics import Topics, names_of, specs_for
+from surefoot.infra.open_log import open_backend, require_kafka
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents, pool_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.supervisor import Child, Supervisor
+from surefoot.infra.telemetry.metrics import port_of_child
+from surefoot.infra.telemetry.setup import start_telemetry
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
 GRACE_S = 10.0
@@ -38,7 +38,7 @@ def worker(agent_file: Path, processes: int, slot: int | None, pool: str | None)
     settings = load_settings()
     require_kafka(settings, "worker")
     if slot is not None:
-        from surefoot.infra.worker_main import run_worker  # noqa: PLC0415
+        from surefoot.infra.processes.worker import run_worker  # noqa: PLC0415
 
         start_telemetry(settings)
         return run_worker(agents, settings, slot=slot)
@@ -51,7 +51,7 @@ def relay(processes: int, slot: int | None) -> int:
     settings = load_settings()
     require_kafka(settings, "relay")
     if slot is not None:
-        from surefoot.infra.relay_main import run_relay  # noqa: PLC0415
+        from surefoot.infra.processes.relay import run_relay  # noqa: PLC0415
 
         start_telemetry(settings)
         return run_relay(settings, slot=slot)
@@ -60,7 +60,7 @@ def relay(processes: int, slot: int | None) -> int:
 
 def trigger(agent_file: Path, processes: int, slot: int | None) -> int:
     """Supervise trigger processes; with a slot, or on the embedded log, be one."""
-    from surefoot.infra.trigger_main import require_sources, run_trigger  # noqa: PLC0415
+    from surefoot.infra.processes.trigger import require_sources, run_trigger  # noqa: PLC0415
 
     logging.configure()
     agents, settings = load_agents([agent_file]), load_settings()
@@ -96,7 +96,7 @@ async def _supervise(
 
 
 def gateway(agent_files: Sequence[Path]) -> None:
-    from surefoot.infra.gateway_main import run_gateway  # noqa: PLC0415
+    from surefoot.infra.processes.gateway import run_gateway  # noqa: PLC0415
 
     logging.configure()
     settings = load_settings()
@@ -107,7 +107,7 @@ def gateway(agent_files: Sequence[Path]) -> None:
 
 
 def views(agent_files: Sequence[Path]) -> None:
-    from surefoot.infra.views_main import run_views  # noqa: PLC0415
+    from surefoot.infra.processes.views import run_views  # noqa: PLC0415
 
     logging.configure()
     run_views([agent.name for agent in load_agents(agent_files)], load_settings())
@@ -115,7 +115,7 @@ def views(agent_files: Sequence[Path]) -> None:
 
 def serve(agent_files: Sequence[Path]) -> int:
     """Gateway, workers and relay in this process; returns the exit status."""
-    from surefoot.infra.serve_main import run_serve  # noqa: PLC0415
+    from surefoot.infra.processes.serve import run_serve  # noqa: PLC0415
 
     logging.configure()
     agents, settings = load_agents(agent_files), load_settings()

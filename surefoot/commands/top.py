@@ -18,17 +18,17 @@ from rich.text import Text
 from surefoot.commands.common import table
 from surefoot.commands.lag import lag_rows, lag_table
 from surefoot.consumers.partition.ending import never_cut_short
-from surefoot.infra import logging
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.loader import load_agents
-from surefoot.infra.overview import LogOverview
-from surefoot.infra.pulse import WINDOW_S, Pulse
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.terminal import plain_console, printable
-from surefoot.infra.topics import names_of, specs_for
+from surefoot.infra.kafka_client.topics import names_of, specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.admin import LogOverview
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.readers.throughput import WINDOW_S, Pulse
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import Unavailable
 from surefoot.state.machine.model import Status

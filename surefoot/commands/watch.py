@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from surefoot.commands.common import resolve, run_reader
-from surefoot.infra import logging
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.machine.model import TERMINAL

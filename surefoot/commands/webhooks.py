@@ -11,17 +11,17 @@ from pathlib import Path
 import typer
 
 from surefoot.commands.common import reader_on, table, told
-from surefoot.infra import logging
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.delivery_log import DeliveryReader
-from surefoot.infra.embedded_file import Access
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.terminal import plain_console, printable
-from surefoot.infra.topics import check_partitions
+from surefoot.infra.embedded.file import Access
+from surefoot.infra.kafka_client.topics import check_partitions
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.delivery_log import DeliveryReader
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.guards import Refused
 from surefoot.producers.webhooks.intake import read_delivery, start_all
 from surefoot.producers.webhooks.mapping import Planned, Started, by_source, planned

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from surefoot import Agent
-from surefoot.infra.archive_main import run_archive
-from surefoot.infra.archive_store import S3Archive
-from surefoot.infra.kafka_archive import KafkaArchiveLog
-from surefoot.infra.logging import configure
-from surefoot.infra.settings import load_settings
+from surefoot.infra.archive.store import S3Archive
+from surefoot.infra.kafka.archive import KafkaArchiveLog
+from surefoot.infra.processes.archive import run_archive
+from surefoot.infra.runtime.logging import configure
+from surefoot.infra.runtime.settings import load_settings
 
 AGENT = "shop"
 #: the method at which it ends, and whether that is before or after it

@@ -25,14 +25,16 @@ from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra import kafka_txn, overdue, worker_main
-from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
-from surefoot.infra.kafka_shared import close_client
-from surefoot.infra.kafka_txn import TransactionalProducer
-from surefoot.infra.logging import configure
-from surefoot.infra.relay_main import relay_agent
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.worker_main import run_worker
+from surefoot.infra.kafka import txn as kafka_txn
+from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.processes import overdue
+from surefoot.infra.processes import worker as worker_main
+from surefoot.infra.processes.relay import relay_agent
+from surefoot.infra.processes.worker import run_worker
+from surefoot.infra.runtime.logging import configure
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics, dead_topic

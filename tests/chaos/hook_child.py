@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from surefoot import Agent, Context, Done
-from surefoot.infra.logging import configure
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.trigger_main import run_trigger
+from surefoot.infra.processes.trigger import run_trigger
+from surefoot.infra.runtime.logging import configure
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.names.topics import AgentTopics, fence_id
 from tests.chaos.child import Trap
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 from tests.chaos.agents import GATE, JOURNAL, SINK
 from tests.waiting import until
 

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from surefoot.infra.broker import Broker, start_broker
-from surefoot.infra.broker_config import ONE_NODE, free_ports
-from surefoot.infra.settings import Settings
+from surefoot.infra.broker.config import ONE_NODE, free_ports
+from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.runtime.settings import Settings
 from tests.chaos.proxy import Proxy, proxy
 
 _QUICK = {

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from surefoot import Agent
-from surefoot.infra.archive_main import archive, archiver
-from surefoot.infra.archive_store import open_archive
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.settings import Settings
+from surefoot.infra.archive.store import open_archive
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.processes.archive import archive, archiver
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
 from tests.archived import life, offsets_by_any_reader

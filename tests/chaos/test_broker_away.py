@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.infra.broker import Broker, start_broker
-from surefoot.infra.broker_config import free_ports
-from surefoot.infra.kafka_txn import TransactionalProducer
+from surefoot.infra.broker.config import free_ports
+from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
 from tests.chaos.agents import adder, chain, gated, undone

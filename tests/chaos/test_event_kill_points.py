@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 from tests.chaos.agents import JOURNAL
 from tests.chaos.event_child import listener
 from tests.chaos.lives import ROOT, Life

@@ -15,10 +15,10 @@ from surefoot import Retry
 from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.consumers.builtin.signing import signers_of
 from surefoot.consumers.builtin.webhooks_out import add_hook_step
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.hooks import new_secret
-from surefoot.infra.http import HttpDeliver
-from surefoot.infra.settings import Settings
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.processes.webhooks_out import new_secret
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.agent import Agent
 from surefoot.state.egress.policy import parse_allowed

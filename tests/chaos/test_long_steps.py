@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.infra import kafka_log
-from surefoot.infra.worker_main import _watch_steps
+from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.processes.worker import _watch_steps
 from surefoot.state.ports import Out
 from tests.harness import Running, cluster
 from tests.patience import PATIENT

@@ -11,8 +11,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from surefoot.infra import kafka_log
-from surefoot.infra.kafka_txn import TransactionalProducer
+from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown, Unavailable
 
 

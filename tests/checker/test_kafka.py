@@ -16,9 +16,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from surefoot import Agent, Context, Done, Next
 from surefoot.consumers.builtin.outbox import outbox_agent
-from surefoot.infra.broker import Broker
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.http import HttpDeliver
+from surefoot.infra.broker.find import Broker
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.egress.policy import parse_allowed
 from tests.checker import Asked, History, Promise, Request, check
 from tests.checker.history import Event

@@ -13,9 +13,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from surefoot import Agent, ConfigError
-from surefoot.infra.archive_main import require_archive
-from surefoot.infra.aws import Aws
-from surefoot.infra.settings import load_settings
+from surefoot.infra.aws.client import Aws
+from surefoot.infra.processes.archive import require_archive
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out

@@ -18,10 +18,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ProducerFenced
 
-from surefoot.infra import broker as broker_of_any_kind
-from surefoot.infra import broker_java
-from surefoot.infra.broker import Broker, start_broker
-from surefoot.infra.broker_config import free_ports, pinned_version
+from surefoot.infra.broker import find as broker_of_any_kind
+from surefoot.infra.broker import java as broker_java
+from surefoot.infra.broker.config import free_ports, pinned_version
+from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.state.errors import ConfigError
 from tests.ports import unused_port
 from tests.waiting import until_sync
@@ -172,7 +172,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, kept: bo
     """Killed, it can tell nobody; what is not to be kept goes with it."""
     folder = f"Path({str(tmp_path / 'kept')!r})" if kept else None
     code = (
-        "import signal; from pathlib import Path; from surefoot.infra.broker import start_broker\n"
+        "import signal; from pathlib import Path; from surefoot.infra.broker.find import start_broker\n"
         f"broker = start_broker(ways=('java',), folder={folder})\n"
         "print(broker.pid, broker.log_path, flush=True); signal.pause()"
     )

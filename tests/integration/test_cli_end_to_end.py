@@ -313,7 +313,7 @@ def test_dev_prints_commands_that_work_and_stops_on_ctrl_c(cli: Cli, tmp_path: P
 
 SUPERVISE = """
 import asyncio, pathlib, sys
-from surefoot.infra.supervisor import Child, Supervisor
+from surefoot.infra.runtime.supervisor import Child, Supervisor
 
 child = Child(name="g", args=["gateway", sys.argv[1]], log_path=pathlib.Path(sys.argv[2]))
 asyncio.run(Supervisor([child], grace_s=5).run())

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from surefoot.infra.loader import load_agents
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
 from tests.desk import served_desk
 from tests.integration.test_cli_end_to_end import ROOT
 

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import codec as codecs
 
 from surefoot import Agent, ConfigError, Context, Done, Next
-from surefoot.infra.topics import Topics
+from surefoot.infra.kafka_client.topics import Topics
 from surefoot.state.names.topics import agent_specs
 from tests.harness import Cluster, cluster
 from tests.listening import listening

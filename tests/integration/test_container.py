@@ -1,6 +1,6 @@
 """The broker in a container really runs: under Testcontainers, and as `start_broker` starts it.
 
-The image is the official one where it can be pulled, else one made here by infra/kafka/image.sh.
+The image is the official one where it can be pulled, else one made here by infra/broker/image.sh.
 Without a Docker engine the module starts one by hand, which takes root and Debian's docker.io.
 """
 
@@ -21,9 +21,9 @@ from testcontainers.core.config import ConnectionMode, testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from surefoot.infra.broker import start_broker
-from surefoot.infra.broker_config import KAFKA_FOLDER, pinned_version
-from surefoot.infra.broker_docker import CONTAINER_PORT, container_environment, default_image
+from surefoot.infra.broker.config import KAFKA_FOLDER, pinned_version
+from surefoot.infra.broker.docker import CONTAINER_PORT, container_environment, default_image
+from surefoot.infra.broker.find import start_broker
 from surefoot.state.errors import ConfigError
 from tests.ports import unused_port
 

@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.producers.dashboard import PAGES
 from tests.browser import barriers, chromium, press
 from tests.desk import HOSTILE, RUNS, desk_agent, served_crowd, served_desk, start, until_status

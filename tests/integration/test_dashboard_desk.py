@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from surefoot import Agent, Webhook
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.scheduling.book import Tick
 from tests.browser import barriers, press
 from tests.desk import HOSTILE, desk_agent, served_desk, start

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent
-from surefoot.infra import loader
+from surefoot.infra.runtime import loader
 from tests.foreign import ORDER, confluent, plain_json
 from tests.harness import Cluster, cluster
 from tests.integration.test_cli_end_to_end import Cli

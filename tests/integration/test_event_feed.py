@@ -18,11 +18,11 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.frames import CloseCode
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.infra import event_hub
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.event_feed import LogEventFeed
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.run_reader import LogRunReader
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.readers import event_hub
+from surefoot.infra.readers.event_feed import LogEventFeed
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.feeds.event_id import parse
 from surefoot.state.feeds.feed import Choice, Told
 from surefoot.state.names.partitioner import partition_of
@@ -201,7 +201,7 @@ async def test_a_gap_that_opens_while_it_is_read_is_told(
     for seq in range(6):
         await owner.write("r1", "step.completed", seq=seq)
     partition = partition_of("r1", kafka.settings.partitions)
-    monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 2)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._PAGE_RECORDS", 2)
     async with feed_of(kafka, agent) as feed, aclosing(following(feed, agent, None)) as events:
         first = await taken(events, 1)
         start = parse(first[-1].id or "")[agent.name][partition]

@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, FencedError
-from surefoot.infra.kafka_source import KafkaSourceLog
-from surefoot.infra.trigger_main import event_worker
+from surefoot.infra.kafka.source import KafkaSourceLog
+from surefoot.infra.processes.trigger import event_worker
 from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out

@@ -16,10 +16,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Unavailable, WatchedFile
-from surefoot.infra import file_source
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.file_source import FileSource, run_id_of
-from surefoot.infra.sources import Starter
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.sources import files as file_source
+from surefoot.infra.sources.files import FileSource, run_id_of
+from surefoot.infra.sources.starter import Starter
 from surefoot.state.errors import RecordTooLarge
 from surefoot.state.ports import Position
 from tests.integration.test_cli_end_to_end import Cli

@@ -17,14 +17,16 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.infra import event_hub, kafka_client, kafka_tail
-from surefoot.infra.broker import start_broker
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.kafka_client import READY_KEY, KafkaAppender, KafkaReadiness
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.broker.find import start_broker
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.kafka_client import appender as kafka_client
+from surefoot.infra.kafka_client import tail as kafka_tail
+from surefoot.infra.kafka_client.appender import READY_KEY, KafkaAppender, KafkaReadiness
+from surefoot.infra.readers import event_hub
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.machine.model import Entry, EventRecord, EventType, Memory, Run, Status
@@ -598,7 +600,7 @@ async def test_an_answer_is_seen_whenever_it_comes_after_the_watch_has_begun(
 async def test_lines_of_history_are_read_for_many_runs_at_once(
     agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
-    monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 4)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._PAGE_RECORDS", 4)
     runs = [f"r{n}" for n in range(6)]
     memory = Memory(thread=2)
     for run_id in runs:
@@ -830,9 +832,9 @@ async def test_a_watcher_that_has_seen_the_end_is_let_go_also_when_the_state_lag
 async def test_a_history_longer_than_a_page_is_whole(
     agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
-    monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_RECORDS", 3)
-    monkeypatch.setattr("surefoot.infra.kafka_tail._PAGE_SCANNED", 5)
-    monkeypatch.setattr("surefoot.infra.kafka_tail._BATCH", 4)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._PAGE_RECORDS", 3)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._PAGE_SCANNED", 5)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._BATCH", 4)
     for n in range(12):
         await owner.write(f"noise-{n}", "run.started")
     await owner.finish("r1", 20)
@@ -867,7 +869,7 @@ async def test_a_watcher_that_is_too_slow_is_let_go_and_can_come_back(
 async def test_a_tail_that_loses_its_consumer_goes_on_from_where_it_was(
     agent: Agent, owner: Owner, reader: LogRunReader, monkeypatch
 ) -> None:
-    monkeypatch.setattr("surefoot.infra.kafka_tail._RETRY_S", 0.05)
+    monkeypatch.setattr("surefoot.infra.kafka_client.tail._RETRY_S", 0.05)
     events = reader.events(agent.name, "r1", None)
     first = asyncio.create_task(anext(events))
     await owner.write("r1", "run.started")

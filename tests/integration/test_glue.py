@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from surefoot import ConfigError, NotFound, Refused
 from surefoot.cli import app
-from surefoot.infra.glue import GlueRegistry
-from surefoot.infra.registry import open_registry
-from surefoot.infra.schema_source import open_schemas
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.registry.confluent import open_registry
+from surefoot.infra.registry.glue import GlueRegistry
+from surefoot.infra.registry.schema_source import open_schemas
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.ports.sources import SchemaMissing
 from tests.aws import REGION, aws_server, client
 from tests.foreign import ORDER

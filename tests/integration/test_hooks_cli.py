@@ -12,7 +12,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from surefoot.infra.hooks import new_secret
+from surefoot.infra.processes.webhooks_out import new_secret
 from tests.integration.test_cli_end_to_end import Cli
 from tests.ports import unused_port
 from tests.sink import Reply, Sink, sink

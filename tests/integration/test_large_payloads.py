@@ -14,14 +14,14 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Next, Wait
 from surefoot.consumers.attempts.claim_check import ClaimCheck
-from surefoot.infra import blob_sweep
-from surefoot.infra.blob_sweep import Swept, sweep
-from surefoot.infra.blobs import FolderBlobs, open_blobs
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.kafka_client import KafkaAppender
-from surefoot.infra.settings import load_settings
+from surefoot.infra.blobs import sweep as blob_sweep
+from surefoot.infra.blobs.stores import FolderBlobs, open_blobs
+from surefoot.infra.blobs.sweep import Swept, sweep
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.kafka_client.appender import KafkaAppender
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
 from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable

@@ -16,17 +16,17 @@ from aiokafka.errors import PolicyViolationError, RequestTimedOutError
 from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_file import EmbeddedFile
-from surefoot.infra.embedded_log import (
+from surefoot.infra.embedded.broker import SqliteBroker
+from surefoot.infra.embedded.file import EmbeddedFile
+from surefoot.infra.embedded.log import (
     EmbeddedBroker,
     EmbeddedGroup,
     EmbeddedLog,
     EmbeddedOwnership,
 )
-from surefoot.infra.embedded_memory import MemoryBroker
-from surefoot.infra.embedded_sqlite import SqliteBroker
-from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
+from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.names.topics import AgentTopics, agent_specs

@@ -7,7 +7,7 @@ from collections import Counter
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry, RetryableError
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.ports import Out
 from tests.harness import Watched, cluster, headers_of

@@ -12,9 +12,9 @@ from aiokafka import AIOKafkaProducer
 from surefoot import Agent, Context, Done, Next, Tick
 from surefoot.commands.lag import lag_rows
 from surefoot.commands.top import Top
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.pulse import WINDOW_S
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.readers.throughput import WINDOW_S
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.ports import Out
 from tests.harness import Cluster, cluster
 from tests.patience import PATIENT

@@ -23,7 +23,7 @@ from aiokafka.protocol.types import (
 from aiokafka.structs import ConsumerRecord
 
 from surefoot import Agent, Context, Done, Retry, RetryableError
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 from tests.harness import Running, Watched, cluster
 from tests.patience import PATIENT
 from tests.waiting import until

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from surefoot import NotFound, Refused
 from surefoot.cli import app as command
-from surefoot.infra.registry import Registry
+from surefoot.infra.registry.confluent import Registry
 from tests.ports import unused_port
 from tests.waiting import until_sync
 

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.commands import operate
 from surefoot.consumers.builtin.outbox import outbox_agent
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.http import HttpDeliver
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.steps import context
 from tests.harness import LATER_MS, Cluster, MovingClock, Running, cluster, headers_of, names

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from surefoot.infra.kafka_log import KafkaOwnership
+from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports import In, Out
 from tests.harness import Cluster, Watched, cluster, headers_of, names

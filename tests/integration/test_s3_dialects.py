@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import ConfigError
-from surefoot.infra.blobs import check_blobs, open_blobs
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.blobs.stores import check_blobs, open_blobs
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.pointer import pointer_to
 from surefoot.state.errors import StoreRefused
 from tests.aws import REGION, aws_server, client, strict_store

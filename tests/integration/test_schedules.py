@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.schemas.codec.codec import decode
 from tests.harness import QUICK, Cluster, cluster
 from tests.waiting import until

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, ConfigError, Context, Done, QueueMessage, Unavailable
-from surefoot.infra import sqs_source
-from surefoot.infra.aws import Aws
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.sources import Starter
-from surefoot.infra.sqs_source import SqsSource
+from surefoot.infra.aws.client import Aws
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.sources import sqs as sqs_source
+from surefoot.infra.sources.sqs import SqsSource
+from surefoot.infra.sources.starter import Starter
 from surefoot.producers.sources.sqs_messages import message_of
 from surefoot.state.ports import Position
 from tests.aws import KEYS, REGION, aws_server, client
@@ -260,7 +260,7 @@ async def test_what_cannot_be_read_is_the_problem_of_that_message_alone(
             raise AttributeError("'list' object has no attribute 'items'")
         return message_of(queue, raw)
 
-    monkeypatch.setattr("surefoot.infra.sqs_source.message_of", reading)
+    monkeypatch.setattr("surefoot.infra.sources.sqs.message_of", reading)
     send(
         sqs, queue, "1", "odd", '{"Type": "Notification", "Message": "2", "MessageAttributes": []}'
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka.protocol.transaction import EndTxnRequest
 
-from surefoot.infra import kafka_log
-from surefoot.infra.kafka_log import KafkaLog
+from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.kafka.log import KafkaLog
 from tests.harness import Cluster, Running, Watched, cluster, names
 from tests.patience import PATIENT
 from tests.waiting import until

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot import Agent, Context, Done
 from surefoot.infra.demo.deliveries import signature
-from surefoot.infra.metrics import Prometheus
+from surefoot.infra.telemetry.metrics import Prometheus
 from surefoot.state.telemetry import metrics
 from tests.harness import cluster
 from tests.integration.test_cli_end_to_end import Cli, until_taken

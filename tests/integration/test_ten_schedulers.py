@@ -11,9 +11,9 @@ import pytest
 
 from surefoot import Agent, Context, Done, Tick
 from surefoot.consumers.builtin.schedules import schedules_agent
-from surefoot.infra.kafka_backend import KafkaBackend
-from surefoot.infra.kafka_log import KafkaOwnership
-from surefoot.infra.schedules import declare_schedules
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.kafka.log import KafkaOwnership
+from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import InputKind, Out
 from tests.harness import Running, cluster

@@ -19,10 +19,10 @@ from aiokafka.protocol.transaction import EndTxnRequest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.infra import kafka_txn
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.kafka_client import KafkaAppender
-from surefoot.infra.kafka_txn import TransactionalProducer
+from surefoot.infra.kafka import txn as kafka_txn
+from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.kafka_client.appender import KafkaAppender
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.errors import FencedError, OutcomeUnknown
 from surefoot.state.ports import Out
 from tests.harness import Cluster, Running, cluster, names

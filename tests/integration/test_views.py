@@ -22,14 +22,14 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from surefoot import Agent, Context, Done
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.commands import LogCommands
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import names_of, specs_for
-from surefoot.infra.views_http import HttpViews
-from surefoot.infra.views_shard import Shard
+from surefoot.infra.kafka_client.topics import names_of, specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.infra.views.http import HttpViews
+from surefoot.infra.views.shard import Shard
+from surefoot.infra.writers.commands import LogCommands
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import Unavailable
 from surefoot.state.machine import model

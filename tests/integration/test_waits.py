@@ -27,7 +27,7 @@ from surefoot import (
     n_of,
 )
 from surefoot.consumers.partition.owner import Owner
-from surefoot.infra.kafka_log import KafkaOwnership
+from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.ports import In, InputKind, Out
 from surefoot.state.records.encoding import command_out
 from tests.harness import Cluster, cluster, names

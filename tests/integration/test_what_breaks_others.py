@@ -11,7 +11,7 @@ import pytest
 
 from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry, TerminalError
 from surefoot.consumers.attempts import executor
-from surefoot.infra.kafka_log import KafkaOwnership
+from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports import Out
 from surefoot.state.records.encoding import start_out

@@ -29,10 +29,10 @@ from surefoot import Agent, Context, Done
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra import logging
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
-from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.infra.embedded.broker import SqliteBroker
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
 from surefoot.state.records.encoding import Wire, start_out
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from surefoot.infra import logging
-from surefoot.infra.broker import start_broker
+from surefoot.infra.broker.find import start_broker
+from surefoot.infra.runtime import logging
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.records.encoding import start_out
 from tests.chaos.agents import queued

@@ -70,7 +70,7 @@ def test_the_wheel_holds_every_room_and_its_data(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert in_checkout <= names
-    assert {"surefoot/py.typed", "surefoot/infra/kafka/pom.xml"} <= names
+    assert {"surefoot/py.typed", "surefoot/infra/broker/pom.xml"} <= names
     assert "surefoot/schemas/avro/Checkpoint.avsc" in names
 
 
@@ -107,7 +107,7 @@ def test_the_jars_of_the_broker_are_pinned_by_the_installed_pom(
     installed: Path, tmp_path: Path
 ) -> None:
     code = (
-        "from surefoot.infra.broker_config import KAFKA_FOLDER, pinned_version\n"
+        "from surefoot.infra.broker.config import KAFKA_FOLDER, pinned_version\n"
         "print(pinned_version(), KAFKA_FOLDER)"
     )
     version, folder = run(installed / "python", "-c", code, cwd=tmp_path).split()

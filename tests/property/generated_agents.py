@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from surefoot import Agent
-from surefoot.infra.simulated import Moment
+from surefoot.infra.simulation.process import Moment
 from surefoot.schemas.payload import strict_json
 from surefoot.simulation import SimulatedRun, Simulation
 from surefoot.state.machine.pooled_step import decode_input

@@ -15,10 +15,10 @@ from typing import Any
 
 from aiokafka.errors import InvalidTxnState, ProducerFenced
 
-from surefoot.infra.assignor import share_out
-from surefoot.infra.embedded_log import Place
-from surefoot.infra.embedded_memory import Partition, Transaction
-from surefoot.infra.virtual import VirtualClock
+from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.memory import Partition, Transaction
+from surefoot.infra.kafka.assignor import share_out
+from surefoot.infra.simulation.time import VirtualClock
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports import In, Out
 

@@ -20,7 +20,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
-from surefoot.infra.assignor import Claim
+from surefoot.infra.kafka.assignor import Claim
 from surefoot.state.ports import In, Out
 from tests.simulation.broker import SimBroker
 from tests.simulation.loop import PROCESS, Process, SimLoop

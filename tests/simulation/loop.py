@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
 
-from surefoot.infra.virtual import VirtualClock, VirtualLoop
+from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 
 #: the process that a handle belongs to; None: the world around them
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)

@@ -24,9 +24,9 @@ from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra.kafka_log import KafkaLog, KafkaOwnership
-from surefoot.infra.settings import Settings
-from surefoot.infra.virtual import VirtualClock, in_thread
+from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.simulation.time import VirtualClock, in_thread
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.retry import Retry
@@ -587,8 +587,8 @@ def _patched(life: Life) -> Iterator[None]:
             life.told.append((transaction, landed))
 
     with (
-        patch("surefoot.infra.kafka_log.AIOKafkaConsumer", SimConsumer),
-        patch("surefoot.infra.kafka_txn.AIOKafkaProducer", SimProducer),
+        patch("surefoot.infra.kafka.log.AIOKafkaConsumer", SimConsumer),
+        patch("surefoot.infra.kafka.txn.AIOKafkaProducer", SimProducer),
         patch.object(KafkaOwnership, "commit", commit),
     ):
         yield

@@ -13,7 +13,7 @@ import pytest
 
 from surefoot import Agent, ConfigError, Context, Done
 from surefoot.agents.tool_loop import tool
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.schemas.payload import dump, load
 from surefoot.state.declare.annotations import MISSING, annotation
 from surefoot.state.records.stored import completed

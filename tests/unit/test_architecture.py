@@ -42,14 +42,14 @@ LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy
 #: SDKs that are extras, and the file that may import each: only in a function
 SDKS = {
     "anthropic": "surefoot/agents/anthropic_model.py",
-    "boto3": "infra/aws.py",
-    "botocore": "infra/aws.py",
+    "boto3": "infra/aws/client.py",
+    "botocore": "infra/aws/client.py",
     "openai": "surefoot/agents/openai_model.py",
-    "opentelemetry": "infra/tracing.py",
-    "prometheus_client": "infra/metrics.py",
+    "opentelemetry": "infra/telemetry/tracing.py",
+    "prometheus_client": "infra/telemetry/metrics.py",
 }
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
-READ_UNCOMMITTED = {"infra/kafka_tail.py": 1}
+READ_UNCOMMITTED = {"infra/kafka_client/tail.py": 1}
 
 Rule = Callable[[str, str], list[str]]
 
@@ -237,7 +237,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "schemas/x.py", "from surefoot.state import machine"),
     (arrows_point_one_way, "schemas/x.py", "from surefoot import Agent"),
     (arrows_point_one_way, "schemas/x.py", "import surefoot"),
-    (arrows_point_one_way, "state/x.py", "def f():\n    import surefoot.infra.topics"),
+    (arrows_point_one_way, "state/x.py", "def f():\n    import surefoot.infra.kafka_client.topics"),
     (arrows_point_one_way, "state/x.py", "from surefoot import consumers"),
     (arrows_point_one_way, "consumers/x.py", "from surefoot.producers.api.app import app"),
     (
@@ -293,7 +293,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (consumers_read_committed_records_only, "infra/x.py", "how = {'a': 'read_uncommitted'}"),
     (
         consumers_read_committed_records_only,
-        "infra/kafka_tail.py",
+        "infra/kafka_client/tail.py",
         "a(isolation_level='read_uncommitted'); b(isolation_level='read_uncommitted')",
     ),
     (
@@ -332,7 +332,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     ),
     (
         consumers_read_committed_records_only,
-        "infra/kafka_tail.py",
+        "infra/kafka_client/tail.py",
         "AIOKafkaConsumer(isolation_level='read_uncommitted')",
     ),
     (

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from surefoot.infra import archive_reader
-from surefoot.infra.archive_reader import ArchiveReader
-from surefoot.infra.archive_store import ArchiveStore, FolderArchive
-from surefoot.infra.archiver import Archiver
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.archive import reader as archive_reader
+from surefoot.infra.archive.archiver import Archiver
+from surefoot.infra.archive.reader import ArchiveReader
+from surefoot.infra.archive.store import ArchiveStore, FolderArchive
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import ConfigError, FencedError, StateError, StoreRefused, Unavailable
 from surefoot.state.ports import In

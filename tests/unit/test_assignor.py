@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.infra.assignor import Claim, CopartitionedSticky, claim, share_out
+from surefoot.infra.kafka.assignor import Claim, CopartitionedSticky, claim, share_out
 
 NOTHING: Claim = (-1, frozenset())
 

@@ -14,7 +14,7 @@ from surefoot import Agent, ConfigError, Context, Done, Flow, Next
 from surefoot.agents.messages import Ask, ToolCall
 from surefoot.agents.tool_loop import tool, tool_loop
 from surefoot.consumers.attempts.attempt import Failed, verify
-from surefoot.infra.sources import Mappings
+from surefoot.infra.sources.starter import Mappings
 from surefoot.producers.webhooks.mapping import by_source, planned
 from surefoot.state.declare.agent import Resuming
 from surefoot.state.declare.callables import is_async, label

@@ -19,8 +19,8 @@ from surefoot import Agent, Context, Done, Fork, Next, Wait
 from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.infra.blobs import FolderBlobs
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.blobs.stores import FolderBlobs
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.payload import digest, strict_json
 from surefoot.schemas.pointer import (
     Pointer,

@@ -20,8 +20,8 @@ import surefoot
 from surefoot.cli import app
 from surefoot.commands import operate, runs
 from surefoot.commands.common import resolve
-from surefoot.infra.sample import sample
-from surefoot.infra.terminal import plain_console, printable
+from surefoot.infra.dev.sample import sample
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
 from surefoot.state.errors import NotAllowed
 from surefoot.state.machine.model import Failure, Quarantine

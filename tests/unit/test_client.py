@@ -26,7 +26,7 @@ from surefoot import (
     Unavailable,
 )
 from surefoot.client import Client, Gap
-from surefoot.infra.gateway_http import Frames, GatewayHttp
+from surefoot.infra.http.client import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.agent import run_id_for
 from surefoot.state.declare.retry import Retry

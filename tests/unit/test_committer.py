@@ -9,9 +9,9 @@ from itertools import chain, repeat
 import pytest
 
 from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer, Item
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
-from surefoot.infra.embedded_memory import MemoryBroker
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Journaled, Refusal, Start, Work
 from surefoot.state.names.topics import AgentTopics, agent_specs

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
-from surefoot.infra.demo.crash import VARIABLE, crasher
+from surefoot.infra.runtime.crash import VARIABLE, crasher
 from surefoot.producers import dashboard
 from surefoot.producers.guards import guard
 from tests.unit.test_gateway import RUN, Gateway, gateway, run

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import structlog
 
-from surefoot.infra import delivery_log
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.delivery_log import DeliveryReader, DeliveryWriter
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers import delivery_log
+from surefoot.infra.readers.delivery_log import DeliveryReader, DeliveryWriter
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.producers.webhooks.recorder import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
 from surefoot.schemas.codec.codec import UndecodableError, encode
 from surefoot.state.errors import RecordTooLarge, Unavailable

@@ -14,7 +14,7 @@ from surefoot.infra.demo.deliveries import FORGED, Outcome, plan, signature
 from surefoot.infra.demo.display import Display
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.producers.webhooks.verification import sender
 from surefoot.schemas.codec.codec import encode
 from surefoot.schemas.payload import dump, parse_json

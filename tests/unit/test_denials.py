@@ -17,9 +17,9 @@ from surefoot.consumers.partition.worker import Worker
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import Intake
 from surefoot.consumers.topic_triggers.worker import EventWorker
-from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
-from surefoot.infra.embedded_memory import MemoryBroker
-from surefoot.infra.virtual import VirtualClock, VirtualLoop
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import NotAllowed, OutcomeUnknown, Unavailable
 from surefoot.state.machine.decision import Rules

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from surefoot import RetryableError, TerminalError
-from surefoot.infra.dial import GuardedBackend, GuardedTransport
-from surefoot.infra.http import HttpDeliver
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.http.guarded_dialer import GuardedBackend, GuardedTransport
 from surefoot.state.egress.policy import (
     Allowed,
     Forbidden,
@@ -512,12 +512,12 @@ def self_signed(host: str, days_ago: int) -> bytes:
 
 #: whoever opens a connection of HTTP, and why not through the guard
 CALL_SITES = {
-    "infra/dial.py": "it is the guard",
-    "infra/http.py": "through it",
-    "infra/registry.py": "the operator's own setting",
-    "infra/stack.py": "its own gateway on this machine",
-    "infra/views_http.py": "the operator's own setting, and its instances' addresses",
-    "infra/gateway_http.py": "the client's, in the user's own process, to the user's own gateway",
+    "infra/http/guarded_dialer.py": "it is the guard",
+    "infra/http/deliver.py": "through it",
+    "infra/registry/confluent.py": "the operator's own setting",
+    "infra/local/stack.py": "its own gateway on this machine",
+    "infra/views/http.py": "the operator's own setting, and its instances' addresses",
+    "infra/http/client.py": "the client's, in the user's own process, to the user's own gateway",
     "infra/demo/deliveries.py": "the demo's own gateway on this machine",
 }
 

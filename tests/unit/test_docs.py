@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from surefoot.infra.archive_store import FolderArchive
-from surefoot.infra.archiver import Archiver
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_archive import EmbeddedArchiveLog
-from surefoot.infra.embedded_sqlite import SqliteBroker
-from surefoot.infra.embedded_upkeep import Upkeep
+from surefoot.infra.archive.archiver import Archiver
+from surefoot.infra.archive.store import FolderArchive
+from surefoot.infra.embedded.archive import EmbeddedArchiveLog
+from surefoot.infra.embedded.broker import SqliteBroker
+from surefoot.infra.embedded.retention import Upkeep
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import DAY_MS, AgentTopics, agent_specs
 from surefoot.state.ports import Out

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from surefoot.commands.common import require_agent
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out

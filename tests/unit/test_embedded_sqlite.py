@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_file import Access, EmbeddedFile
-from surefoot.infra.embedded_log import EmbeddedGroup, EmbeddedLog
-from surefoot.infra.embedded_sqlite import SqliteBroker
-from surefoot.infra.embedded_upkeep import Upkeep
+from surefoot.infra.embedded.broker import SqliteBroker
+from surefoot.infra.embedded.file import Access, EmbeddedFile
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
+from surefoot.infra.embedded.retention import Upkeep
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import (
     ConfigError,
     FencedError,
@@ -349,8 +349,8 @@ async def test_what_another_process_appends_is_noticed_and_keeps_the_order(
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.embedded_sqlite import SqliteBroker
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.state.ports import Out
 
 async def main():

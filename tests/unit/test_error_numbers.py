@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from surefoot.cli import app
-from surefoot.infra.settings import Settings
+from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, catalogue
 from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find, number_of
 from tests.error_pages import FOLDER, files
@@ -43,7 +43,7 @@ INSIDE = {
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/settings.py", "producers/sources/sqs_messages.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
+    "infra/runtime/settings.py", "producers/sources/sqs_messages.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
     "state/egress/policy.py",
 }  # fmt: skip
 _NUMBER = re.compile(r"\bSF\d{4}\b")

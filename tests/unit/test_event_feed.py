@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.infra.backend import Backend
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.event_feed import LogEventFeed, _Stand
-from surefoot.infra.event_hub import Happened
-from surefoot.infra.run_reader import LogRunReader
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.readers.event_feed import LogEventFeed, _Stand
+from surefoot.infra.readers.event_hub import Happened
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.feeds.event_id import parse
 from surefoot.state.feeds.feed import Choice, Told
 from surefoot.state.machine.model import EventRecord

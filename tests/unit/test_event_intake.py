@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import Intake
-from surefoot.infra.virtual import VirtualClock, VirtualLoop
+from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import Unavailable

@@ -18,8 +18,8 @@ from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableE
 from surefoot.consumers.attempts import executor as executor_module
 from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.worker_main import _watch_steps
+from surefoot.infra.processes.worker import _watch_steps
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
 from surefoot.state.machine.model import (
     Amount,

@@ -15,10 +15,10 @@ from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers import owner
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import Intake
-from surefoot.infra import sources
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.sources import BadEvent, Mappings
-from surefoot.infra.virtual import VirtualClock
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.simulation.time import VirtualClock
+from surefoot.infra.sources import starter as sources
+from surefoot.infra.sources.starter import BadEvent, Mappings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
 from surefoot.state.records.encoding import Wire

@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done
-from surefoot.infra import gateway_main
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import specs_for
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes import gateway as gateway_main
+from surefoot.infra.processes.gateway import serve_gateway
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError
 from tests.waiting import until
 

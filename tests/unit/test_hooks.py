@@ -21,9 +21,9 @@ from surefoot.consumers.builtin.webhooks_out import (
     signed_request,
 )
 from surefoot.consumers.topic_triggers.mapping import Mapped
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.hooks import new_secret, require_secrets
-from surefoot.infra.settings import load_settings
+from surefoot.infra.processes.webhooks_out import new_secret, require_secrets
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.producers.webhooks.signatures import standard_verifier
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.names.partitioner import affinity

@@ -18,14 +18,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from surefoot import Agent, Context, Done
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.gateway_main import serve_gateway
-from surefoot.infra.http_server import listen, server
-from surefoot.infra.metrics import serve_metrics
-from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import specs_for
-from surefoot.infra.views_main import serve_views
+from surefoot.infra.http.server import listen, server
+from surefoot.infra.kafka_client.topics import specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes.gateway import serve_gateway
+from surefoot.infra.processes.views import serve_views
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.telemetry.metrics import serve_metrics
 from surefoot.state.egress.hosts import Hosts, parse_hosts
 from surefoot.state.errors import ConfigError
 from surefoot.state.telemetry import metrics
@@ -211,4 +211,4 @@ def test_nothing_serves_without_asking() -> None:
         for path in (ROOT / room).rglob("*.py")
         if makers.search(path.read_text())
     }
-    assert found == {"infra/http_server.py"}
+    assert found == {"infra/http/server.py"}

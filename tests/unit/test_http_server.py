@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
-from surefoot.infra.http_server import listen, server
+from surefoot.infra.http.server import listen, server
 from surefoot.state.egress.hosts import Hosts
 from tests.waiting import until
 

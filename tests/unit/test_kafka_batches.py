@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c_py
 
-from surefoot.infra.kafka_batches import readable, unpacks
+from surefoot.infra.kafka_client.batches import readable, unpacks
 from surefoot.state.errors import ConfigError, StateError
 
 PLACE = TopicPartition("shop.orders", 3)

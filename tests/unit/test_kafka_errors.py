@@ -14,8 +14,13 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAuthorizationFailedError, TransactionalIdAuthorizationFailed
 from pydantic import SecretStr
 
-from surefoot.infra.kafka_errors import Unreachable, start_client, unavailable, why_unreachable
-from surefoot.infra.settings import load_settings
+from surefoot.infra.kafka_client.errors import (
+    Unreachable,
+    start_client,
+    unavailable,
+    why_unreachable,
+)
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError, NotAllowed
 from tests.certificates import Issued, issue
 

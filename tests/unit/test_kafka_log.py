@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra import kafka_shared
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_log import KafkaLog
-from surefoot.infra.kafka_source import KafkaSourceLog
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.kafka.log import KafkaLog
+from surefoot.infra.kafka.source import KafkaSourceLog
+from surefoot.infra.kafka_client import clients as kafka_shared
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
 from tests.ports import deaf_port

@@ -16,8 +16,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 
 from surefoot.consumers.partition.ending import stop_all, to_its_end
-from surefoot.infra.kafka_shared import Shared, close_client
-from surefoot.infra.settings import load_settings
+from surefoot.infra.kafka_client.clients import Shared, close_client
+from surefoot.infra.runtime.settings import load_settings
 
 KAFKA = load_settings(bootstrap_servers="127.0.0.1:1").kafka()
 

@@ -9,9 +9,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, ProducerFenced
 
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.kafka_txn import TransactionalProducer
-from surefoot.infra.settings import load_settings
+from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import NoSuchTopic, Unavailable
 from surefoot.state.ports import Out
 

@@ -24,7 +24,7 @@ from surefoot import (
     Wait,
     any_of,
 )
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.inspect.lint import check
 from surefoot.state.steps import results
 

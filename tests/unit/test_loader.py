@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 
@@ -99,7 +99,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 
 if __name__ == "__main__":
     (agent,) = load_agents([Path("agents/heavy.py")])

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from surefoot import Agent, Context, Done, Next
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.infra.logging import configure
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.logging import configure
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.machine.model import MESSAGE_MAX, Failure
 from surefoot.state.telemetry import log_context
 from surefoot.testing import Simulation

@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from surefoot import Agent, Context, Done, Flow, Next, Retry, Sleep, Tick
 from surefoot.consumers.partition.owner import Limits
 from surefoot.consumers.partition.worker import Worker
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.http import HttpDeliver
-from surefoot.infra.metrics import Prometheus, measure, port_of_child, serve_metrics
-from surefoot.infra.settings import load_settings
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.telemetry.metrics import Prometheus, measure, port_of_child, serve_metrics
 from surefoot.producers.event_stream import EventStreams
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, OutcomeUnknown, RetryableError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from surefoot.commands.new import files, new
-from surefoot.infra.broker_config import pinned_version
-from surefoot.infra.loader import load_agents
+from surefoot.infra.broker.config import pinned_version
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.egress.hosts import parse_hosts
 from surefoot.state.errors import ConfigError
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROCESS = """
 import asyncio, signal, sys, threading
 from surefoot.infra import overdue
-from surefoot.infra.worker_main import until_signalled
+from surefoot.infra.processes.worker import until_signalled
 
 async def deaf():
     while True:

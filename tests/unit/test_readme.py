@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from surefoot import ConfigError, NotFound, Refused, Unavailable
-from surefoot.infra.registry import Registered, Registry
+from surefoot.infra.registry.confluent import Registered, Registry
 
 A = {"type": "record", "name": "A", "fields": []}
 TEXT = json.dumps(A)

@@ -9,7 +9,7 @@ import pytest
 
 from surefoot import RetryableError, TerminalError
 from surefoot.consumers.builtin.outbox import judge, outbox_agent
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports import HttpRequest, HttpResponse
 from surefoot.state.steps.http_effect import HttpEffect

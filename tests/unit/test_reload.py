@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.infra.loader import load_agents
-from surefoot.infra.reload import Reload
+from surefoot.infra.dev.reload import Reload
+from surefoot.infra.runtime.loader import load_agents
 from tests.unit.test_loader import write
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra.history_pages import latest_before
+from surefoot.infra.readers.history_pages import latest_before
 from surefoot.state.errors import BadArgument
 from surefoot.state.ports import In
 from surefoot.state.reading.query import Place, RunQuery

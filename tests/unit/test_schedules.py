@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from surefoot import Agent, ConfigError, Context, Done, Next, Sleep, Tick
 from surefoot.cli import app
 from surefoot.consumers.builtin.schedules import schedules_agent
-from surefoot.infra.virtual import VirtualClock
+from surefoot.infra.simulation.time import VirtualClock
 from surefoot.producers.commands.schedules import declare
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.simulation import SimulatedRun, Simulation

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from surefoot.infra.registry import Registry
-from surefoot.infra.schema_source import RegistrySchemas, open_schemas
-from surefoot.infra.settings import load_settings
+from surefoot.infra.registry.confluent import Registry
+from surefoot.infra.registry.schema_source import RegistrySchemas, open_schemas
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports.sources import SchemaMissing
 from tests.foreign import GUID, ORDER

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from surefoot.commands import schemas as command
-from surefoot.infra.registry import Registry
+from surefoot.infra.registry.confluent import Registry
 from surefoot.schemas.codec import catalog
 from surefoot.schemas.codec.compatibility import check_all
 from tests.unit.test_cli import NOWHERE, run

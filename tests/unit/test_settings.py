@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from surefoot.infra.settings import Settings, load_settings
+from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import ConfigError
 
 PASSWORD = "hunter2-hunter2-hunter2"

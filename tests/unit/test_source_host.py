@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.source_host import run_sources
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.sources.supervise import run_sources
 from surefoot.state.errors import ConfigError, NotAllowed
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from surefoot.infra.stack import require_free
+from surefoot.infra.local.stack import require_free
 from surefoot.state.errors import ConfigError
 
 

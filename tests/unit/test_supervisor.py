@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from surefoot.infra import supervisor as module
-from surefoot.infra.supervisor import Child, Supervisor
+from surefoot.infra.runtime import supervisor as module
+from surefoot.infra.runtime.supervisor import Child, Supervisor
 from tests.waiting import until
 
 #: stands in for `python -m surefoot WHAT`; says what it does in the child's log

@@ -44,8 +44,8 @@ from surefoot import (
     all_of,
 )
 from surefoot.crash_points import _differences, _End, _RunEnd
-from surefoot.infra.embedded_log import EmbeddedOwnership
-from surefoot.infra.virtual import NotSimulated, VirtualClock, VirtualLoop
+from surefoot.infra.embedded.log import EmbeddedOwnership
+from surefoot.infra.simulation.time import NotSimulated, VirtualClock, VirtualLoop
 from surefoot.testing import (
     CrashFound,
     HttpRequest,

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from surefoot import Agent, Approve, Context, Done, Handoff, Wait
 from surefoot.consumers.attempts.interpret import interpret
-from surefoot.infra.settings import load_settings
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.producers.sources.sqs_messages import message_of
 from surefoot.schemas.payload import (
     BadPayload,

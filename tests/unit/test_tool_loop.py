@@ -41,7 +41,7 @@ from surefoot.agents.tool_loop import (
     tool,
     tool_loop,
 )
-from surefoot.infra.loader import load_agents
+from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.errors import ModelFailed
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.inspect.lint import check

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from aiokafka import codec
 
-from surefoot.infra.backend import Found
-from surefoot.infra.settings import load_settings
-from surefoot.infra.topics import problems, specs_for
+from surefoot.infra.kafka_client.topics import problems, specs_for
+from surefoot.infra.log.ports import Found
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.names.topics import AgentTopics, TopicSpec, dead_topic
 
 SETTINGS = load_settings(app="shop", partitions=6, record_max_bytes=1_000_000)

@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from surefoot import Agent, Call, Context, Done, Fork, Handoff, Next
-from surefoot.infra import tracing
-from surefoot.infra.settings import load_settings
-from surefoot.infra.tracing import OpenTelemetry, start_tracing
+from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.telemetry import tracing
+from surefoot.infra.telemetry.tracing import OpenTelemetry, start_tracing
 from surefoot.state.errors import ConfigError
 from surefoot.state.telemetry import spans
 from surefoot.testing import Simulation

@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError
-from surefoot.infra.backends import open_backend
-from surefoot.infra.clock import SystemClock
-from surefoot.infra.settings import Settings, load_settings
-from surefoot.infra.trigger_main import require_sources, trigger
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes.trigger import require_sources, trigger
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings, load_settings
 from tests.waiting import until
 
 

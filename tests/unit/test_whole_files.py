@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra.archive_store import FolderArchive
-from surefoot.infra.blobs import FolderBlobs
-from surefoot.infra.whole_files import is_unfinished, write_whole
+from surefoot.infra.archive.store import FolderArchive
+from surefoot.infra.blobs.stores import FolderBlobs
+from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.schemas.pointer import pointer_to
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from surefoot.infra.whole_files import write_whole
+from surefoot.infra.runtime.atomic_files import write_whole
 os.fsync = lambda _: os._exit(9)
 write_whole(Path(sys.argv[1]), b"half of it", top=Path(sys.argv[2]))
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.infra.worker_main import follow_supervisor
+from surefoot.infra.processes.worker import follow_supervisor
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ STUCK = """
 import threading
 from types import SimpleNamespace
 from surefoot.infra import worker_main
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 
 worker_main.STUCK_S = 0.2
 clock = SystemClock()
@@ -28,7 +28,7 @@ threading.Event().wait()
 POLLING = """
 import threading
 from surefoot.infra import worker_main
-from surefoot.infra.clock import SystemClock
+from surefoot.infra.runtime.clock import SystemClock
 
 class Worker:
     looks = threading.Semaphore(0)
@@ -46,7 +46,7 @@ for _ in range(20):
 
 ORPHAN = """
 import asyncio
-from surefoot.infra.worker_main import follow_supervisor
+from surefoot.infra.processes.worker import follow_supervisor
 
 async def main():
     stop = asyncio.Event()

@@ -1,0 +1,168 @@
+"""Runs that the log has forgotten, read back from the archive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.infra.archive.store import ArchiveStore, open_archive
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.readers.event_hub import EventHub
+from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.container import read_rows
+from surefoot.state.errors import StateError, Unavailable
+from surefoot.state.names.partitioner import partition_of
+from surefoot.state.ports import RunView
+from surefoot.state.reading.archive import Item, Shelf, events_of, files_of, latest_life, run_of
+from surefoot.state.reading.runs import is_history
+
+#: days that are looked through at a time, the latest first
+_DAYS = 16
+#: how long one answer may take
+_DEADLINE_S = 30.0
+#: how long who asks for readiness waits for the archive; then what was found before is told
+_LOOK_S = 1.0
+
+
+class ArchiveReader:
+    """Finds a run by the indexes of its partition."""
+
+    def __init__(self, store: ArchiveStore, partitions: int) -> None:
+        self._store = store
+        self._partitions = partitions
+
+    async def history(self, agent: str, run_id: str) -> list[Item]:
+        """What is archived of the run, in its order; empty: nothing.
+
+        Raises: Unavailable — the archive cannot be read just now; StateError — a file is damaged.
+        """
+        shelf = Shelf(agent, partition_of(run_id, self._partitions))
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                while (found := await self._history(shelf, run_id)) is None:
+                    pass  # a day's indexes were just being made one
+                return found
+        except TimeoutError as error:
+            raise Unavailable(
+                "SF3041", f"{self._store.name} could not be read within {_DEADLINE_S:g} s"
+            ) from error
+
+    async def _history(self, shelf: Shelf, run_id: str) -> list[Item] | None:
+        """None: an index has gone since it was listed."""
+        found: list[Item] = []
+        dates = [*shelf.by_date(await self._store.keys(shelf.indexes)).items()]
+        for at in range(0, len(dates), _DAYS):
+            pairs = [(date, key) for date, keys in dates[at : at + _DAYS] for key in keys]
+            indexes = await asyncio.gather(*(self._store.get(key) for _, key in pairs))
+            if None in indexes:
+                return None
+            files = {
+                shelf.events(date, first)
+                for (date, _), index in zip(pairs, indexes, strict=True)
+                for first in files_of(index or b"", run_id)
+            }
+            for items in await asyncio.gather(*(self._items(key, run_id) for key in files)):
+                found += items
+            if any(event["type"] == "run.started" for _, event in found):
+                break
+        return latest_life(found)
+
+    async def _items(self, key: str, run_id: str) -> list[Item]:
+        content = await self._store.get(key)
+        if content is None:
+            raise StateError(
+                "SF3042", f"{self._store.name}: {key} is in the index, and is not there"
+            )
+
+        def read() -> list[Item]:
+            return events_of(read_rows(content)[1], run_id)
+
+        try:
+            return await in_thread(read)  # type: ignore[no-any-return]
+        except UndecodableError as error:
+            raise StateError("SF3042", f"{self._store.name}: {key}: {error}") from error
+
+
+class ArchivedRunReader(LogRunReader):
+    """A reader of the log's runs that has the archive's to fall back on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        backend: Backend,
+        agents: Sequence[str],
+        partitions: Collection[int] | None = None,
+        *,
+        store: ArchiveStore,
+    ) -> None:
+        super().__init__(settings, backend, agents, partitions)
+        self._store = store
+        self._archive = ArchiveReader(store, settings.partitions)
+        self._fault: str | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def archive_fault(self) -> str | None:
+        """Why the archive cannot be read, as it was found a short while ago; None: it can."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.wait({self._looking}, timeout=_LOOK_S)
+        return self._fault
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._store.look()
+            self._fault = None
+        except Unavailable as error:
+            self._fault = str(error)
+        except TimeoutError:
+            self._fault = f"SF3041: {self._store.name} does not answer"
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        await super().stop()
+        self._store.close()
+
+    async def get(self, agent: str, run_id: str) -> RunView | None:
+        """As LogRunReader; a run that the log does not have is looked for in the archive.
+
+        Raises: Unavailable — the log, or the archive, cannot be read just now.
+        """
+        run = await super().get(agent, run_id)
+        if run is None:
+            run = run_of(await self._archive.history(agent, run_id))
+        return run
+
+    async def _follow(
+        self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
+    ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
+        """As LogRunReader; of a run that only the archive has, what is archived."""
+        if await super().get(agent, run_id) is None and (
+            archived := await self._archive.history(agent, run_id)
+        ):
+            for offset, event in archived:
+                if (after is None or offset > after) and is_history(event):
+                    yield "event", offset, event
+            return
+        async with aclosing(super()._follow(agent, run_id, after, output)) as live:
+            async for step in live:
+                yield step
+
+
+def open_run_reader(
+    settings: Settings,
+    backend: Backend,
+    agents: Sequence[str],
+    partitions: Collection[int] | None = None,
+) -> LogRunReader:
+    """With the archive that the settings name behind it. Raises ConfigError."""
+    store = open_archive(settings)
+    if store is None:
+        return LogRunReader(settings, backend, agents, partitions)
+    return ArchivedRunReader(settings, backend, agents, partitions, store=store)

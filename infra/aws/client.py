@@ -1,0 +1,95 @@
+"""AWS through boto3: blocking calls in threads, a few at a time; errors whose type says what now.
+
+What the settings do not say is as boto3 finds it, in the environment and its configuration files:
+credentials, region, endpoints, checksums, how buckets are addressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from surefoot.consumers.attempts.threads import in_thread
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.errors import ConfigError, SurefootError, Unavailable
+
+#: an answer takes no longer than this, the long poll included; in seconds
+_CONNECT_S, _READ_S = 5, 30
+_NOT_IMPLEMENTED = 501
+_BUSY = frozenset(
+    {
+        "InternalError", "RequestLimitExceeded", "RequestThrottled", "RequestTimeout",
+        "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException",
+    }
+)  # fmt: skip
+
+
+class AwsRefused(SurefootError):
+    """AWS has answered that it will not; `code` is AWS's own, such as AccessDenied."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Aws:
+    """One service. Used on one event loop."""
+
+    def __init__(self, settings: Settings, service: str, *, at_once: int) -> None:
+        """Raises: ConfigError — boto3 is not installed, or no region is named."""
+        try:
+            import boto3  # noqa: PLC0415
+            from botocore.config import Config  # noqa: PLC0415
+            from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        except ImportError as error:
+            raise ConfigError("SF1020", "AWS needs boto3: pip install 'surefoot[aws]'") from error
+        self._core_error, self._client_error = BotoCoreError, ClientError
+        self._free = asyncio.Semaphore(at_once)
+        try:
+            self._client: Any = boto3.client(
+                service,
+                endpoint_url=settings.aws_endpoint_url,
+                region_name=settings.aws_region,
+                config=Config(
+                    connect_timeout=_CONNECT_S,
+                    read_timeout=_READ_S,
+                    max_pool_connections=at_once,
+                    retries={"mode": "standard", "total_max_attempts": 3},
+                    request_checksum_calculation=settings.aws_checksums,
+                    response_checksum_validation=settings.aws_checksums,
+                ),
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(
+                "SF1021",
+                f"cannot use AWS {service}: {error}; look at SUREFOOT_AWS_REGION and "
+                "SUREFOOT_AWS_ENDPOINT_URL",
+            ) from error
+
+    async def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Do one operation, as boto3 names it.
+
+        Raises: Unavailable — no answer, or "not now"; AwsRefused.
+        Under cancellation: it may or may not have been done.
+        """
+        async with self._free:
+            return await in_thread(self._call, operation, arguments)  # type: ignore[no-any-return]
+
+    def _call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
+            if "Body" in answer:
+                answer["Body"] = answer["Body"].read()
+        except self._client_error as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            if (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:  # noqa: PLR2004
+                raise Unavailable("SF3013", str(error)) from error
+            raise AwsRefused(str(error), code.rpartition(".")[2]) from error
+        except (self._core_error, OSError) as error:
+            raise Unavailable("SF3013", f"{type(error).__name__}: {error}") from error
+        return answer
+
+    def close(self) -> None:
+        """Close its idle connections; a call under way ends by itself, unheard."""
+        self._client.close()

@@ -1,0 +1,1 @@
+"""Where large payloads are kept, and how unused ones are removed."""

@@ -1,0 +1,113 @@
+"""Deletes the blobs that no record needs any more.
+
+1. list the blobs of days that are over for long enough: nothing new is stored there
+2. read every record of the app that there is, and keep the blobs that it mentions
+3. read what has been written during 2: a pointer moves from one record to another by being appended
+4. delete the others
+
+A record needs a blob for as long as the log has it: the state of a run, its history (from which it
+is rewound or forked), a command, an effect, a dead letter.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.pointer import day_of, mentions
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import DAY_MS
+from surefoot.state.ports import Blobs
+
+#: topics in which no pointer can stand
+_WITHOUT = (".stream", ".tasks")
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was found of blobs that are old enough."""
+
+    kept: int
+    deleted: int
+    deleted_bytes: int
+
+
+async def sweep(
+    settings: Settings,
+    backend: Backend,
+    blobs: Blobs,
+    *,
+    now_ms: int,
+    keep_days: int,
+    dry_run: bool,
+) -> Swept:
+    """Blobs stored less than `keep_days` days ago are left alone.
+
+    Raises: ConfigError — the log has no topic of this app; Unavailable. Some may have been deleted
+    then; as under cancellation, the next sweep goes on.
+    """
+    first_kept = day_of(now_ms - keep_days * DAY_MS)
+    old = {key: size async for key, size in blobs.keys() if key < first_kept}  # noqa: SIM118
+    try:
+        needed = await _mentioned(settings.app, backend)
+    except (sqlite3.Error, OSError) as error:
+        raise Unavailable("SF3002", f"the records cannot be read: {error!r}") from error
+    gone = sorted(old.keys() - needed)
+    if not dry_run:
+        for key in gone:
+            await blobs.delete(key)
+    return Swept(len(old) - len(gone), len(gone), sum(old[key] for key in gone))
+
+
+async def _mentioned(app: str, backend: Backend) -> set[str]:
+    """Keys of the blobs that any record of the app mentions."""
+    async with backend.topics() as topics:
+        names = [name for name in await topics.names() if name.startswith(f"{app}.")]
+        counts = await topics.partitions(names)
+    counts = {name: count for name, count in counts.items() if not name.endswith(_WITHOUT)}
+    if not counts:
+        raise ConfigError(
+            "SF3004",
+            f"{backend.name} has no topic of the app {app!r}: check SUREFOOT_APP and where the log "
+            "is. Nothing was deleted",
+        )
+    offsets = backend.offsets()
+    try:
+        positions: dict[Place, int] = {}
+        for topic, count in counts.items():
+            begins = await offsets.begins(topic, range(count))
+            positions |= {(topic, partition): begins[partition] for partition in begins}
+        found: set[str] = set()
+        for _ in ("all that there is", "what has come meanwhile"):
+            ends: dict[Place, int] = {}
+            for topic, count in counts.items():
+                until = await offsets.ends(topic, range(count))
+                ends |= {(topic, partition): until[partition] for partition in until}
+            for topic in counts:
+                found |= await _read(backend, topic, positions, ends)
+        return found
+    finally:
+        await offsets.stop()
+
+
+async def _read(
+    backend: Backend, topic: str, positions: dict[Place, int], ends: dict[Place, int]
+) -> set[str]:
+    """What is mentioned up to there; moves the positions."""
+    found: set[str] = set()
+    lookups = backend.lookups(topic)
+    try:
+        for place in [place for place in ends if place[0] == topic]:
+            while positions[place] < ends[place]:
+                records, positions[place] = await lookups.page(
+                    place[1], positions[place], ends[place], lambda _: True
+                )
+                for record in records:
+                    found |= mentions(record.value or b"")
+    finally:
+        await lookups.stop()
+    return found

@@ -1,0 +1,1 @@
+"""A Kafka broker for development and tests: found, downloaded, started, probed."""

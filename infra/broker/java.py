@@ -1,0 +1,257 @@
+"""A broker on the machine's own Java: pinned jars from a cache, KRaft in one process.
+
+A node lives in a folder of its own: server.properties, data/, broker.log (of its latest start). A
+temporary folder goes with the node; a folder that was given is kept, and a later start in it finds
+the same records on the same port.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from surefoot.infra.broker.config import (
+    KAFKA_FOLDER,
+    ONE_NODE,
+    CannotStart,
+    free_ports,
+    pinned_version,
+    say,
+    tail,
+)
+from surefoot.infra.runtime.orphans import WhenKilled
+
+_JAVA_MAJOR_MIN = 17
+_STOP_TIMEOUT_S = 20
+_DOWNLOAD_TIMEOUT_S = 900
+_PORT_TAKEN = "Address already in use"
+#: (process, folder): end the broker, unless the number has become another process's
+_END = """
+case "$(ps -ww -o args= -p "$1" 2>/dev/null || tr '\\0' ' ' <"/proc/$1/cmdline")" in
+*"$2/server.properties"*) kill "$1" ;;
+esac
+"""
+#: the same, and nothing is kept
+_END_AND_REMOVE = _END.replace("kill", "kill -9") + 'rm -rf "$2"'
+_LISTENERS = re.compile(
+    r"^listeners=PLAINTEXT://[^:]+:(\d+),CONTROLLER://[^:]+:(\d+)$", re.MULTILINE
+)
+
+
+class JavaNode:
+    """A running broker process; `bootstrap` is where it listens."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], folder: Path, port: int, *, kept: bool
+    ) -> None:
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._process = process
+        self._folder = folder
+        self._kept = kept
+        script = _END if kept else _END_AND_REMOVE
+        self._when_killed = WhenKilled(script, str(process.pid), str(folder))
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path | None:
+        return self._folder / "broker.log"
+
+    def log_text(self) -> str:
+        return (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
+
+    def failure(self) -> str | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        return f"the broker process ended with status {code}:\n{tail(self.log_text())}"
+
+    def pause(self) -> None:
+        """SIGSTOP: the broker answers nothing but keeps its connections."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGTERM and wait, SIGKILL past the deadline; SIGKILL at once where nothing is kept.
+        Doing it twice is doing it once."""
+        self._when_killed.cancel()
+        self.resume()
+        if self._kept:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_S)
+        self._process.kill()
+        self._process.wait()
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start_java(*, folder: Path | None, port: int | None, properties: Mapping[str, str]) -> JavaNode:
+    """Start a node and return at once; the caller waits until it answers, or for `failure()`.
+
+    Raises: CannotStart when Java or Maven is missing, the jars cannot be fetched, or the storage
+    cannot be formatted.
+    """
+    java = find_java()
+    jars = fetch_jars()
+    kept = folder is not None
+    home = Path(folder or tempfile.mkdtemp(prefix="surefoot-broker-")).resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        client_port, controller_port = _ports(home, port)
+        config = _write_properties(home, client_port, controller_port, properties)
+        if not (home / "data" / "meta.properties").exists():
+            _format_storage(java, jars, config)
+        process = _launch(java, jars, config)
+    except BaseException:
+        if not kept:
+            shutil.rmtree(home, ignore_errors=True)
+        raise
+    return JavaNode(process, home, client_port, kept=kept)
+
+
+def port_was_taken(failure: str) -> bool:
+    """Whether somebody took the free port between our look and the broker's bind."""
+    return _PORT_TAKEN in failure
+
+
+def find_java() -> str:
+    """The java command of JAVA_HOME or the PATH, if it is new enough for Kafka 4."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if java is None:
+        raise CannotStart(f"Java {_JAVA_MAJOR_MIN} or newer is not installed")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', told)
+    if match is None or int(match[1]) < _JAVA_MAJOR_MIN:
+        raise CannotStart(f"{java} is not Java {_JAVA_MAJOR_MIN} or newer: {tail(told, 3)}")
+    return java
+
+
+def fetch_jars() -> Path:
+    """The folder with the pinned jars; Maven downloads them the first time.
+
+    The name of the folder holds a hash of pom.xml, so another pin is another folder. It appears by
+    one rename, whole: of two processes that download at once, one wins and both may use it.
+    """
+    pom = KAFKA_FOLDER / "pom.xml"
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:8]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "surefoot"
+    jars = cache / f"kafka-{pinned_version()}-{digest}"
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise CannotStart("Maven (mvn) is not installed; it fetches Kafka's jars, once")
+    cache.mkdir(parents=True, exist_ok=True)
+    say(f"fetching Kafka {pinned_version()} with Maven into {jars} (once)")
+    with tempfile.TemporaryDirectory(dir=cache, prefix="kafka-download-") as download:
+        fetched = Path(download) / "jars"
+        _run(
+            [
+                *(maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={fetched}"),
+            ],
+            "Maven could not fetch Kafka's jars",
+            timeout_s=_DOWNLOAD_TIMEOUT_S,
+        )
+        try:
+            fetched.rename(jars)
+        except OSError:
+            if not jars.is_dir():
+                raise
+    return jars
+
+
+def _ports(home: Path, port: int | None) -> tuple[int, int]:
+    """The port asked for, else the one that the folder's node had before, else a free one.
+
+    The second is the controller's; it stays, since it is written in the storage.
+    """
+    config = home / "server.properties"
+    before = _LISTENERS.search(config.read_text(encoding="utf-8")) if config.exists() else None
+    if before is not None:
+        return port or int(before[1]), int(before[2])
+    client, controller = free_ports(2)
+    return port or client, controller
+
+
+def _write_properties(
+    home: Path, client_port: int, controller_port: int, properties: Mapping[str, str]
+) -> Path:
+    client, controller = f"127.0.0.1:{client_port}", f"127.0.0.1:{controller_port}"
+    own = {
+        "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{client}",
+        "controller.quorum.bootstrap.servers": controller,
+        "log.dirs": str(home / "data"),
+    }
+    lines = [f"{key}={value}" for key, value in (ONE_NODE | own | dict(properties)).items()]
+    config = home / "server.properties"
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return config
+
+
+def _format_storage(java: str, jars: Path, config: Path) -> None:
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    _run(
+        [
+            # Half a second faster: this process lives for one.
+            *_java_command(java, jars, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool"),
+            *("format", "--standalone"),
+            # An id may begin with "-": one argument, so that it is not taken for an option.
+            *(f"--cluster-id={cluster_id}", f"--config={config}"),
+        ],
+        "the broker's storage could not be formatted",
+        timeout_s=120,
+    )
+
+
+def _launch(java: str, jars: Path, config: Path) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C in the terminal must reach the workers first.
+    with (config.parent / "broker.log").open("wb") as log:
+        return subprocess.Popen(
+            [*_java_command(java, jars, "-Xmx512m", "kafka.Kafka"), str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _java_command(java: str, jars: Path, option: str, main: str) -> list[str]:
+    # The serial collector starts quickest of them (measured: 3.2 s to the first connection on two
+    # cores, 3.9 s with G1) and keeps no threads of its own.
+    logging = f"-Dlog4j2.configurationFile={KAFKA_FOLDER / 'log4j2.properties'}"
+    return [java, "-XX:+UseSerialGC", option, logging, "-cp", f"{jars}/*", main]
+
+
+def _run(command: list[str], failing: str, *, timeout_s: float) -> None:
+    try:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotStart(f"{failing} within {timeout_s:g} s") from error
+    except subprocess.CalledProcessError as error:
+        raise CannotStart(f"{failing}:\n{tail(error.stdout)}") from error

@@ -1,0 +1,1 @@
+"""`surefoot dev`: a stack that reloads with its author's files."""

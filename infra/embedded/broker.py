@@ -1,0 +1,335 @@
+"""The embedded log's broker on a SQLite file.
+
+A thread writes: it takes everything that is waiting into one transaction of the file, so that many
+commits share one fsync (group commit), and tells each how it went once that is on the disk. The
+event loop reads, on a connection of its own. What other processes have appended is noticed by
+looking at the file's change counter from time to time.
+
+Whatever SQLite cannot do (the disk is full, another process holds the file) has written nothing.
+A commit is then of unknown outcome to its owner, who takes the partition anew and tries again; so
+work goes on when there is room again, and nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from surefoot.infra.embedded.file import Access, EmbeddedFile, OwnerLock, Span, Write
+from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.memory import record_size
+from surefoot.state.errors import (
+    ConfigError,
+    FencedError,
+    NoSuchTopic,
+    OutcomeUnknown,
+    RecordTooLarge,
+    SurefootError,
+    Unavailable,
+)
+from surefoot.state.names.topics import TopicSpec
+from surefoot.state.ports import Clock, In, Out
+
+log = structlog.get_logger(__name__)
+
+#: how often the file is looked at for what other processes have written, in seconds
+LOOK_S = 0.05
+#: commits that share one transaction of the file, at most
+_TOGETHER = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something for the writing thread to do; `done` is told, on the loop, what came of it."""
+
+    work: Write | Callable[[EmbeddedFile], Any]
+    done: Callable[[Any, Exception | None], None]
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise Unavailable("SF3105", f"the embedded log cannot be read: {error}") from error
+
+
+_UNAVAILABLE = partial(Unavailable, "SF3105")
+
+#: a job, what came of it, and why nothing did
+_Done = tuple[_Job, Any, Exception | None]
+
+
+class SqliteBroker:
+    """Implements EmbeddedBroker. With `owner`, for the one process that runs agents.
+
+    Make it on the event loop that uses it, and close it there.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, owner: bool, access: Access = "make") -> None:
+        """Raises: ConfigError — the file cannot be used, or has an owner already."""
+        self.path = path
+        self._lock = OwnerLock(path) if owner else None
+        self._clock = clock
+        try:
+            self._reader = EmbeddedFile(path, access)
+            self._writer = EmbeddedFile(path, access)
+        except ConfigError:
+            if self._lock is not None:
+                self._lock.release()
+            raise
+        self._topics = self._reader.topics()
+        self._epochs: dict[str, int] = {}
+        self._changes = self._reader.changes()
+        self.listeners: dict[Callable[[], None], None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_on, name="surefoot-log", daemon=True)
+        self._thread.start()
+        self._looking = self._loop.create_task(self._look_on())
+
+    async def close(self) -> None:
+        """Write what is waiting, and close the file. Safe to call twice."""
+        self._looking.cancel()
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._writer.close()
+            self._reader.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Topics ----------------------------------------------------------------------------------
+
+    def create(self, specs: Iterable[TopicSpec]) -> list[str]:
+        made = self._reader.create(specs)
+        self._topics = self._reader.topics()
+        return made
+
+    def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Change these configs, by topic, of topics that there are; durable."""
+        if configs:
+            self._reader.alter(configs)
+            self._topics = self._reader.topics()
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
+        self.refresh()
+        return {name: self._topics[name] for name in names if name in self._topics}
+
+    def names(self) -> list[str]:
+        """Of every topic that there is."""
+        self.refresh()
+        return list(self._topics)
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def begin_offset(self, place: Place) -> int:
+        return self._span(place).begin
+
+    def end_offset(self, place: Place) -> int:
+        return self._span(place).end
+
+    def stable_end(self, place: Place) -> int:
+        """The end: what is not committed cannot be seen here."""
+        return self._span(place).end
+
+    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+        span = self._span(place)
+        if position >= span.end:
+            return [], position
+        with _reading():
+            records = self._reader.read(place, position, most)
+        return records, records[-1].offset + 1 if len(records) == most else span.end
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        self._span(place)
+        with _reading():
+            return self._reader.offset_at(place, time_ms)
+
+    def committed(self, group: str, place: Place) -> int | None:
+        offset = self.bookmark(group, place)
+        return None if offset is None else max(offset, self._span(place).begin)
+
+    def bookmark(self, group: str, place: Place) -> int | None:
+        """As `committed`, also where retention has passed it by."""
+        self._span(place)
+        with _reading():
+            return self._reader.committed(group, place)
+
+    def _span(self, place: Place) -> Span:
+        span = self._reader.spans.get(place)
+        if span is None:
+            self.refresh()
+            span = self._reader.spans.get(place)
+        if span is None:
+            raise NoSuchTopic(
+                f"there is no topic {place[0]} with a partition {place[1]}: check the agent's name"
+            )
+        return span
+
+    def refresh(self) -> None:
+        """Look at what others have written and created by now."""
+        self._changes = self._reader.changes()
+        self._reader.look()
+        self._topics = self._reader.topics()
+
+    async def _look_on(self) -> None:
+        """Notice what other processes have written."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                if self._reader.changes() != self._changes:
+                    before = {place: span.end for place, span in self._reader.spans.items()}
+                    self.refresh()
+                    now = {place: span.end for place, span in self._reader.spans.items()}
+                    if now != before:
+                        self._tell()
+            except sqlite3.Error as error:
+                log.warning("log_not_read", error=str(error))
+
+    # Writing ---------------------------------------------------------------------------------
+
+    async def append(self, outs: Sequence[Out]) -> list[int]:
+        self._check(outs)
+        offsets: list[int] = await self._do(Write(outs, self._clock.now_ms()), _UNAVAILABLE)
+        return offsets
+
+    def publish(self, outs: Sequence[Out]) -> None:
+        self._check(outs)
+
+        def done(_: Any, error: Exception | None) -> None:
+            if error is not None:
+                log.warning("publish_dropped", error=str(error))
+
+        self._put(_Job(Write(outs, self._clock.now_ms()), done))
+
+    async def take(self, transactional_id: str) -> int:
+        epoch: int = await self.maintain(lambda file: file.take(transactional_id))
+        self._epochs[transactional_id] = epoch
+        return epoch
+
+    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Write:
+        newest = self._epochs.get(transactional_id)
+        if newest != epoch:
+            raise FencedError(f"{transactional_id}: epoch {epoch} is over, {newest} holds")
+        self._check(outs)
+        return Write(outs, self._clock.now_ms(), transactional_id, epoch)
+
+    async def commit(
+        self, transaction: Write, group: str, offsets: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        for place in offsets:
+            self._span(place)
+        whole = Write(
+            transaction.outs, transaction.now_ms, transaction.transactional_id, transaction.epoch,
+            group, offsets,
+        )  # fmt: skip
+        written: list[int] = await self._do(whole, OutcomeUnknown)
+        outs = transaction.outs
+        return {
+            (out.topic, out.partition): offset + 1
+            for out, offset in zip(outs, written, strict=True)
+        }
+
+    def _check(self, outs: Sequence[Out]) -> None:
+        for out in outs:
+            self._span((out.topic, out.partition))
+            limit = int(self._topics[out.topic].config["max.message.bytes"])
+            size = record_size(out)
+            if size > limit:
+                raise RecordTooLarge(
+                    f"a record of {size} bytes for {out.topic}", size=size, limit=limit
+                )
+
+    async def maintain(self, work: Callable[[EmbeddedFile], Any]) -> Any:
+        """Do something to the file that is no commit, between two of them. Raises Unavailable."""
+        return await self._do(work, _UNAVAILABLE)
+
+    async def _do(
+        self, work: Write | Callable[[EmbeddedFile], Any], failure: Callable[[str], SurefootError]
+    ) -> Any:
+        """Have it done, and wait; cancelled, it is done all the same."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(value: Any, error: Exception | None) -> None:
+            if future.cancelled():
+                return
+            if isinstance(error, sqlite3.Error):
+                error = failure(f"the embedded log cannot be written to: {error}")
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        self._put(_Job(work, done))
+        return await future
+
+    def _put(self, job: _Job) -> None:
+        if self._closed:
+            job.done(None, sqlite3.ProgrammingError("it is closed"))
+        else:
+            self._jobs.put(job)
+
+    def _tell(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+    # The writing thread ----------------------------------------------------------------------
+
+    def _write_on(self) -> None:
+        more = True
+        while more:
+            jobs = [self._jobs.get()]
+            while len(jobs) < _TOGETHER and not self._jobs.empty():
+                jobs.append(self._jobs.get())
+            more = None not in jobs
+            done = self._carry_out([job for job in jobs if job is not None])
+            spans = {place: (span.begin, span.end) for place, span in self._writer.spans.items()}
+            try:
+                self._loop.call_soon_threadsafe(self._carried_out, done, spans)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+    def _carry_out(self, jobs: Sequence[_Job]) -> list[_Done]:
+        done: list[_Done] = []
+        writes = [(job, job.work) for job in jobs if isinstance(job.work, Write)]
+        try:
+            results = self._writer.write([write for _, write in writes])
+        except Exception as error:  # noqa: BLE001  (told to everybody who waits)
+            done += ((job, None, error) for job, _ in writes)
+        else:
+            for (job, _), result in zip(writes, results, strict=True):
+                if isinstance(result, FencedError):
+                    done.append((job, None, result))
+                else:
+                    done.append((job, result, None))
+        for job in jobs:
+            if isinstance(job.work, Write):
+                continue
+            try:
+                done.append((job, job.work(self._writer), None))
+            except Exception as error:  # noqa: BLE001  (told to whoever waits)
+                done.append((job, None, error))
+        return done
+
+    def _carried_out(self, done: Sequence[_Done], spans: Mapping[Place, tuple[int, int]]) -> None:
+        """On the loop: what was written can be seen from now on."""
+        for place, (begin, end) in spans.items():
+            span = self._reader.spans.get(place)
+            if span is not None:
+                span.begin, span.end = max(span.begin, begin), max(span.end, end)
+        for job, value, error in done:
+            job.done(value, error)
+        self._tell()

@@ -1,0 +1,257 @@
+"""The embedded log's broker in memory: topics, transactions, epochs and offsets as Kafka has them.
+
+What of Kafka can be seen through it, and is the same:
+
+- an offset is one record; the marker that ends a transaction takes one in every partition that the
+  transaction wrote to, and aborted records keep theirs;
+- readers of committed records stop at the last stable offset: before the first record of a
+  transaction that is still open;
+- a transactional id has an epoch. Whoever takes the id next raises it, which aborts what the
+  former one had open and fences it;
+- records, markers and the group's offsets of one transaction become visible at once. (On Kafka the
+  markers reach one partition after the other; nobody can rely on that.)
+
+Nothing here waits or has a task of its own. One thread, no locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from surefoot.infra.embedded.log import Place
+from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
+from surefoot.state.names.topics import TopicSpec
+from surefoot.state.ports import Clock, In, Out
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """Records of one producer that become visible together, or never."""
+
+    transactional_id: str
+    epoch: int
+    #: offset of its first record, by partition
+    places: dict[Place, int] = field(default_factory=dict)
+    #: offset after its last record, by partition
+    ends: dict[Place, int] = field(default_factory=dict)
+    #: None: open
+    committed: bool | None = None
+
+
+#: a record and the transaction that it is part of; a marker has no record
+_Slot = tuple[In | None, Transaction | None]
+
+
+class Partition:
+    """What stands at each offset of one partition."""
+
+    def __init__(self) -> None:
+        #: the first offset that there is
+        self.start = 0
+        self._slots: list[_Slot] = []
+        #: open transactions, and their first offset; the oldest first
+        self._open: dict[Transaction, int] = {}
+
+    @property
+    def end(self) -> int:
+        """The high watermark: offset of the record to be written next."""
+        return self.start + len(self._slots)
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset."""
+        return min(self._open.values(), default=self.end)
+
+    def append(self, record: In, transaction: Transaction | None) -> None:
+        if transaction is not None:
+            self._open.setdefault(transaction, self.end)
+        self._slots.append((record, transaction))
+
+    def mark(self, transaction: Transaction) -> None:
+        """The transaction has ended."""
+        del self._open[transaction]
+        self._slots.append((None, transaction))
+
+    def read(self, position: int, most: int | None = None) -> tuple[list[In], int]:
+        """Committed records from there to the last stable offset, and the next position. `most`:
+        how many offsets to look at; None: all."""
+        end = self.stable_end
+        if most is not None:
+            end = min(end, max(position, self.start) + most)
+        slots = self._slots[max(0, position - self.start) : end - self.start]
+        records = [
+            record
+            for record, transaction in slots
+            if record is not None and (transaction is None or transaction.committed)
+        ]
+        return records, max(position, end)
+
+    def delete_before(self, offset: int) -> None:
+        """As retention does."""
+        del self._slots[: offset - self.start]
+        self.start = offset
+
+
+class MemoryBroker:
+    """Topics, producers and the offsets of consumer groups."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._topics: dict[str, list[Partition]] = {}
+        self._specs: dict[str, TopicSpec] = {}
+        self._epochs: dict[str, int] = {}
+        self._open: dict[str, Transaction] = {}
+        #: committed offsets (next to read) by group
+        self._offsets: dict[str, dict[Place, int]] = {}
+        #: called when there may be more to read; a dict for its order
+        self.listeners: dict[Callable[[], None], None] = {}
+
+    def create(self, specs: Iterable[TopicSpec]) -> list[str]:
+        """Create those of the topics that there are not; returns their names."""
+        new = [spec for spec in specs if spec.name not in self._topics]
+        for spec in new:
+            self._topics[spec.name] = [Partition() for _ in range(spec.partitions)]
+            self._specs[spec.name] = spec
+        return [spec.name for spec in new]
+
+    def has(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
+        """Those of the topics that there are."""
+        return {name: self._specs[name] for name in names if name in self._specs}
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Raises: NoSuchTopic."""
+        try:
+            return self._topics[topic][partition]
+        except (KeyError, IndexError):
+            raise NoSuchTopic(
+                f"there is no topic {topic} with a partition {partition}: check the agent's name"
+            ) from None
+
+    def write(self, outs: Sequence[Out]) -> list[int]:
+        """Append records outside of any transaction. Returns their offsets.
+
+        Raises: NoSuchTopic, RecordTooLarge — nothing was written.
+        """
+        self._check(outs)
+        offsets = [self._append(out, None) for out in outs]
+        self._tell()
+        return offsets
+
+    async def append(self, outs: Sequence[Out]) -> list[int]:
+        """As `write`."""
+        return self.write(outs)
+
+    def publish(self, outs: Sequence[Out]) -> None:
+        """As `write`."""
+        self.write(outs)
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def begin_offset(self, place: Place) -> int:
+        return self.partition(*place).start
+
+    def end_offset(self, place: Place) -> int:
+        return self.partition(*place).end
+
+    def stable_end(self, place: Place) -> int:
+        return self.partition(*place).stable_end
+
+    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+        return self.partition(*place).read(position, most)
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        """Offset of the first committed record of that time or later; None: there is none."""
+        records, _ = self.partition(*place).read(0)
+        return next((record.offset for record in records if record.timestamp_ms >= time_ms), None)
+
+    # Transactions ----------------------------------------------------------------------------
+
+    async def take(self, transactional_id: str) -> int:
+        """A new epoch of that id: the former one is fenced, what it had open is aborted."""
+        epoch = self._epochs.get(transactional_id, -1) + 1
+        self._epochs[transactional_id] = epoch
+        left_open = self._open.get(transactional_id)
+        if left_open is not None:
+            self._end(left_open, committed=False)
+        return epoch
+
+    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Transaction:
+        """Open a transaction with these records in it.
+
+        Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
+        """
+        self._fence(transactional_id, epoch)
+        self._check(outs)
+        transaction = self._open[transactional_id] = Transaction(transactional_id, epoch)
+        for out in outs:
+            place = (out.topic, out.partition)
+            offset = self._append(out, transaction)
+            transaction.places.setdefault(place, offset)
+            transaction.ends[place] = offset + 1
+        return transaction
+
+    async def commit(
+        self, transaction: Transaction, group: str, offsets: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """Make it visible, and the group's offsets with it. Returns the offset after its last
+        record, of each place. Raises: FencedError."""
+        self._fence(transaction.transactional_id, transaction.epoch)
+        self._offsets.setdefault(group, {}).update(offsets)
+        self._end(transaction, committed=True)
+        return transaction.ends
+
+    def abort(self, transaction: Transaction) -> None:
+        self._end(transaction, committed=False)
+
+    def committed(self, group: str, place: Place) -> int | None:
+        """The group's offset (next to read); None: never committed. One that is no longer there is
+        told as the first that is."""
+        offset = self._offsets.get(group, {}).get(place)
+        return None if offset is None else max(offset, self.partition(*place).start)
+
+    def _fence(self, transactional_id: str, epoch: int) -> None:
+        newest = self._epochs.get(transactional_id)
+        if newest != epoch:
+            raise FencedError(f"{transactional_id}: epoch {epoch} is over, {newest} holds")
+
+    def _end(self, transaction: Transaction, *, committed: bool) -> None:
+        transaction.committed = committed
+        del self._open[transaction.transactional_id]
+        for place in transaction.places:
+            self.partition(*place).mark(transaction)
+        self._tell()
+
+    # Records ---------------------------------------------------------------------------------
+
+    def _check(self, outs: Sequence[Out]) -> None:
+        for out in outs:
+            self.partition(out.topic, out.partition)
+            size, limit = record_size(out), int(self._specs[out.topic].config["max.message.bytes"])
+            if size > limit:
+                raise RecordTooLarge(
+                    f"a record of {size} bytes for {out.topic}", size=size, limit=limit
+                )
+
+    def _append(self, out: Out, transaction: Transaction | None) -> int:
+        log = self._topics[out.topic][out.partition]
+        offset = log.end
+        now_ms = self._clock.now_ms()
+        record = In(
+            out.topic, out.partition, offset, now_ms, out.key, out.value, tuple(out.headers)
+        )
+        log.append(record, transaction)
+        return offset
+
+    def _tell(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+
+def record_size(out: Out) -> int:
+    """Bytes of a record as Kafka counts them, within a few."""
+    headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
+    return len(out.key or b"") + len(out.value or b"") + headers + 32

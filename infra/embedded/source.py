@@ -1,0 +1,124 @@
+"""The SourceLog port on the embedded log: one process reads a topic, and has all its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from surefoot.infra.embedded.log import READ_MOST, EmbeddedBroker, Place
+from surefoot.state.declare.topics import Standing, Start
+from surefoot.state.names.topics import fence_id
+from surefoot.state.ports import In, Out
+
+
+class EmbeddedSourceLog:
+    """Implements SourceLog. Retention is looked at when a partition is taken over; reading steps
+    over what it has deleted since."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str, group: str, partitions: int) -> None:
+        self._broker = broker
+        self._group = group
+        self._places: list[Place] = [(topic, partition) for partition in range(partitions)]
+        self._news = asyncio.Event()
+        #: next offset to read, of what is being read
+        self._positions: dict[int, int] = {}
+        self._paused: set[int] = set()
+
+    async def settle_start(self, start: Start) -> None:
+        standings = {place: self._standing(place) for place in self._places}
+        if any(each.committed is not None for each in standings.values()):
+            return
+        offsets = {
+            place: each.first if start == "earliest" else each.end
+            for place, each in standings.items()
+        }
+        identity = f"{self._group}.start"
+        epoch = await self._broker.take(identity)
+        await self._broker.commit(self._broker.begin(identity, epoch, []), self._group, offsets)
+
+    def _standing(self, place: Place) -> Standing:
+        broker = self._broker
+        return Standing(
+            broker.committed(self._group, place),
+            broker.begin_offset(place),
+            broker.end_offset(place),
+        )
+
+    async def start(
+        self,
+        on_assigned: Callable[[frozenset[int]], None],
+        on_revoked: Callable[[], Awaitable[None]],
+    ) -> None:
+        del on_revoked  # there is nobody to give anything to
+        self._broker.listeners[self._news.set] = None
+        partitions = frozenset(partition for _, partition in self._places)
+        self._paused = set(partitions)
+        on_assigned(partitions)
+
+    async def poll(self, timeout_s: float) -> list[In]:
+        await asyncio.sleep(0)
+        self._news.clear()
+        if not (found := self._fetch()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            found = self._fetch()
+        return found
+
+    def _fetch(self) -> list[In]:
+        found: list[In] = []
+        after = dict(self._positions)
+        for place in self._places:
+            partition = place[1]
+            if partition in self._positions and partition not in self._paused:
+                position = self._positions[partition]
+                records, after[partition] = self._broker.read(place, position, READ_MOST)
+                found += records
+        self._positions = after  # not before every place could be read: none is stepped over
+        return found
+
+    def pause(self, partition: int) -> None:
+        self._paused.add(partition)
+
+    def resume(self, partition: int, position: int | None = None) -> None:
+        if position is not None:
+            self._positions[partition] = position
+        self._paused.discard(partition)
+        self._news.set()
+
+    def position(self, partition: int) -> int | None:
+        position = self._positions.get(partition)
+        if position is None or partition in self._paused:
+            return None
+        return position if position >= self._broker.stable_end(self._places[partition]) else None
+
+    async def own(self, partition: int) -> EmbeddedSourceOwnership:
+        identity = fence_id(self._group, partition)
+        epoch = await self._broker.take(identity)
+        return EmbeddedSourceOwnership(self, self._places[partition], identity, epoch)
+
+    async def stop(self) -> None:
+        self._broker.listeners.pop(self._news.set, None)
+        self._positions.clear()
+
+
+class EmbeddedSourceOwnership:
+    """Implements SourceOwnership: one partition under one epoch."""
+
+    def __init__(self, log: EmbeddedSourceLog, place: Place, identity: str, epoch: int) -> None:
+        self._log = log
+        self._place = place
+        self._id = identity
+        self._epoch = epoch
+
+    async def standing(self) -> Standing:
+        return self._log._standing(self._place)
+
+    async def commit(self, records: Sequence[Out], offset: int) -> None:
+        broker = self._log._broker
+        transaction = broker.begin(self._id, self._epoch, records)
+        await broker.commit(transaction, self._log._group, {self._place: offset})
+
+    async def close(self) -> None:
+        """Holds nothing open."""

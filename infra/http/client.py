@@ -1,0 +1,278 @@
+"""A gateway as seen from outside: requests that are sent again, streams that go on where they were.
+
+What may be sent again is: a start has its run_id, a command its id, and all else only reads. So a
+request is repeated, with backoff, until it is answered or nothing was heard for `patience_s`.
+A stream that breaks is opened again after the last event that came whole. That a run is over is
+what 204 says, and nothing else: a gateway that is told to stop ends its streams just as one does
+that has told everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import httpx
+
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.state.declare.retry import Retry, delay_ms, retry_after_s
+from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
+
+#: how long one request may take; a gateway answers a command within 8 s
+_ANSWER_S = 20.0
+_CONNECT_S = 5.0
+#: a gateway sends a heartbeat every 15 s
+_SILENCE_S = 45.0
+#: of an answer that is no JSON, what is shown
+_SHOWN = 200
+_BACKOFF = Retry(initial_s=0.1, max_s=5.0)
+_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    #: values of its JSON; None: it has no body
+    value: Any
+
+
+class Frame(NamedTuple):
+    """One server-sent event."""
+
+    #: where the stream goes on behind it; None: where it stood before
+    id: str | None
+    event: str
+    data: bytes
+
+
+class GatewayHttp:
+    """Connections are kept and shared. Lives on one event loop.
+
+    Args:    headers: sent with every request, as a proxy in front of the gateway may want them;
+             patience_s: how long nothing may be heard of the gateway
+    Raises:  ConfigError — `url` is no http or https address, or has a password in it
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = 30.0,
+        backoff: Retry = _BACKOFF,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = _base(url)
+        self._patience_s = patience_s
+        self._backoff = backoff
+        self._clock = SystemClock()
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            follow_redirects=False,
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            transport=transport,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def new_id(self) -> str:
+        return self._clock.unique()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """One request, sent again until it is answered.
+
+        Raises: Refused, NotFound — the answer says no; Unavailable — there was no answer, and it
+        may or may not have been acted upon.
+        Under cancellation: may have been acted upon; ask again with the same id.
+        """
+        content = None if body is None else strict_json(body)
+        sent = {} if body is None else {"Content-Type": "application/json"}
+        patience = self._patience()
+        while True:
+            wait_s = None
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    response = await self._client.request(
+                        method, path, content=content, params=params, headers=sent
+                    )
+                value = _value(response)
+                cause = _why_again(response, value)
+                if cause is None:
+                    _raise_refusal(response, value)
+                    return Answer(response.status_code, value)
+                wait_s = retry_after_s(response.headers, self._clock.now_ms())
+            except (TimeoutError, httpx.TransportError) as error:
+                cause = repr(error)
+            await patience.pause(cause, wait_s)
+
+    async def follow(
+        self, path: str, after: str | None, params: Sequence[tuple[str, str]] = ()
+    ) -> AsyncGenerator[Frame, None]:
+        """What is told behind the event with the id `after`, live, each event once and in order,
+        until there is nothing more to come: the run is over.
+
+        Args:    params: pairs of the query
+        Raises:  Refused, NotFound — the answer says no; Unavailable — nothing was heard for too
+                 long: go on with the last id.
+        """
+        patience = self._patience()
+        while True:
+            wait_s, cause = None, "the stream ended"
+            try:
+                async with self._client.stream(
+                    "GET",
+                    path,
+                    params=list(params) or None,
+                    headers={} if after is None else {"Last-Event-ID": after},
+                    timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
+                ) as response:
+                    if response.status_code == HTTPStatus.NO_CONTENT:
+                        return
+                    if response.status_code != HTTPStatus.OK:
+                        await response.aread()
+                        value = _value(response)
+                        cause = _why_again(response, value) or ""
+                        wait_s = retry_after_s(response.headers, self._clock.now_ms())
+                        if not cause:
+                            _raise_refusal(response, value)
+                    else:
+                        frames = Frames()
+                        async for chunk in response.aiter_bytes():
+                            patience.heard()
+                            for frame in frames.feed(chunk):
+                                if after is None or frame.event != "begin":
+                                    after = frame.id or after  # a gap may follow a begin
+                                yield frame
+            except httpx.TransportError as error:
+                cause = repr(error)
+            await patience.pause(cause, wait_s)
+
+    def _patience(self) -> _Patience:
+        return _Patience(self.url, self._patience_s, self._backoff, self._clock)
+
+
+class _Patience:
+    """Waits longer and longer, and gives up when nothing was heard for too long."""
+
+    def __init__(self, url: str, patience_s: float, backoff: Retry, clock: SystemClock) -> None:
+        self._url, self._patience_s = url, patience_s
+        self._backoff, self._clock = backoff, clock
+        self.heard()
+
+    def heard(self) -> None:
+        self._attempt = 0
+        self._since_s = self._clock.monotonic_s()
+
+    async def pause(self, cause: str, asked_s: float | None = None) -> None:
+        wait_s = delay_ms(self._backoff, self._attempt, self._clock.random(), asked_s) / 1000
+        self._attempt += 1
+        if self._clock.monotonic_s() + wait_s - self._since_s > self._patience_s:
+            away = Unavailable(
+                "SF5016",
+                f"the gateway {self._url} gave no answer within {self._patience_s:g} s: {cause}",
+            )
+            away.retry_after_s = asked_s
+            raise away
+        await asyncio.sleep(wait_s)
+
+
+class Frames:
+    """Server-sent events, from bytes as they come in. What is cut off was not an event.
+
+    Lines end with LF or CR LF, as a gateway writes them. They are taken apart as bytes: to
+    `str.splitlines` a U+2028 inside of a JSON string ends a line as well.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begin()
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Each event that is whole by now and says something: a heartbeat does not."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line:
+                self._take(*line.split(b":", 1))
+                continue
+            frame, said = Frame(self._id, self._event, b"\n".join(self._data)), bool(self._data)
+            self._begin()
+            if said:
+                yield frame
+
+    def _begin(self) -> None:
+        self._id: str | None = None
+        self._event = "message"
+        self._data: list[bytes] = []
+
+    def _take(self, field: bytes, value: bytes = b"") -> None:
+        value = value.removeprefix(b" ")
+        if field == b"id":
+            self._id = value.decode("ascii", "replace")
+        elif field == b"event":
+            self._event = value.decode("ascii", "replace")
+        elif field == b"data":
+            self._data.append(value)
+
+
+def _base(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.userinfo:
+        raise ConfigError(
+            "SF1026", "the gateway's address has a password in it; give it in `headers`"
+        )
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(
+            "SF1026", f"a gateway's address looks like http://127.0.0.1:8787; got {url!r}"
+        )
+    return str(parsed).rstrip("/")
+
+
+def _value(response: httpx.Response) -> Any:
+    """The values of the answer's JSON; text when it is none: a proxy may have answered."""
+    if not response.content:
+        return None
+    try:
+        return parse_json(response.content)
+    except BadPayload:
+        return response.text[:_SHOWN]
+
+
+def _why_again(response: httpx.Response, value: Any) -> str | None:
+    """Why the request has to be sent again; None: it is answered."""
+    told = value if isinstance(value, dict) else {}
+    if response.status_code in _TRY_AGAIN and "code" not in told:
+        return f"HTTP {response.status_code} {told.get('error', '')}".rstrip()
+    if response.status_code == HTTPStatus.ACCEPTED and told.get("accepted", True) is None:
+        return "the command is on its way, and no owner has answered it yet"
+    return None
+
+
+def _raise_refusal(response: httpx.Response, value: Any) -> None:
+    status = response.status_code
+    if response.is_success and (value is None or isinstance(value, dict)):
+        return
+    if not isinstance(value, dict) or not {"code", "error"} & value.keys():
+        raise Refused("not_a_gateway", f"HTTP {status}, and no answer of a gateway: {value!r}")
+    code = value.get("code") or _CODES.get(status, f"http_{status}")
+    kind: Callable[[str, str], Refused] = NotFound if status == HTTPStatus.NOT_FOUND else Refused
+    raise kind(code, value.get("message") or value.get("error") or "")
+
+
+_CODES = {404: "not_found", 413: "too_large", 422: "bad_request"}

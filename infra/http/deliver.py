@@ -1,0 +1,83 @@
+"""The Deliver port: everything that the relay sends goes through the guarded dialer.
+
+Each request is made for itself. There is no client with a memory between them (cookies, redirects,
+the environment's proxies and passwords): what one run's target says is no other run's to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from surefoot.infra.http.guarded_dialer import GuardedBackend, GuardedTransport
+from surefoot.state.egress.policy import Allowed, target_of
+from surefoot.state.errors import RetryableError, TerminalError
+from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.telemetry import metrics
+
+#: of an answer's body, what is kept to tell a person why
+BODY_KEPT = 1024
+#: whatever is not among the request's own
+_HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "surefoot"}
+
+
+class HttpDeliver:
+    """Sends effects; connections are kept and shared. Lives on one event loop."""
+
+    def __init__(self, allowed: Allowed, *, timeout_s: float = 30.0) -> None:
+        self._allowed = allowed
+        #: for all of it; the transport's own begin anew with every byte that comes
+        self._timeout_s = timeout_s
+        self._transport: GuardedTransport | None = None
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Raises Forbidden — it may not go there; TerminalError — no client could send it, and in
+        both cases nothing was sent; RetryableError — no answer."""
+        target_of(request.url)  # as it stands; httpx would make something of it
+        if self._transport is None:
+            self._transport = GuardedTransport(GuardedBackend(self._allowed))
+        try:
+            asked = httpx.Request(
+                request.method,
+                request.url,
+                headers=_HEADERS,
+                content=request.body,
+                extensions={"timeout": httpx.Timeout(self._timeout_s).as_dict()},
+            )
+            asked.headers.update(request.headers)
+            response, body = await self._answer(self._transport, asked)
+        except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError) as error:
+            metrics.OUTBOX_DELIVERIES.add("none")
+            raise TerminalError(f"it can never be sent as it is: {error}") from error
+        except (TimeoutError, httpx.TransportError) as error:
+            metrics.OUTBOX_DELIVERIES.add("none")
+            raise RetryableError(
+                f"no answer, so it may or may not have been acted upon: {error!r}"
+            ) from error
+        metrics.OUTBOX_DELIVERIES.add(f"{min(response.status_code // 100, 5)}xx")
+        return HttpResponse(
+            status=response.status_code, headers=dict(response.headers), body=body[:BODY_KEPT]
+        )
+
+    async def _answer(
+        self, transport: GuardedTransport, asked: httpx.Request
+    ) -> tuple[httpx.Response, bytes]:
+        async with asyncio.timeout(self._timeout_s):
+            response = await transport.handle_async_request(asked)
+            try:
+                body = b""
+                # as it comes: a few bytes of it could be unpacked to any number
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) >= BODY_KEPT:
+                        break
+            finally:
+                await response.aclose()
+        return response, body
+
+    async def close(self) -> None:
+        """Give up what is kept open."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()

@@ -1,0 +1,1 @@
+"""An agent's log on Kafka; others see the ports of log/ only."""

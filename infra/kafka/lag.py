@@ -1,0 +1,159 @@
+"""Where the topics of agents stand on Kafka, and who has which partition.
+
+Implements `backend.Standings`. The clients are kept for the next time, and so is what was counted:
+a partition in which nothing has moved costs no reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.errors import KafkaError
+
+from surefoot.consumers.partition.ending import never_cut_short
+from surefoot.infra.kafka_client.clients import Shared
+from surefoot.infra.kafka_client.errors import told
+from surefoot.infra.kafka_client.tail import KafkaLookups, KafkaOffsets, coordinator_of
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
+
+#: a longer stretch of offsets is not read to tell records from markers
+COUNTED_OFFSETS = 1_000
+
+Offsets = dict[TopicPartition, int]
+
+
+class KafkaStandings:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admin = Shared(
+            lambda: AIOKafkaAdminClient(
+                **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
+            )
+        )
+        self._offsets = KafkaOffsets(settings)
+        self._lookups: dict[str, KafkaLookups] = {}
+        #: (stretch of offsets, records in it)
+        self._counted: dict[TopicPartition, tuple[tuple[int, int], int]] = {}
+
+    async def look(self, agents: Sequence[str]) -> list[AgentStanding]:
+        return list(await asyncio.gather(*(self._look(agent) for agent in agents)))
+
+    async def _look(self, agent: str) -> AgentStanding:
+        topics = AgentTopics(self._settings.app, agent)
+        inputs = (topics.commands, topics.tasks)
+        every = (*inputs, topics.state, topics.events, topics.stream)
+        places = [
+            TopicPartition(topic, partition)
+            for topic in every
+            for partition in range(self._settings.partitions)
+        ]
+        # The ends first: what is committed meanwhile is then no backlog any more.
+        starts, ends, stables = await asyncio.gather(
+            self._asked(self._offsets.begins, every),
+            self._asked(self._offsets.ends, every),
+            self._asked(self._offsets.stables, every),
+        )
+        members, committed = await self._group(
+            topics.group, [place for place in places if place.topic in inputs]
+        )
+
+        async def stand(place: TopicPartition) -> PartitionStanding:
+            lag: int | None = None
+            exact = True
+            if place.topic in inputs:
+                stretch = behind(committed.get(place), starts[place], stables[place])
+                lag, exact = await self._records(place, *stretch)
+            return PartitionStanding(
+                topic=place.topic, partition=place.partition, start=starts[place],
+                end=ends[place], stable=stables[place], committed=committed.get(place), lag=lag,
+                exact=exact, owner=owner_of(members, place.partition),
+            )  # fmt: skip
+
+        standing = await asyncio.gather(*(stand(place) for place in places))
+        return AgentStanding(
+            agent=agent, group=topics.group, members=members, partitions=tuple(standing)
+        )
+
+    async def _asked(
+        self, ask: Callable[[str, Iterable[int]], Awaitable[dict[int, int]]], topics: Sequence[str]
+    ) -> Offsets:
+        partitions = range(self._settings.partitions)
+        found = await asyncio.gather(*(ask(topic, partitions) for topic in topics))
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, offsets in zip(topics, found, strict=True)
+            for partition, offset in offsets.items()
+        }
+
+    async def _group(
+        self, group: str, places: Sequence[TopicPartition]
+    ) -> tuple[tuple[Member, ...], Offsets]:
+        """The members of the group, and what it has committed in these places."""
+        async with told(f"looking at group {group}", self._settings):
+            admin = await self._admin.get()
+            try:
+                coordinator = await coordinator_of(admin, group)
+                (answer,) = await admin.describe_consumer_groups([group], coordinator)
+                found = await admin.list_consumer_group_offsets(group, coordinator, places)
+            except (KafkaError, OSError):
+                self._admin.retire(admin)
+                raise
+        members = [
+            Member(
+                name=client_id.removeprefix(f"{group}."),
+                host=host.lstrip("/"),
+                partitions=_partitions(assignment),
+            )
+            for described in answer.groups
+            for _, client_id, host, _, assignment in described[5]
+        ]
+        committed = {place: kept.offset for place, kept in found.items() if kept.offset >= 0}
+        return tuple(sorted(members, key=lambda each: each.name)), committed
+
+    async def _records(self, place: TopicPartition, first: int, until: int) -> tuple[int, bool]:
+        """How many committed records there are in a stretch, and whether that is exact: in a long
+        one, markers are counted as well."""
+        if until - first > COUNTED_OFFSETS:
+            return until - first, False
+        if first == until:
+            return 0, True
+        stretch, found = self._counted.get(place, (None, 0))
+        if stretch != (first, until):
+            found = await self._count(place, first, until)
+            self._counted[place] = ((first, until), found)
+        return found, True
+
+    async def _count(self, place: TopicPartition, first: int, until: int) -> int:
+        lookups = self._lookups.setdefault(place.topic, KafkaLookups(self._settings, place.topic))
+        found = 0
+
+        def counted(_key: bytes | None) -> bool:
+            nonlocal found
+            found += 1
+            return False
+
+        position = first
+        while position < until:
+            _, position = await lookups.page(place.partition, position, until, counted)
+        return found
+
+    @never_cut_short
+    async def stop(self) -> None:
+        await self._offsets.stop()
+        await self._admin.stop()
+        for lookups in self._lookups.values():
+            await lookups.stop()
+
+
+def _partitions(assignment: bytes) -> frozenset[int]:
+    """Of a member; none while the group has not shared its partitions out."""
+    if not assignment:
+        return frozenset()
+    decoded = ConsumerProtocolMemberAssignment.decode(assignment)
+    return frozenset(number for _, numbers in decoded.assignment for number in numbers)

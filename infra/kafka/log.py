@@ -1,0 +1,441 @@
+"""The Log port on Apache Kafka, through aiokafka.
+
+What has to be known of aiokafka 0.14 to read this (the version is pinned; tests/integration holds
+every private name that is used here):
+
+- Its assignment callback is no barrier. The new assignment is live before the callback, and no
+  heartbeat is sent while it runs. So the callback pauses everything as its first statement, tells
+  the worker, and returns.
+- What it raises for a position that is not in the log, it raises before the records of others are
+  handed out, or after: none of them is lost.
+- Every rebalance is eager and resets positions and pauses, also of partitions that stay. Those
+  that stay are sought to where their owner stood.
+- It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after
+  the partition's transactional producer has started, so it is asked for after that.
+- Its TxnOffsetCommit carries no generation (version 0), so the epoch of the transactional id is
+  the only fence. The id is a function of (app, agent, partition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+from surefoot.consumers.partition.ending import never_cut_short
+from surefoot.infra.kafka.assignor import CopartitionedSticky
+from surefoot.infra.kafka.txn import RETIRE_S, TransactionalProducer, commit_deadline_s
+from surefoot.infra.kafka_client.batches import readable
+from surefoot.infra.kafka_client.clients import close_client, leave_group
+from surefoot.infra.kafka_client.errors import start_client, unavailable
+from surefoot.infra.kafka_client.publisher import Publisher
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputGone, InputKind, Out
+
+log = structlog.get_logger(__name__)
+
+#: share of the session timeout for which a proof of membership is trusted
+LEASE_SHARE = 0.8
+#: how often within a session and a rebalance a member may be thrown out by another one of its name
+OUSTED_MOST = 3
+UNKNOWN_MEMBER_ID = 25
+#: aiokafka does not know it
+FENCED_INSTANCE_ID = 82
+#: a member whose loop has stopped polling for this long leaves the group
+MAX_POLL_INTERVAL_MS = 60_000
+#: a restore that gets no further for this long is given up and begun again, in seconds
+RESTORE_DEADLINE_S = 20.0
+
+
+class KafkaLog:
+    """Implements ports.Log for one agent: one member of its consumer group."""
+
+    def __init__(
+        self, *, topics: AgentTopics, partitions: int, settings: Settings, clock: Clock, slot: int
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._settings = settings
+        self._clock = clock
+        self._instance = f"{topics.group}.{settings.instance}.{slot}"
+        self._kinds: dict[str, InputKind] = {topics.commands: "commands", topics.tasks: "tasks"}
+        self._assignor = CopartitionedSticky((topics.commands, topics.tasks), partitions)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._on_change: Callable[[Assignment], None] | None = None
+        self._on_rebalance: Callable[[], Awaitable[None]] | None = None
+        self._mine: frozenset[int] = frozenset()
+        self._generation = -1
+        self._rebalancing = True
+        self._proved_s = float("-inf")
+        #: when another member took this one's place, of late; monotonic seconds
+        self._ousted_s: deque[float] = deque(maxlen=OUSTED_MOST)
+        self._publisher = Publisher(settings)
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    async def start(
+        self,
+        on_change: Callable[[Assignment], None],
+        on_rebalance: Callable[[], Awaitable[None]],
+    ) -> None:
+        settings = self._settings
+        self._on_change = on_change
+        self._on_rebalance = on_rebalance
+        consumer = AIOKafkaConsumer(
+            **(settings.kafka() | {"client_id": self._instance}),
+            group_id=self._topics.group,
+            group_instance_id=self._instance,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            # Longer than a join may take, and no longer than that needs: for so long a connection
+            # that has gone silent keeps the worker out of its group.
+            request_timeout_ms=settings.rebalance_timeout_ms + settings.producer_request_timeout_ms,
+            fetch_max_wait_ms=500,
+            partition_assignment_strategy=(self._assignor,),
+        )
+        try:
+            await start_client(consumer)
+        except BaseException as error:
+            await close_client(consumer)
+            if isinstance(error, KafkaError):
+                raise unavailable("cannot join", error, settings, starting=True) from error
+            raise
+        self._consumer = consumer
+        self._watch_membership()
+        self._consumer.subscribe(
+            [self._topics.commands, self._topics.tasks], listener=_Listener(self)
+        )
+
+    @property
+    def _live(self) -> AIOKafkaConsumer:
+        assert self._consumer is not None, "start() comes first"
+        return self._consumer
+
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        if self._ousted:
+            raise ConfigError(
+                "SF3011",
+                f"another process is member {self._instance!r} of group {self._topics.group}, as "
+                "this one is; end one of the two, or give each an identity of its own with "
+                "SUREFOOT_INSTANCE",
+            )
+        try:
+            batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
+        except NoOffsetForPartitionError:
+            return []  # of a partition that is just being assigned
+        except OffsetOutOfRangeError as error:
+            ((tp, offset),) = error.args[0].items()
+            await self._go_on(tp, offset)
+            return []
+        except KafkaError as error:
+            raise unavailable("reading", error, self._settings) from error
+        return [
+            (self._kinds[tp.topic], record_of(record))
+            for tp, records in batches.items()
+            for record in records
+        ]
+
+    async def _go_on(self, tp: TopicPartition, offset: int) -> None:
+        """The log has no such offset: read on from its beginning, from where nothing that is left
+        can be missed. Raises: InputGone."""
+        consumer = self._live
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                begin = (await consumer.beginning_offsets([tp]))[tp]
+        except (TimeoutError, KafkaError) as error:
+            raise unavailable("where the inputs begin", error, self._settings) from error
+        if tp not in consumer.assignment():
+            return
+        place = self._place(tp)
+        if not place.has_valid_position or place.position != offset:
+            return  # its owner has been told where to begin
+        consumer.seek(tp, begin)
+        if begin > offset:
+            raise InputGone(self._kinds[tp.topic], tp.partition, offset, begin)
+
+    def pause(self, partition: int) -> None:
+        assigned = self._live.assignment()
+        self._live.pause(*(tp for tp in self._inputs(partition) if tp in assigned))
+
+    def resume(
+        self, partition: int, positions: Mapping[InputKind, int | None] | None = None
+    ) -> None:
+        consumer = self._live
+        assigned = consumer.assignment()
+        for tp in self._inputs(partition):
+            if tp not in assigned:
+                continue
+            if positions is not None:
+                consumer.seek(tp, positions[self._kinds[tp.topic]] or 0)
+            consumer.resume(tp)
+
+    async def positions(self, partition: int) -> dict[InputKind, int]:
+        consumer = self._live
+        assigned = consumer.assignment()
+        ends: dict[InputKind, int] = {}
+        for tp in self._inputs(partition):
+            if tp not in assigned or tp in consumer.paused():
+                continue
+            end = consumer.last_stable_offset(tp)
+            state = self._place(tp)
+            if end is not None and state.has_valid_position and state.position >= end:
+                ends[self._kinds[tp.topic]] = state.position
+        return ends
+
+    def _place(self, tp: TopicPartition) -> Any:
+        """Where aiokafka stands in it."""
+        return self._live._subscription.subscription.assignment.state_value(tp)
+
+    def lso_lag(self) -> int:
+        """Offsets of the inputs being read that open transactions hold back, as of their latest
+        fetches."""
+        if self._consumer is None:
+            return 0
+        consumer = self._consumer
+        places = consumer.assignment()
+        ends = [(consumer.highwater(tp), consumer.last_stable_offset(tp)) for tp in places]
+        # both are there once something was fetched
+        return sum(max(0, end - stable) for end, stable in ends if end and stable)
+
+    async def own(self, partition: int) -> KafkaOwnership:
+        producer = TransactionalProducer(
+            self._topics.transactional_id(partition), self._settings, self._clock
+        )
+        await producer.start()
+        return KafkaOwnership(self, partition, producer)
+
+    def publish(self, records: Sequence[Out]) -> None:
+        self._publisher.publish(records)
+
+    def lease_left_s(self) -> float:
+        if self._rebalancing:
+            return 0.0
+        return max(0.0, self._proved_s + self.lease_s() - self._clock.monotonic_s())
+
+    def lease_s(self) -> float:
+        return self._settings.session_timeout_ms / 1000 * LEASE_SHARE
+
+    @never_cut_short
+    async def stop(self, *, leave: bool) -> None:
+        await self._publisher.close()
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        if leave:
+            await self._leave(consumer)
+        await close_client(consumer)
+
+    def _inputs(self, partition: int) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for topic in self._kinds]
+
+    # Membership ------------------------------------------------------------------------------
+
+    def _watch_membership(self) -> None:
+        """Note each answer by which the coordinator proves that this member is in the group. The
+        proof counts from when the question was sent."""
+        consumer = self._live
+        coordinator = consumer._coordinator
+        send = coordinator._send_req
+
+        async def sending(request: Any) -> Any:
+            asked_s = self._clock.monotonic_s()
+            if isinstance(request, JoinGroupRequest) and self._ousted:
+                # `poll`, which ends the worker, may be waiting for what this join would bring.
+                error = KafkaError("another process has this one's identity")
+                consumer._subscription.abort_waiters(error)
+                raise error
+            response = await send(request)
+            if isinstance(request, HeartbeatRequest | SyncGroupRequest | JoinGroupRequest):
+                code = response.error_code
+                if code == FENCED_INSTANCE_ID:
+                    self._ousted_s.append(asked_s)
+                    response.error_code = UNKNOWN_MEMBER_ID  # join again, with a new member id
+                elif code == UNKNOWN_MEMBER_ID and self._in_session(asked_s):
+                    self._ousted_s.append(asked_s)
+                elif not code and not isinstance(request, JoinGroupRequest):
+                    self._proved_s = asked_s
+            return response
+
+        coordinator._send_req = sending
+
+    def _in_session(self, now_s: float) -> bool:
+        return now_s - self._proved_s < self._settings.session_timeout_ms / 1000
+
+    @property
+    def _ousted(self) -> bool:
+        """A member whose session is good is thrown out by one that joins under its name (KIP-345).
+        aiokafka joins again, and throws out the other: so two processes of one name would take the
+        membership from each other for ever. Whichever has been thrown out too often gives up."""
+        ousted, settings = self._ousted_s, self._settings
+        span_s = (settings.session_timeout_ms + settings.rebalance_timeout_ms) / 1000
+        return len(ousted) == OUSTED_MOST and ousted[-1] - ousted[0] < span_s
+
+    async def _leave(self, consumer: AIOKafkaConsumer) -> None:
+        await leave_group(consumer)
+
+    async def _revoked(self) -> None:
+        """Heartbeats go on while this is awaited (they do not in the assignment callback)."""
+        self._rebalancing = True
+        if self._mine and self._on_rebalance is not None:
+            await self._on_rebalance()
+
+    def _assigned(self, assigned: set[TopicPartition]) -> None:
+        consumer = self._live
+        consumer.pause(*assigned)
+        for tp in assigned:  # without a position it would be asked for again and again
+            consumer.seek(tp, 0)
+        now = frozenset(tp.partition for tp in assigned)
+        generation = consumer._coordinator.generation
+        # With no generation in between, nobody else can have had what we had and have again.
+        kept = now & self._mine if generation == self._generation + 1 else frozenset()
+        change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
+        self._mine, self._generation, self._rebalancing = now, generation, False
+        self._assignor.owned = (generation, now)
+        assert self._on_change is not None
+        self._on_change(change)
+
+
+class KafkaOwnership:
+    """Implements ports.Ownership: one partition under one producer epoch."""
+
+    def __init__(self, log_: KafkaLog, partition: int, producer: TransactionalProducer) -> None:
+        self._log = log_
+        self._partition = partition
+        self._producer = producer
+        self._settings = log_._settings
+        self._topics = log_._topics
+        self._reader: AIOKafkaConsumer | None = None
+
+    async def committed(self) -> dict[InputKind, int | None]:
+        coordinator = self._log._live._coordinator
+        inputs = self._log._inputs(self._partition)
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                found = await coordinator.fetch_committed_offsets(inputs)
+        except (TimeoutError, KafkaError) as error:
+            raise unavailable("committed offsets", error, self._settings) from error
+        offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
+        for tp, committed in found.items():
+            offsets[self._log._kinds[tp.topic]] = committed.offset
+        return offsets
+
+    async def begins(self) -> dict[InputKind, int]:
+        inputs = self._log._inputs(self._partition)
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                found = await (await self._open_reader()).beginning_offsets(inputs)
+        except (TimeoutError, KafkaError) as error:
+            raise unavailable("where the inputs begin", error, self._settings) from error
+        return {self._log._kinds[tp.topic]: offset for tp, offset in found.items()}
+
+    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+        tp = TopicPartition(self._topics.state, self._partition)
+        try:
+            reader = await self._open_reader()
+            reader.assign([tp])
+            reader.seek(tp, start or 0)
+            return await self._read_to_end(reader, tp, apply)
+        except (TimeoutError, KafkaError) as error:
+            doing = f"restore of {tp.topic}/{tp.partition}"
+            raise unavailable(doing, error, self._settings) from error
+        finally:
+            await self._close_reader()
+
+    async def _open_reader(self) -> AIOKafkaConsumer:
+        """A consumer for the takeover alone: on the connection of the worker's own one, a question
+        would wait behind its long poll."""
+        if self._reader is None:
+            self._reader = AIOKafkaConsumer(
+                **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=100,
+            )
+            await start_client(self._reader)
+        return self._reader
+
+    async def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await close_client(reader, within_s=RETIRE_S)
+
+    async def _read_to_end(
+        self, consumer: AIOKafkaConsumer, tp: TopicPartition, apply: Callable[[list[In]], None]
+    ) -> int:
+        """Read up to the high watermark, which every fetch tells whatever the isolation level. An
+        open transaction below it, of whoever, is waited for. The end is told by the position, which
+        steps over markers, aborted records and what compaction has taken out."""
+        clock = self._log._clock
+        progress_s = clock.monotonic_s()
+        target: int | None = None
+        position = -1
+        while True:
+            batches = await readable(consumer.getmany(tp, timeout_ms=50))
+            apply([record_of(record) for record in batches.get(tp, ())])
+            reached = await consumer.position(tp)
+            if target is None:
+                target = consumer.highwater(tp)
+            if target is not None and reached >= target:
+                return int(reached)
+            if reached > position:
+                position, progress_s = reached, clock.monotonic_s()
+            elif clock.monotonic_s() - progress_s > RESTORE_DEADLINE_S:
+                raise Unavailable(
+                    "SF3007",
+                    f"restore of {tp.topic}/{tp.partition} stands at {reached} of {target} for "
+                    f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it",
+                )
+
+    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+        places = {
+            TopicPartition(getattr(self._topics, kind), self._partition): offset
+            for kind, offset in offsets.items()
+        }
+        ends = await self._producer.transact(records, places, self._topics.group)
+        return ends[TopicPartition(self._topics.state, self._partition)]
+
+    @never_cut_short
+    async def close(self) -> None:
+        await self._close_reader()
+        await self._producer.retire()
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, log_: KafkaLog) -> None:
+        self._log = log_
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        del revoked
+        await self._log._revoked()
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self._log._assigned(assigned)
+
+
+def record_of(record: Any) -> In:
+    """A record of aiokafka's, as the rest knows it."""
+    return In(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )

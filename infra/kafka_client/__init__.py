@@ -1,0 +1,1 @@
+"""Kafka's clients: made, closed, probed, their errors told; knows no runs."""

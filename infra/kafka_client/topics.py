@@ -1,0 +1,281 @@
+"""Creates and verifies topics. Nothing subscribes to a topic before it has been verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+
+from surefoot.infra.kafka_client.batches import INSTALL_CODECS, unpacks
+from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.kafka_client.errors import is_denied, not_allowed, start_client, unavailable
+from surefoot.infra.log.ports import Found
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.declare.agent import Agent
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.machine.decision import pool_agent_name, schedules_agent_name
+from surefoot.state.names.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
+
+_PARTITIONS_FOREVER = (
+    "the partition count of an agent's topics is for ever, since it decides where each run lives"
+)
+#: how one config of a topic is changed
+_ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
+
+
+def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
+    """Every topic that these agents need, the outbox, the dead letters and the record of
+    deliveries included."""
+    specs = [
+        dead_spec(settings.app, settings.record_max_bytes),
+        deliveries_spec(settings.app, settings.partitions, settings.record_max_bytes),
+    ]
+    for agent in dict.fromkeys((*agents, OUTBOX)):
+        specs += agent_specs(settings.app, agent, settings.partitions, settings.record_max_bytes)
+    return specs
+
+
+def names_of(agents: Sequence[Agent]) -> list[str]:
+    """The agents by name, those of their pools, and those that keep their schedules."""
+    return [
+        name
+        for agent in agents
+        for name in (
+            agent.name,
+            *(pool_agent_name(agent.name, pool) for pool in agent.pools),
+            *([schedules_agent_name(agent.name)] if agent.schedules else []),
+        )
+    ]
+
+
+def check_partitions(topic: str, found: int, partitions: int) -> list[str]:
+    """What is wrong with the number of partitions, with its fix: one line or none. Pure."""
+    if found == partitions:
+        return []
+    line = (
+        f"topic {topic} has {found} partitions, SUREFOOT_PARTITIONS says {partitions}; "
+        f"{_PARTITIONS_FOREVER}: set SUREFOOT_PARTITIONS={found}"
+    )
+    return [line]
+
+
+def problems(
+    spec: TopicSpec, found: Found | None, replication: int, alter: str = _ALTER
+) -> list[str]:
+    """What is wrong with a topic, each with its fix. `replication` -1 accepts any; `alter` is the
+    command that changes a config. Pure."""
+    if found is None:
+        return [f"topic {spec.name} does not exist; run `surefoot topics apply`"]
+    wrong = check_partitions(spec.name, found.partitions, spec.partitions)
+    if replication not in {-1, found.replication}:
+        wrong.append(
+            f"topic {spec.name} has replication factor {found.replication}, "
+            f"SUREFOOT_REPLICATION_FACTOR says {replication}; reassign its partitions with "
+            f"kafka-reassign-partitions, or set SUREFOOT_REPLICATION_FACTOR={found.replication}"
+        )
+    wrong += (
+        f"topic {spec.name} has {name}={found.config.get(name)}, it must be {value}; run "
+        + alter.format(topic=spec.name, name=name, value=value)
+        for name, value in wrong_configs(spec, found).items()
+    )
+    packed = found.config.get("compression.type")
+    if packed is not None and not unpacks(packed):
+        wrong.append(
+            f"topic {spec.name} has compression.type={packed}, which cannot be unpacked here; "
+            f"{INSTALL_CODECS}"
+        )
+    return wrong
+
+
+def wrong_configs(spec: TopicSpec, found: Found) -> dict[str, str]:
+    """What the configs that are not as they must be have to become. Pure."""
+    return {
+        name: value
+        for name, value in spec.config.items()
+        if not _satisfies(name, value, found.config.get(name))
+    }
+
+
+def _satisfies(name: str, wanted: str, found: str | None) -> bool:
+    """Retention and size may be larger than asked for; -1 is no limit."""
+    if found is None:
+        return False
+    if name in ("retention.ms", "retention.bytes", "segment.bytes", "max.message.bytes"):
+        return int(found) == -1 or int(found) >= int(wanted)
+    if name == "cleanup.policy":  # a list, in no order
+        return _parts(found) == _parts(wanted)
+    return found == wanted
+
+
+def _parts(config: str) -> set[str]:
+    return {part.strip() for part in config.split(",")}
+
+
+class Topics:
+    """`async with Topics(settings) as topics: await topics.apply(specs)`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admin = AIOKafkaAdminClient(**settings.kafka())
+
+    async def __aenter__(self) -> Self:
+        try:
+            await start_client(self._admin)
+        except BaseException as error:
+            await close_client(self._admin)
+            if isinstance(error, KafkaError):
+                doing = "cannot look at the topics"
+                raise unavailable(doing, error, self._settings, starting=True) from error
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await close_client(self._admin)
+
+    async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Create what is missing, then verify everything. Returns the names created.
+
+        Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
+        """
+        found = await self._describe([spec.name for spec in specs])
+        missing = [spec for spec in specs if spec.name not in found]
+        if missing:
+            replication = await self._replication()
+            response = await self._admin.create_topics(
+                [
+                    NewTopic(
+                        spec.name,
+                        spec.partitions,
+                        replication,
+                        topic_configs=spec.config,
+                    )
+                    for spec in missing
+                ]
+            )
+            for name, code, *message in response.topic_errors:
+                error = for_code(code)
+                if is_denied(error):
+                    raise not_allowed(
+                        f"cannot create topic {name}", error, name, self._settings,
+                        operation="Create",
+                    )  # fmt: skip
+                if code and error is not TopicAlreadyExistsError:
+                    raise ConfigError(
+                        "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
+                    )
+            await self._wait_for_leaders([spec.name for spec in missing])
+        await self.verify(specs)
+        return [spec.name for spec in missing]
+
+    async def _wait_for_leaders(self, names: Sequence[str]) -> None:
+        """A topic just created takes a moment until it can be used."""
+        for _ in range(100):
+            described = await self._admin.describe_topics(list(names))
+            if all(
+                not topic["error_code"] and all(p["leader"] >= 0 for p in topic["partitions"])
+                for topic in described
+            ):
+                return
+            await asyncio.sleep(0.1)
+        raise Unavailable("SF3008", f"topics without a leader after 10 s: {', '.join(names)}")
+
+    async def _replication(self) -> int:
+        """What is set, or the default of the brokers (aiokafka cannot leave it to them)."""
+        if self._settings.replication_factor != -1:
+            return self._settings.replication_factor
+        described = await self._admin.describe_cluster()
+        node = str(described["brokers"][0]["node_id"])
+        configs = await self._configs(
+            [ConfigResource(ConfigResourceType.BROKER, node)],
+            "cannot learn the replication factor for new topics; set SUREFOOT_REPLICATION_FACTOR, "
+            "or let this principal see it",
+        )
+        return int(configs[node]["default.replication.factor"])
+
+    async def _configs(
+        self, resources: Sequence[ConfigResource], doing: str
+    ) -> dict[str, dict[str, str]]:
+        """Configs by topic or broker. Each answer has an error code of its own."""
+        found: dict[str, dict[str, str]] = {}
+        for response in await self._admin.describe_configs(list(resources)):
+            for code, message, _, name, entries in response.resources:
+                error = for_code(code)
+                if is_denied(error):
+                    raise not_allowed(
+                        doing, error, name, self._settings, operation="DescribeConfigs"
+                    )
+                if code:
+                    raise Unavailable("SF3002", f"configs of {name}: {error.__name__} {message}")
+                found[name] = {entry[0]: entry[1] for entry in entries}
+        return found
+
+    async def verify(self, specs: Sequence[TopicSpec]) -> None:
+        """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
+        found = await self._describe([spec.name for spec in specs])
+        wrong = [
+            line
+            for spec in specs
+            for line in problems(spec, found.get(spec.name), self._settings.replication_factor)
+        ]
+        if wrong:
+            wrong += await self._hidden([spec.name for spec in specs if spec.name not in found])
+            raise ConfigError("SF3005", "\n".join(wrong))
+
+    async def _hidden(self, missing: Sequence[str]) -> list[str]:
+        """What else may be so of topics that seem not to be there: the brokers do not list those
+        that this principal may not see, and of their configs they say that the right is missing."""
+        if not missing:
+            return []
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in missing]
+        hidden = [
+            name
+            for response in await self._admin.describe_configs(resources)
+            for code, _, _, name, _ in response.resources
+            if not code or is_denied(for_code(code))
+        ]
+        if not hidden:
+            return []
+        told = not_allowed(
+            f"of those that do not exist, {len(hidden)} may, and not be shown",
+            TopicAuthorizationFailedError, hidden[0], self._settings, operation="Describe",
+        )  # fmt: skip
+        return [told.message]
+
+    async def names(self) -> list[str]:
+        return list(await self._admin.list_topics())
+
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        return {name: len(parts) for name, parts in (await self._existing(names)).items()}
+
+    async def _existing(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """What the brokers say of each partition of those of the topics that exist. Asking for one
+        that does not could create it, where the broker is set to do that."""
+        present = set(await self._admin.list_topics()) & set(names)
+        if not present:
+            return {}
+        described = await self._admin.describe_topics(list(present))
+        return {
+            topic["topic"]: topic["partitions"] for topic in described if not topic["error_code"]
+        }
+
+    async def _describe(self, names: Sequence[str]) -> dict[str, Found]:
+        exists = await self._existing(names)
+        if not exists:
+            return {}
+        configs = await self._configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name) for name in exists],
+            "cannot verify the topics",
+        )
+        return {
+            name: Found(len(parts), min(len(p["replicas"]) for p in parts), configs[name])
+            for name, parts in exists.items()
+        }

@@ -1,0 +1,253 @@
+"""A whole installation on one machine, as child processes around one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from surefoot.infra.broker.config import say
+from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.kafka_client.errors import start_client
+from surefoot.infra.kafka_client.tail import consumer
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.runtime.supervisor import Child
+from surefoot.infra.telemetry.metrics import port_of_child
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import TopicSpec
+
+#: how long the broker may take to serve new topics, and the gateway until a transaction commits
+READY_S = 60.0
+#: what `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says otherwise:
+#: this machine and the networks of a house, where an author has what an agent is tried on
+OUT_ALLOW_HERE = "localhost,127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
+#: how long a gateway whose supervisor was killed may take to end, in seconds
+_ORPHAN_S = 10.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the records are kept."""
+
+    #: settings by which other processes find it
+    found_by: Mapping[str, str]
+    #: for a person
+    told: str
+    #: of what it is
+    version: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The same, as environment variables."""
+        return {f"SUREFOOT_{name.upper()}": value for name, value in self.found_by.items()}
+
+
+@contextmanager
+def running_log(settings: Settings, otherwise: Path) -> Iterator[Site]:
+    """The log that the settings name; or else a broker started here and stopped at the end; or
+    else, where none can be had, the embedded log in the file `otherwise`."""
+    if settings.embedded_path is not None:
+        yield _embedded(settings.embedded_path)
+        return
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(running_broker(settings))
+        except ConfigError as error:
+            if settings.log == "kafka" or settings.bootstrap_servers:
+                raise
+            say(str(error))
+            site = _embedded(otherwise)
+        else:
+            site = Site(
+                found_by={"bootstrap_servers": broker.bootstrap},
+                told=f"Kafka {broker.version} ({broker.kind}) at {broker.bootstrap}",
+                version=broker.version,
+            )
+        yield site
+
+
+def _embedded(path: Path) -> Site:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Site(
+        found_by={"log": f"sqlite:///{path.resolve()}"},
+        told=f"embedded log, one process; not Kafka ({path})",
+        version="embedded",
+    )
+
+
+@contextmanager
+def running_broker(settings: Settings) -> Iterator[Broker]:
+    """The broker that the settings name, or else one started here and stopped at the end.
+
+    SIGTERM is taken as Ctrl-C is. While the broker is stopped both are ignored, so that an
+    impatient second one leaves nothing behind.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    given = settings.bootstrap_servers
+    broker = start_broker(given, client=settings.kafka() if given else None)
+    try:
+        yield broker
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        broker.stop()
+
+
+def children(
+    agent_file: Path,
+    settings: Settings,
+    *,
+    processes: int,
+    env: Mapping[str, str],
+    logs: Path | None,
+    pools: Iterable[str] = (),
+    trigger: bool = False,
+) -> list[Child]:
+    """Gateway, workers, a worker for each pool, trigger if asked for, and relay. `logs`: a folder
+    for a log of each; None: they go to stderr."""
+    commands = {"gateway": ["gateway", str(agent_file)]}
+    for slot in range(processes):
+        commands[f"worker-{slot}"] = ["worker", str(agent_file), "--slot", str(slot)]
+    for pool in pools:
+        commands[f"worker-{pool}-0"] = ["worker", str(agent_file), "--pool", pool, "--slot", "0"]
+    if trigger:
+        commands["trigger-0"] = ["trigger", str(agent_file), "--slot", "0"]
+    commands["relay-0"] = ["relay", "--slot", "0"]
+    return [
+        Child(
+            name=name,
+            args=args,
+            env={**env, **port_of_child(settings, number)},
+            log_path=logs / f"{name}.log" if logs else None,
+        )
+        for number, (name, args) in enumerate(commands.items())
+    ]
+
+
+def one_child(agent_file: Path, *, env: Mapping[str, str], logs: Path) -> Child:
+    """All of them in one process."""
+    return Child(
+        name="serve", args=["serve", str(agent_file)], env=env, log_path=logs / "serve.log"
+    )
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises ConfigError when somebody listens there already, and says who. The gateway of a
+    `surefoot dev` that was killed ends by itself; it is given time to."""
+    deadline_s = time.monotonic() + _ORPHAN_S
+    while True:
+        try:
+            socket.create_server((host, port)).close()
+        except OSError as error:
+            holder = _listener(port) if error.errno == errno.EADDRINUSE else None
+            if holder and " surefoot gateway" in holder and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
+                continue
+            by = f": process {holder}" if holder else ""
+            raise ConfigError(
+                "SF1004",
+                f"cannot listen on {host} port {port} ({error.strerror}{by}); end what listens "
+                "there, or choose another port with --port",
+            ) from error
+        else:
+            return
+
+
+def _listener(port: int) -> str | None:
+    """Who listens on a port: number and command line of a process of ours. None where /proc does
+    not tell; it is Linux's."""
+    with suppress(OSError):
+        rows = [
+            row.split()
+            for table in ("tcp", "tcp6")
+            for row in Path("/proc/net", table).read_text("ascii").splitlines()[1:]
+        ]
+        # Source: proc_net_tcp, Linux' own documentation; 0A is LISTEN, column 9 the inode.
+        listening = {
+            f"socket:[{row[9]}]"
+            for row in rows
+            if row[1].endswith(f":{port:04X}") and row[3] == "0A"
+        }
+        for handle in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):
+                if str(handle.readlink()) in listening:
+                    process = handle.parents[1]
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                    return f"{process.name}, {command.decode('utf-8', 'replace').strip()}"
+    return None
+
+
+async def create_topics(settings: Settings, backend: Backend, specs: Sequence[TopicSpec]) -> None:
+    """Create the topics, and wait until a broker that has only just started leads them and serves
+    groups; so that no process has to report, at its start, that it does not yet."""
+    async with backend.topics() as topics:
+        await topics.apply(specs)
+    if settings.embedded_path is None:
+        await _until_served(settings, specs)
+
+
+async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
+    places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
+    admin = AIOKafkaAdminClient(**settings.kafka())
+    reader = consumer(settings, isolation_level="read_committed")
+    try:
+        await start_client(admin)
+        async with asyncio.timeout(READY_S):
+            while not await _serves_groups(admin, settings.app):  # noqa: ASYNC110  (it polls)
+                await asyncio.sleep(_POLL_S)
+            await start_client(reader)
+            await reader.end_offsets(places)
+    except TimeoutError:
+        raise Unavailable(
+            "SF3008", f"Kafka did not serve the new topics within {READY_S:g} s"
+        ) from None
+    finally:
+        await close_client(reader, admin)
+
+
+async def _serves_groups(admin: AIOKafkaAdminClient, group: str) -> bool:
+    try:
+        await admin.find_coordinator(group)
+    except KafkaError:
+        return False
+    return True
+
+
+async def until_ready(gateway_url: str) -> None:
+    """Wait until a transaction commits for every agent of the gateway.
+
+    Raises: ConfigError — not within 60 s; the processes' own messages say why.
+    """
+    try:
+        async with (
+            asyncio.timeout(READY_S),
+            httpx.AsyncClient(base_url=gateway_url, timeout=10.0, trust_env=False) as client,
+        ):
+            while not await _ready(client):  # noqa: ASYNC110  (another process: nobody tells)
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise ConfigError(
+            "SF1006",
+            f"the gateway was not ready within {READY_S:g} s; its messages say what is missing",
+        ) from None
+
+
+async def _ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/ready")).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,1 @@
+"""What a process needs of a log, whichever it is; no implementation."""

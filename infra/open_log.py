@@ -1,0 +1,43 @@
+"""Opens the log that the settings name: Kafka, or the embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from surefoot.infra.embedded.backend import EmbeddedBackend
+from surefoot.infra.embedded.file import Access
+from surefoot.infra.kafka.backend import KafkaBackend
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.errors import ConfigError
+from surefoot.state.ports import Clock
+
+
+@asynccontextmanager
+async def open_backend(
+    settings: Settings, clock: Clock, *, owner: bool = False, access: Access = "write"
+) -> AsyncIterator[Backend]:
+    """With `owner`, for a process that runs agents: an embedded log has one such process, which
+    makes the file. `access` is what else may be done to the file.
+
+    Raises: ConfigError — no Kafka is named; or the file cannot be used, is not there, or has an
+    owner already.
+    """
+    if settings.embedded_path is None:
+        settings.kafka()  # says what is missing
+        yield KafkaBackend(settings, clock)
+        return
+    access = "make" if owner else access
+    async with EmbeddedBackend.opened(settings, clock, owner=owner, access=access) as backend:
+        yield backend
+
+
+def require_kafka(settings: Settings, command: str) -> None:
+    """Raises ConfigError where the log is an embedded one, which has one process for everything."""
+    if settings.embedded_path is not None:
+        raise ConfigError(
+            "SF1005",
+            f"`surefoot {command}` is one process of several, and an embedded log has one; run "
+            "`surefoot serve AGENT.py`, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
+        )

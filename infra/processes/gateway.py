@@ -1,0 +1,209 @@
+"""One gateway process: settings and agents to an HTTP server, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+import structlog
+from aiokafka.errors import KafkaError
+from uvicorn.loops.auto import auto_loop_factory
+
+from surefoot.consumers.partition.ending import stop_all
+from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
+from surefoot.infra.blobs.stores import check_blobs
+from surefoot.infra.http.server import listen, server, url_of
+from surefoot.infra.kafka_client.topics import names_of, specs_for
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.processes.worker import follow_supervisor, until_signalled
+from surefoot.infra.readers.admin import LogOverview
+from surefoot.infra.readers.delivery_log import DeliveryWriter
+from surefoot.infra.readers.event_feed import LogEventFeed
+from surefoot.infra.readers.runs import LogRunReader, failed_effects
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.crash import crasher
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.views.http import HttpViews
+from surefoot.infra.writers.commands import LogCommands
+from surefoot.producers.api.app import Limits, gateway_app
+from surefoot.state.declare.agent import Agent
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.machine.decision import schedules_agent_name
+
+log = structlog.get_logger(__name__)
+
+#: how long the topics are waited for at start-up
+_VERIFY_S = 10.0
+#: how often the topics of an agent that is held are looked at again
+_LOOK_AGAIN_S = 10.0
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def run_gateway(
+    agents: Sequence[Agent],
+    settings: Settings,
+    on_listening: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError when it cannot start."""
+
+    async def run() -> None:
+        stop, _ = until_signalled(settings.drain_timeout_s)
+        following = asyncio.create_task(follow_supervisor(stop))
+        try:
+            async with open_backend(settings, SystemClock()) as backend:
+                await serve_gateway(agents, settings, backend, stop, listening)
+        finally:
+            following.cancel()
+            stop.set()  # however it ends, it does so in time
+
+    def listening(url: str) -> None:
+        # what has been imported and set up stays: no collection has to look through it again, with
+        # every request waiting meanwhile
+        gc.collect()
+        gc.freeze()
+        on_listening(url)
+
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(run())
+
+
+async def serve_gateway(
+    agents: Sequence[Agent],
+    settings: Settings,
+    backend: Backend,
+    stop: asyncio.Event,
+    on_listening: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve on the running loop until `stop` is set, finish the requests under way, and return.
+
+    It comes up while Kafka is away; /ready tells. `on_listening` is given the base URL once
+    connections are accepted.
+
+    Raises: ConfigError — no broker or webhook secret is configured, the topics that all agents
+    share are not as they must be, or the port is taken.
+    Under cancellation: the same way down.
+    """
+    clock = SystemClock()
+    await check_blobs(settings, clock)
+    commands = LogCommands(settings, backend.appender(), clock)
+    # an appender of its own, so that its trouble is not that of the commands
+    deliveries = DeliveryWriter(settings, backend.appender())
+    readiness = backend.readiness()
+    keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
+    reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
+    held: dict[str, str] = {}
+    overview = LogOverview(settings, backend, agents, held)
+    views = HttpViews(settings.views_url) if settings.views_url else None
+    app = gateway_app(
+        agents=agents,
+        commands=commands,
+        reader=reader,
+        feed=LogEventFeed(reader),
+        readiness=readiness,
+        secrets=settings.webhook_secrets(),
+        deliveries=deliveries,
+        overview=overview,
+        clock=clock,
+        limits=Limits(
+            body_bytes=settings.gateway_body_max_bytes,
+            gzip=settings.gateway_gzip,
+            mapping_s=settings.gateway_mapping_s,
+            mapping_threads=settings.gateway_mapping_threads,
+        ),
+        views=views,
+        crash=crasher(os.environ),
+        held=held,
+        effects=partial(failed_effects, settings, backend),
+        archive=reader.archive_fault if isinstance(reader, ArchivedRunReader) else None,
+    )
+    await _verify(agents, settings, backend, held)
+    with _listen(settings) as listener:
+        serving_app = server(app, settings.hosts(settings.gateway_host))
+        await reader.start(_with_keepers(held))
+        looking = asyncio.create_task(_look_again(agents, settings, backend, held, reader))
+        serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
+        stopping = asyncio.create_task(stop.wait())
+        url = url_of(settings.gateway_host, listener)
+        log.info("gateway_ready", url=url)
+        on_listening(url)
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # no new connections; watchers leave; what is under way finishes; then the clients
+            stopping.cancel()
+            looking.cancel()
+            serving_app.should_exit = True
+            reader.end_streams()
+            await asyncio.wait([serving, looking])
+            await stop_all(commands, deliveries, readiness, overview, reader)
+            if views is not None:
+                await views.stop()
+    serving.result()
+    log.info("gateway_stopped")
+
+
+async def _verify(
+    agents: Sequence[Agent], settings: Settings, backend: Backend, held: dict[str, str]
+) -> None:
+    """An agent's topics must be right before a client could create one by asking for it: until they
+    are, it is held, and the others are served. While Kafka is away the gateway comes up all the
+    same, to say so.
+
+    Raises: ConfigError — topics of all agents are not as they must be.
+    """
+    try:
+        async with asyncio.timeout(_VERIFY_S), backend.topics() as topics:
+            await topics.verify(specs_for([], settings))
+            shared = {spec.name for spec in specs_for([], settings)}
+            for agent in agents:
+                specs = specs_for(names_of([agent]), settings)
+                try:
+                    await topics.verify([spec for spec in specs if spec.name not in shared])
+                except ConfigError as error:
+                    if agent.name not in held:
+                        log.warning("agent_held", agent=agent.name, reason=str(error))
+                    held[agent.name] = error.message
+                else:
+                    if held.pop(agent.name, None) is not None:
+                        log.info("agent_served", agent=agent.name)
+    except (Unavailable, KafkaError, TimeoutError) as error:
+        log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")
+
+
+async def _look_again(
+    agents: Sequence[Agent],
+    settings: Settings,
+    backend: Backend,
+    held: dict[str, str],
+    reader: LogRunReader,
+) -> None:
+    """Until every agent is served, or cancelled."""
+    while held:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        waiting = [agent for agent in agents if agent.name in held]
+        with suppress(ConfigError):  # what all share was right, and somebody is changing it
+            await _verify(waiting, settings, backend, held)
+        await reader.start(_with_keepers(held))
+
+
+def _with_keepers(held: Collection[str]) -> set[str]:
+    """With those that keep the schedules of the agents that are held."""
+    return {name for agent in held for name in (agent, schedules_agent_name(agent))}
+
+
+def _listen(settings: Settings) -> socket.socket:
+    host = settings.gateway_host
+    if host not in _LOOPBACK:
+        log.warning(
+            "gateway_open",
+            host=host,
+            advice="/runs has no authentication; put the gateway behind a proxy that has, and name "
+            "the hosts by which it is asked for in SUREFOOT_GATEWAY_HOSTS",
+        )
+    return listen(host, settings.gateway_port, "SUREFOOT_GATEWAY")

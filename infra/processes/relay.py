@@ -1,0 +1,33 @@
+"""The relay: a worker of the built-in outbox, delivering over HTTP."""
+
+from __future__ import annotations
+
+from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.signing import signers_of
+from surefoot.consumers.builtin.webhooks_out import add_hook_step
+from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.processes.worker import run_worker
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.declare.agent import Agent
+from surefoot.state.egress.policy import parse_allowed
+
+#: for a receiver of webhooks to answer; while it hangs, it holds a slot of the relay
+HOOK_TIMEOUT_S = 15.0
+
+
+def relay_agent(settings: Settings) -> Agent:
+    """The outbox agent, with a real HTTP client.
+
+    Raises: ConfigError — a secret that signs webhooks is none.
+    """
+    clock, allowed = SystemClock(), parse_allowed(settings.out_allow)
+    agent = outbox_agent(HttpDeliver(allowed), clock)
+    hooks = HttpDeliver(allowed, timeout_s=HOOK_TIMEOUT_S)
+    add_hook_step(agent, hooks, clock, signers_of(settings.hook_secrets()))
+    return agent
+
+
+def run_relay(settings: Settings, *, slot: int) -> int:
+    """As worker_main.run_worker."""
+    return run_worker([relay_agent(settings)], settings, slot=slot)

@@ -1,0 +1,76 @@
+"""Webhooks that go out: what turns events into them, and their secrets."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+
+from surefoot.consumers.builtin.signing import SECRET_MIN_BYTES, secret_variable
+from surefoot.consumers.builtin.webhooks_out import hook_mapping
+from surefoot.consumers.topic_triggers.worker import EventWorker
+from surefoot.infra.kafka.txn import commit_deadline_s
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.processes.worker import BATCH_OVERHEAD
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.subscriptions import Subscription
+from surefoot.state.errors import ConfigError
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.ports import Clock
+from surefoot.state.records.encoding import Wire
+
+
+def hook_workers(
+    agents: Sequence[Agent], settings: Settings, backend: Backend, clock: Clock, slot: int
+) -> list[EventWorker]:
+    """One for each subscription: a source of effects, as a trigger is one of runs."""
+    return [
+        _worker(agent, subscription, settings, backend, clock, slot)
+        for agent in agents
+        for subscription in agent.subscriptions.values()
+    ]
+
+
+def _worker(
+    agent: Agent,
+    subscription: Subscription,
+    settings: Settings,
+    backend: Backend,
+    clock: Clock,
+    slot: int,
+) -> EventWorker:
+    topics = AgentTopics(settings.app, agent.name)
+    worker = EventWorker(
+        mapping=hook_mapping(
+            agent,
+            subscription,
+            Wire(settings.app, topics, settings.partitions),
+            settings.record_max_bytes - BATCH_OVERHEAD,
+        ),
+        log=backend.source(topics, topics.events, topics.hook_group(subscription.name), slot),
+        clock=clock,
+        settle_s=commit_deadline_s(settings),
+    )
+    worker.name = f"webhooks of {agent.name} for {subscription.name}"
+    return worker
+
+
+def without_secret(agents: Sequence[Agent], settings: Settings) -> list[str]:
+    """The subscriptions that nothing could sign for here, by name."""
+    named = {name for agent in agents for name in agent.subscriptions}
+    return sorted(named - settings.hook_secrets().keys())
+
+
+def require_secrets(agents: Sequence[Agent], settings: Settings) -> None:
+    """Raises ConfigError where a subscription has no secret, and this process is to sign."""
+    if missing := without_secret(agents, settings):
+        variables = ", ".join(secret_variable(name) for name in missing)
+        raise ConfigError(
+            "SF1039", f"no secret for what subscriptions send: set {variables} (whsec_...)"
+        )
+
+
+def new_secret() -> str:
+    """A strong secret, as Standard Webhooks writes them."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_MIN_BYTES)).decode()

@@ -1,0 +1,221 @@
+"""One live tail of a topic for everybody who watches: each record is read and decoded once.
+
+Who watches has a bounded queue of references to the same records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from surefoot.infra.log.ports import Backend
+from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.payload import strict_json
+from surefoot.state.errors import Unavailable
+from surefoot.state.feeds.event_id import part
+from surefoot.state.feeds.feed import Choice
+from surefoot.state.ports import In
+from surefoot.state.reading.runs import event_json
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: what may wait for one slow watcher
+WAITING_RECORDS = 1_000
+WAITING_BYTES = 4 * 1_048_576
+
+
+class Happened:
+    """One event of an agent, and where a reader of the agent's topic stands behind it. What is
+    made of it is made once, for all who watch."""
+
+    def __init__(self, agent: str, record: In, offsets: list[int]) -> None:
+        self.agent = agent
+        self.record = record
+        #: next offset of every partition, as the tail had handed them out
+        self.offsets = offsets
+
+    @cached_property
+    def event(self) -> dict[str, Any] | None:
+        return decoded(self.record, "Event")
+
+    @cached_property
+    def data(self) -> str:
+        assert self.event is not None
+        return strict_json(event_json(self.event)).decode()
+
+    @cached_property
+    def part(self) -> str:
+        return part(self.agent, self.offsets)
+
+
+class EventHub:
+    """One live tail of a topic of an agent, shared by everybody who watches.
+
+    It begins with the first watcher, so that a process in which nobody watches reads nothing.
+    """
+
+    def __init__(self, backend: Backend, topic: str, agent: str) -> None:
+        self._tail = backend.tail(topic, self._publish, from_end=True)
+        self.topic = topic
+        self._agent = agent
+        self._watchers: dict[bytes, set[Watcher[In]]] = {}
+        #: of whole agents, by what they choose
+        self._all: dict[Choice, set[Watcher[Happened]]] = {}
+        self._closed = False
+
+    async def started(self) -> None:
+        if self._closed:
+            raise Unavailable("SF3009", "the reader is stopping")
+        self._tail.start()
+        await self._tail.started()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Next offset of every partition that will be handed out."""
+        return [offset for _, offset in sorted(self._tail.positions.items())]
+
+    @contextmanager
+    def watch(self, key: bytes, partition: int) -> Iterator[Watcher[In]]:
+        """Everything with that key from `Watcher.offset` on. There is no await between reading the
+        tail's position and being registered, so nothing falls in between."""
+        watcher: Watcher[In] = Watcher(self._tail.positions[partition])
+        with self.join(key, watcher):
+            yield watcher
+
+    @contextmanager
+    def join(self, key: bytes, watcher: Watcher[In]) -> Iterator[None]:
+        """Everything with that key from now on, for somebody who watches another topic too."""
+        if self._closed:
+            watcher.close()
+        self._watchers.setdefault(key, set()).add(watcher)
+        try:
+            yield
+        finally:
+            self._watchers[key].discard(watcher)
+            if not self._watchers[key]:
+                del self._watchers[key]
+
+    @contextmanager
+    def join_all(self, watcher: Watcher[Happened], choice: Choice) -> Iterator[None]:
+        """Everything that is chosen, from `offsets` on, as they are now."""
+        if self._closed:
+            watcher.close()
+        self._all.setdefault(choice, set()).add(watcher)
+        try:
+            yield
+        finally:
+            self._all[choice].discard(watcher)
+            if not self._all[choice]:
+                del self._all[choice]
+
+    def _publish(self, record: In) -> None:
+        size = len(record.value or b"")
+        for watcher in self._watchers.get(record.key or b"", ()):
+            self._offer(watcher, record, size)
+        if self._all:
+            offsets = self.offsets
+            offsets[record.partition] = record.offset + 1
+            happened = Happened(self._agent, record, offsets)
+            for choice, watchers in self._all.items():
+                if happened.event is not None and choice(happened.event):
+                    for each in watchers:
+                        each.offer(happened, size)
+
+    def _offer(self, watcher: Watcher[In], record: In, size: int) -> None:
+        watcher.offer(record, size)
+
+    def close(self) -> None:
+        self._closed = True
+        for everything in self._all.values():
+            for watcher in everything:
+                watcher.close()
+        for watchers in self._watchers.values():
+            for each in watchers:
+                each.close()
+
+    async def stop(self) -> None:
+        self.close()
+        await self._tail.stop()
+
+
+class OutputHub(EventHub):
+    """The same of partial output, which nobody counts on: it is left out before the events of
+    somebody slow are."""
+
+    def _offer(self, watcher: Watcher[In], record: In, size: int) -> None:
+        if not watcher.half_full:
+            watcher.offer(record, size)
+
+
+class Watcher(Generic[T]):
+    """What waits for one watcher. Bounded: one that is too slow is closed, and what waits is
+    dropped, as it can come back with the id of the last event that it has."""
+
+    def __init__(self, offset: int = 0) -> None:
+        #: what comes has this offset or a later one; what was before has to be looked up
+        self.offset = offset
+        self._waiting: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._too_slow = False
+        self._wake = asyncio.Event()
+
+    def offer(self, item: T, size: int) -> None:
+        if self._closed:
+            return
+        self._waiting.append((item, size))
+        self._bytes += size
+        if len(self._waiting) > WAITING_RECORDS or self._bytes > WAITING_BYTES:
+            log.info("watcher_too_slow", waiting=len(self._waiting), bytes=self._bytes)
+            self._too_slow = True
+            self.close()
+        self._wake.set()
+
+    def too_slow(self) -> bool:
+        """It has been closed because too much was waiting."""
+        return self._too_slow
+
+    @property
+    def half_full(self) -> bool:
+        return len(self._waiting) > WAITING_RECORDS // 2 or self._bytes > WAITING_BYTES // 2
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        self._wake.set()
+
+    def __aiter__(self) -> Watcher[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        item, size = self._waiting.popleft()
+        self._bytes -= size
+        return item
+
+
+def decoded(record: In, schema: str) -> dict[str, Any] | None:
+    """The record's values; None, with a line in the log, for what is none of ours."""
+    try:
+        return decode(record.value, schema)[1]
+    except UndecodableError as error:
+        log.warning(
+            "event_undecodable",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=str(error),
+        )
+        return None

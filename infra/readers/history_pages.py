@@ -1,0 +1,55 @@
+"""The latest records of one key in a partition, read from its end backwards.
+
+A log is read forwards only, so it is read in pieces, each before the one before and twice as long:
+what stands together is found with the first one, and what is rare does not take many questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from surefoot.infra.log.ports import Lookups
+from surefoot.state.ports import In
+
+#: longest piece, and how many records one page looks at
+_PIECE = 5_000
+_LOOKED_AT = 20_000
+
+
+async def latest_before(
+    lookups: Lookups,
+    partition: int,
+    begin: int,
+    end: int,
+    wanted: Callable[[bytes | None], bool],
+    limit: int,
+) -> tuple[list[In], int | None]:
+    """At most `limit` records from [begin, end), the latest first, and the `end` of the next page;
+    None: there can be no more."""
+    found: list[In] = []
+    piece, looked_at = limit, 0
+    while begin < end and len(found) < limit and looked_at < _LOOKED_AT:
+        start = max(begin, end - piece)
+        found = [*await _between(lookups, partition, start, end, wanted), *found]
+        looked_at += end - start
+        end, piece = start, min(piece * 2, _PIECE)
+    if len(found) > limit:
+        found = found[-limit:]
+        end = found[0].offset
+    return found[::-1], end if begin < end else None
+
+
+async def _between(
+    lookups: Lookups, partition: int, start: int, end: int, wanted: Callable[[bytes | None], bool]
+) -> list[In]:
+    found: list[In] = []
+    while start < end:
+        page, start = await lookups.page(partition, start, end, wanted)
+        found += page
+    return found
+
+
+def source_of(record: In) -> str | None:
+    """What the record answers: topic/partition/offset of a command or task, or the timer."""
+    source = next((value for name, value in record.headers if name == "sf-src"), None)
+    return None if source is None else source.decode("utf-8", "backslashreplace")

@@ -1,0 +1,111 @@
+"""A stretch of an agent's input topics: where it begins and ends, its records, and the end
+of the log, where copies of them go."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+
+from surefoot.consumers.partition.ending import never_cut_short
+from surefoot.infra.log.ports import Appender, Backend
+from surefoot.infra.runtime.settings import Settings
+from surefoot.producers.commands.replay import Bounds, Piece
+from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.ports import INPUT_KINDS, In, InputKind, Out
+
+_DEADLINE_S = 10.0
+
+
+class LogStretch:
+    """`replay.Stretch` for one agent."""
+
+    def __init__(
+        self, settings: Settings, backend: Backend, agent: str, appender: Appender
+    ) -> None:
+        topics = AgentTopics(settings.app, agent)
+        self._names: dict[InputKind, str] = {"commands": topics.commands, "tasks": topics.tasks}
+        self._lookups = {kind: backend.lookups(name) for kind, name in self._names.items()}
+        self._offsets = backend.offsets()
+        self._appender = appender
+
+    async def pieces(
+        self, wanted: Bounds, partitions: Sequence[int], offsets_of: InputKind
+    ) -> list[Piece]:
+        """What lies in between in each partition, commands first. Times are those of the records,
+        and mean both topics; offsets are those of one. What is appended from now on is not part
+        of it.
+
+        Raises: ConfigError — offsets that the topic does not have; Unavailable — the log cannot be
+        read just now.
+        """
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                if wanted.unit == "offset":
+                    return [await self._by_offset(wanted, offsets_of, p) for p in partitions]
+                return [
+                    await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
+                ]
+        except (sqlite3.Error, OSError, TimeoutError) as error:
+            raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
+
+    async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
+        topic = self._names[kind]
+        first = (await self._offsets.begins(topic, [partition]))[partition]
+        last = (await self._offsets.ends(topic, [partition]))[partition]
+        end = last if wanted.end is None else wanted.end
+        if not first <= wanted.start <= end <= last:
+            raise ConfigError(
+                "SF6002",
+                f"partition {partition} of {topic} has offsets {first} to {last}; what was before "
+                f"has expired; got {wanted.start} to {end}",
+            )
+        return Piece(kind=kind, partition=partition, start=wanted.start, end=end)
+
+    async def _by_time(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
+        topic = self._names[kind]
+        first = (await self._offsets.begins(topic, [partition]))[partition]
+        last = (await self._offsets.ends(topic, [partition]))[partition]
+
+        async def offset(time_ms: int) -> int:
+            found = await self._offsets.at(topic, partition, time_ms)
+            return last if found is None else min(found, last)
+
+        start = await offset(wanted.start)
+        end = last if wanted.end is None else await offset(wanted.end)
+        return Piece(
+            kind=kind,
+            partition=partition,
+            start=start,
+            end=max(start, end),
+            cut=0 < first == start < last,
+        )
+
+    async def read(self, piece: Piece) -> AsyncIterator[In]:
+        """Committed records, in order.
+
+        Raises: Unavailable — the log cannot be read just now.
+        """
+        lookups, position = self._lookups[piece.kind], piece.start
+        while position < piece.end:
+            try:
+                async with asyncio.timeout(_DEADLINE_S):
+                    page, position = await lookups.page(
+                        piece.partition, position, piece.end, lambda _key: True
+                    )
+            except (sqlite3.Error, OSError, TimeoutError) as error:
+                raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
+            for record in page:
+                yield record
+
+    async def append(self, record: Out) -> None:
+        """Write one record. Raises Unavailable: it may or may not have been written."""
+        await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
+
+    @never_cut_short
+    async def stop(self) -> None:
+        """Close every client. Safe to call twice."""
+        for lookups in self._lookups.values():
+            await lookups.stop()
+        await self._offsets.stop()

@@ -1,0 +1,78 @@
+"""The schedules of an agent, as the log tells them, and what the code has to say to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from surefoot.consumers.partition.ending import stop_all
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.readers.runs import bounded
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.writers.commands import LogCommands
+from surefoot.producers.commands.schedules import declare
+from surefoot.state.declare.agent import Agent
+from surefoot.state.errors import RecordTooLarge, Unavailable
+from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.machine.model import State
+from surefoot.state.names.topics import AgentTopics
+from surefoot.state.ports import Clock, In
+from surefoot.state.records.run_store import RunStore
+
+log = structlog.get_logger(__name__)
+
+#: how long reading the schedules may take, and the pause before it is tried again
+_READ_S, _AGAIN_S = 30.0, 2.0
+
+
+async def read_schedules(settings: Settings, backend: Backend, agent: str) -> dict[str, State]:
+    """An agent's schedules by name, as of everything that is committed by now.
+
+    Raises: Unavailable — the log cannot be read just now.
+    """
+    topic = AgentTopics(settings.app, schedules_agent_name(agent)).state
+    partitions = range(settings.partitions)
+    store = RunStore()
+
+    def apply(record: In) -> None:
+        store.apply([record])
+
+    tail, offsets = backend.tail(topic, apply, from_end=False), backend.offsets()
+    try:
+        async with bounded(_READ_S):
+            tail.start()
+            for partition, end in (await offsets.ends(topic, partitions)).items():
+                await tail.reach(partition, end)
+    finally:
+        await stop_all(tail, offsets)
+    names = {*store.live, *store.receipts}
+    return {name: store.state(name, schedules_agent_name(agent)) for name in sorted(names)}
+
+
+async def declare_schedules(
+    agents: Sequence[Agent], settings: Settings, backend: Backend, clock: Clock
+) -> None:
+    """Tell each agent's schedules what its code declares; tries until it has been told."""
+    waiting = list(agents)
+    while waiting:
+        agent = waiting.pop(0)
+        try:
+            await _declare(agent, settings, backend, clock)
+        except* (Unavailable, RecordTooLarge) as errors:
+            log.warning("schedules_not_declared", agent=agent.name, error=str(errors.exceptions[0]))
+            waiting.append(agent)
+        if waiting and waiting[-1] is agent:
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _declare(agent: Agent, settings: Settings, backend: Backend, clock: Clock) -> None:
+    known = await read_schedules(settings, backend, agent.name)
+    appender = backend.appender()
+    try:
+        commands = LogCommands(settings, appender, clock)
+        done = await declare(agent, known, commands, clock)
+    finally:
+        await appender.stop()
+    log.info("schedules_declared", agent=agent.name, schedules=len(agent.schedules), done=done[:20])

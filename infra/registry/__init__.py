@@ -1,0 +1,1 @@
+"""Avro schemas from Confluent's registry and AWS Glue."""

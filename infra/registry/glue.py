@@ -1,0 +1,110 @@
+"""AWS Glue as a schema registry, through boto3.
+
+A schema's version has a UUID; there are no numbers. Glue decides whether a version is compatible
+only when it is registered; what is asked before that is compared here, both ways.
+Source: https://docs.aws.amazon.com/glue/latest/dg/schema-registry.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+from surefoot.infra.aws.client import Aws, AwsRefused
+from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.codec.compatibility import between
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.errors import NotFound, Refused
+
+#: the beginning of SUREFOOT_REGISTRY_URL that means Glue; the registry's name follows
+SCHEME = "glue://"
+_AT_ONCE = 4
+_MISSING = "EntityNotFoundException"
+
+
+class GlueRegistry:
+    """As infra.registry.Registry. Lives on one event loop; close it, or use `async with`.
+
+    Every method raises: NotFound, Refused — Glue says no; Unavailable — it did not answer, and
+    asking again is safe.
+    """
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        """Raises: ConfigError — boto3 is not installed, or no region is named."""
+        self._name = name
+        self._aws = Aws(settings, "glue", at_once=_AT_ONCE)
+        self._known: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Safe to call twice."""
+        self._aws.close()
+
+    async def by_id(self, number: int) -> Any:
+        raise Refused("no_numbers", f"Glue has no schema numbers, as {number} is: it names UUIDs")
+
+    async def by_guid(self, guid: str) -> Any:
+        """The Avro schema of that version."""
+        if guid not in self._known:
+            told = await self._ask("get_schema_version", SchemaVersionId=guid)
+            self._known[guid] = _schema(told)
+        return self._known[guid]
+
+    async def register(self, subject: str, schema: Any) -> str:
+        """The UUID of its version; the one that it has when it is registered already. A schema that
+        there is not yet is made, with Glue's level BACKWARD."""
+        definition = json.dumps(schema)
+        try:
+            told = await self._ask(
+                "register_schema_version", SchemaId=self._id(subject), SchemaDefinition=definition
+            )
+        except NotFound:
+            told = await self._ask(
+                "create_schema", RegistryId={"RegistryName": self._name}, SchemaName=subject,
+                DataFormat="AVRO", Compatibility="BACKWARD", SchemaDefinition=definition,
+            )  # fmt: skip
+        status = told.get("Status") or told.get("SchemaVersionStatus")
+        if status == "FAILURE":
+            raise Refused(
+                "incompatible", f"{subject}: the schema is not compatible with those before it"
+            )
+        return str(told["SchemaVersionId"])
+
+    async def problems(self, subject: str, schema: Any) -> Sequence[str]:
+        """Why a reader of the latest version and a reader of this schema do not understand each
+        other, both ways; [] when they do, also for a schema that there is not yet."""
+        try:
+            told = await self._ask(
+                "get_schema_version", SchemaId=self._id(subject),
+                SchemaVersionNumber={"LatestVersion": True},
+            )  # fmt: skip
+        except NotFound:
+            return []
+        old = f"{subject} in Glue registry {self._name}"
+        return between(schema, _schema(told), new="the new schema", old=old)
+
+    def _id(self, subject: str) -> dict[str, str]:
+        return {"RegistryName": self._name, "SchemaName": subject}
+
+    async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return await self._aws.call(operation, **arguments)
+        except AwsRefused as error:
+            if error.code == _MISSING:
+                raise NotFound("404", str(error)) from None
+            raise Refused(error.code or "refused", str(error)) from None
+
+
+def _schema(told: dict[str, Any]) -> Any:
+    if told.get("DataFormat", "AVRO") != "AVRO":
+        raise Refused("not_avro", f"the schema is {told['DataFormat']}, not Avro")
+    try:
+        return parse_json(told["SchemaDefinition"].encode())
+    except (BadPayload, KeyError):
+        raise Refused("not_avro", "Glue's answer has no Avro schema in it") from None

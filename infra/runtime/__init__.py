@@ -1,0 +1,1 @@
+"""What every process has: settings, clock, loading of agents, logging, supervision."""

@@ -1,0 +1,1 @@
+"""Processes and time of the simulation."""

@@ -1,0 +1,238 @@
+"""Processes that live in memory, under virtual time, and can be killed at every commit.
+
+The workers are the real ones. What is put in their place is the world around them: a broker in
+memory, a clock that jumps, an executor that runs steps on the same loop. A process that is killed
+is left as it stands, in the middle of its work: none of its code runs any more, no `finally`
+either, as after SIGKILL. What it has left is in the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from surefoot.consumers.attempts.attempt import Call
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
+from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
+from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.simulation.time import VirtualClock, VirtualLoop, in_thread
+from surefoot.state.declare.agent import Agent
+from surefoot.state.machine.model import Run
+from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec
+from surefoot.state.ports import In, InputKind, Out
+from surefoot.state.records.encoding import Wire
+
+#: largest record, in bytes
+RECORD_BYTES = 1_000_000
+_OVERHEAD = 512
+#: everything that the engine looks after from time to time can wait so long, in seconds: nobody is
+#: watching, and a virtual year should not be made of half seconds
+_SELDOM_S = 30 * 86_400.0
+
+LIMITS = Limits(
+    record_bytes=RECORD_BYTES - _OVERHEAD, forward_after_s=_SELDOM_S, idle_commit_s=_SELDOM_S
+)
+
+#: where a commit can be cut off: before it has an effect; after it, before its owner knows
+Moment = Literal["before", "after"]
+
+
+class Point(NamedTuple):
+    """One place at which a process can be killed."""
+
+    #: of the commit, from 1
+    commit: int
+    moment: Moment
+
+
+@dataclass(slots=True)
+class World:
+    """What outlives a process."""
+
+    clock: VirtualClock
+    partitions: int
+    app: str = "surefoot"
+    #: where the process is to be killed
+    kill_at: Point | None = None
+    #: records of each commit that was begun, the first one first
+    commits: list[Sequence[Out]] = field(default_factory=list)
+    #: told of each attempt that begins
+    on_attempt: Callable[[Run], None] = lambda _run: None
+    broker: MemoryBroker = field(init=False)
+    groups: dict[str, EmbeddedGroup] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.broker = MemoryBroker(self.clock)
+        self.broker.create([dead_spec(self.app, RECORD_BYTES)])
+
+    def topics(self, agent: str) -> AgentTopics:
+        return AgentTopics(self.app, agent)
+
+    def group(self, agent: str) -> EmbeddedGroup:
+        """The consumer group of an agent, whose topics are there."""
+        self.broker.create(agent_specs(self.app, agent, self.partitions, RECORD_BYTES))
+        return self.groups.setdefault(agent, EmbeddedGroup(self.partitions))
+
+
+class Process:
+    """The workers of some agents, on one event loop."""
+
+    def __init__(self, world: World, agents: Sequence[Agent]) -> None:
+        self.world = world
+        self.loop = VirtualLoop(world.clock)
+        self.killed = False
+        #: what has ended the process by itself, which nothing should
+        self.failure: BaseException | None = None
+        self._workers: list[tuple[Worker, _Log]] = []
+        self._executor: _Executor | None = None
+        self._all: list[asyncio.Task[Any]] = []
+        self.loop.set_exception_handler(self._reported)
+        self._main = self.loop.create_task(self._run(agents))
+
+    async def _run(self, agents: Sequence[Agent]) -> None:
+        executor = self._executor = _Executor(self.world)
+        for agent in agents:
+            topics = self.world.topics(agent.name)
+            log = _Log(self, topics=topics, group=self.world.group(agent.name))
+            worker = Worker(
+                agent=agent,
+                log=log,
+                wire=Wire(self.world.app, topics, self.world.partitions),
+                executor=executor,
+                clock=self.world.clock,
+                limits=LIMITS,
+                in_flight=256,
+            )
+            self._workers.append((worker, log))
+        never = asyncio.Event()
+        try:
+            await asyncio.gather(
+                *(worker.run(never, drain_s=0.0, hurry=never) for worker, _ in self._workers)
+            )
+        except Exception as error:  # noqa: BLE001  (raised where the process is driven)
+            self._fail(error)
+
+    def _reported(self, _loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """asyncio has found an error that nobody has looked at."""
+        error = context.get("exception")
+        self._fail(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.loop.stop()
+
+    # What drives it looks at ------------------------------------------------------------------
+
+    def settled(self) -> bool:
+        """Whether nothing will come of it by itself: every run is over, or waits for something
+        from outside. (A time limit to such a wait does not count, a time alone does.)"""
+        return bool(self._workers) and all(_is_settled(worker) for worker, _ in self._workers)
+
+    def busy(self) -> list[str]:
+        """The attempts that are in progress, the longest first."""
+        return self._executor.busy() if self._executor is not None else []
+
+    # Killing ---------------------------------------------------------------------------------
+
+    async def reach(self, number: int, moment: Moment) -> None:
+        """A commit has got that far."""
+        if self.killed or self.world.kill_at == (number, moment):
+            self.kill()
+            await self.loop.create_future()
+
+    def kill(self) -> None:
+        """The process is gone: nothing of it runs any more, and nothing of it is tidied up."""
+        self.killed = True
+        self._all = list(asyncio.all_tasks(self.loop))  # asyncio holds them weakly
+        for _, log in self._workers:
+            log.vanish()
+        self.loop.stop()
+
+    def bury(self) -> None:
+        """Let what is left of it end, unheard, when nobody looks at the world any more."""
+        if not self.killed:
+            self.kill()
+        self._all.clear()
+        self.loop.bury()
+
+
+def _is_settled(worker: Worker) -> bool:
+    """Asked when nothing is ready: then every record has been read."""
+    owners = list(worker._owners.values())
+    if not owners or not worker.ready or worker._in_flight():
+        return False
+    if any(owner._slowed for owner in owners):
+        return False
+    return not any(
+        (run.timed or run.status in ("pending", "running")) and run.run_id not in owner._held
+        for owner in owners
+        for run in owner._store.live.values()
+    )
+
+
+class _Log(EmbeddedLog):
+    """Tells when a commit has got to a point at which the process can be killed."""
+
+    def __init__(self, process: Process, *, topics: AgentTopics, group: EmbeddedGroup) -> None:
+        super().__init__(broker=process.world.broker, group=group, topics=topics, slot=0)
+        self._process = process
+
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+        """News wakes it: to look more often would find nothing."""
+        return await super().poll(max(timeout_s, _SELDOM_S))
+
+    def _owned(self, partition: int, epoch: int) -> _Ownership:
+        return _Ownership(self._process, self._topics, partition, epoch)
+
+
+class _Ownership(EmbeddedOwnership):
+    def __init__(self, process: Process, topics: AgentTopics, partition: int, epoch: int) -> None:
+        super().__init__(process.world.broker, topics, partition, epoch)
+        self._process = process
+        self._number = 0
+
+    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+        commits = self._process.world.commits
+        commits.append(records)
+        self._number = len(commits)
+        return await super().commit(records, offsets)
+
+    async def _end(self) -> None:
+        await super()._end()
+        await self._process.reach(self._number, "before")
+
+    async def _answer(self) -> None:
+        await super()._answer()
+        await self._process.reach(self._number, "after")
+
+
+class _Executor(Executor):
+    """Runs steps on the loop of the engine. A step that is no `async def` is run to its end in one
+    go."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.clock)
+        self._world = world
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """The loop runs already."""
+
+    def stop(self) -> None:
+        """The loop is not its own."""
+
+    def _begin(self, call: Call) -> None:
+        self._world.on_attempt(call.run)
+        super()._begin(call)
+
+    async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        value, error = in_thread(fn, *args)
+        if error is not None:
+            raise error
+        return value

@@ -1,0 +1,1 @@
+"""Reads queues and drop folders, and starts runs from them."""

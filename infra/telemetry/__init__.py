@@ -1,0 +1,1 @@
+"""Exports metrics and traces; what they are called is state/telemetry."""

@@ -1,0 +1,1 @@
+"""The views service: runs folded into tables, and their HTTP interface."""

@@ -1,0 +1,114 @@
+"""Views of an embedded log: the same projections, kept in a SQLite file beside it.
+
+They are read from the log's file, by a process that runs no agents. What is kept of a batch is one
+transaction, and losing the file costs reading the log once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from surefoot.infra.log.ports import Backend
+from surefoot.infra.views.shard import Shard
+from surefoot.state.errors import Unavailable
+from surefoot.state.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: how often the log is looked at, in seconds
+_LOOK_S = 0.1
+
+
+class ViewsFile:
+    """Values by (agent, partition, key)."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path)
+        self._db.isolation_level = None  # transactions are begun and ended by hand
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")  # what a power cut loses is read again
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS views (agent TEXT, partition INTEGER, key BLOB, value BLOB,"
+            " PRIMARY KEY (agent, partition, key)) WITHOUT ROWID"
+        )
+
+    def get(self, agent: str, partition: int, key: bytes) -> bytes | None:
+        row = self._db.execute(
+            "SELECT value FROM views WHERE agent = ? AND partition = ? AND key = ?",
+            (agent, partition, key),
+        ).fetchone()
+        return row[0] if row else None
+
+    def items(self, agent: str, partition: int) -> Iterable[tuple[bytes, bytes]]:
+        query = "SELECT key, value FROM views WHERE agent = ? AND partition = ?"
+        return self._db.execute(query, (agent, partition))
+
+    def keep(
+        self, agent: str, partition: int, changes: Sequence[tuple[bytes, bytes | None]]
+    ) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany(
+                "REPLACE INTO views VALUES (?, ?, ?, ?)",
+                [(agent, partition, key, value) for key, value in changes if value is not None],
+            )
+            self._db.executemany(
+                "DELETE FROM views WHERE agent = ? AND partition = ? AND key = ?",
+                [(agent, partition, key) for key, value in changes if value is None],
+            )
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class _Kept:
+    """Values of one partition."""
+
+    def __init__(self, file: ViewsFile, agent: str, partition: int) -> None:
+        self._file = file
+        self._agent = agent
+        self._partition = partition
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._file.get(self._agent, self._partition, key)
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]:
+        return self._file.items(self._agent, self._partition)
+
+
+class SqliteViews(Shard):
+    """All partitions of one agent."""
+
+    def __init__(
+        self, agent: str, partitions: int, app: str, backend: Backend, clock: Clock, file: ViewsFile
+    ) -> None:
+        super().__init__(agent, partitions, app, backend, clock)
+        self._file = file
+
+    def values(self, partition: int) -> _Kept:
+        return _Kept(self._file, self.agent, partition)
+
+    async def keep(self, partition: int, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._file.keep(self.agent, partition, changes)
+
+    def owners(self) -> Mapping[str | None, Iterable[int]]:
+        return {None: range(self.partitions)}
+
+    async def run(self) -> None:
+        """Follow the log, until it is cancelled."""
+        while True:
+            try:
+                for partition in range(self.partitions):
+                    await self.catch_up(partition)
+            except (Unavailable, sqlite3.Error) as error:
+                log.warning("views_interrupted", agent=self.agent, error=str(error))
+            await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,1 @@
+"""Writes commands to the log from outside of workers."""

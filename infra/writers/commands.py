@@ -1,0 +1,89 @@
+"""Commands for runs, written to the log: how producers of any kind start and steer runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from surefoot.infra.blobs.stores import open_claims
+from surefoot.infra.log.ports import Appender
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.errors import Unavailable
+from surefoot.state.ports import Clock, Position
+from surefoot.state.records.encoding import command_out
+
+
+class LogCommands:
+    """Implements ports.Commands."""
+
+    def __init__(self, settings: Settings, appender: Appender, clock: Clock) -> None:
+        """Raises: ConfigError — the store of large payloads cannot be one."""
+        self._settings = settings
+        self._appender = appender
+        self._clock = clock
+        self._claims = open_claims(settings, clock)
+
+    async def start(
+        self,
+        agent: str,
+        run_id: str,
+        payload: bytes,
+        *,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+        baggage: str | None = None,
+        by: str | None = None,
+        deadline_s: float,
+    ) -> Position:
+        """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
+        return await self.send(
+            agent, run_id, "start", payload=payload, traceparent=traceparent,
+            tracestate=tracestate, baggage=baggage, by=by, deadline_s=deadline_s,
+        )  # fmt: skip
+
+    async def send(
+        self,
+        agent: str,
+        run_id: str,
+        kind: str,
+        *,
+        payload: bytes = b"null",
+        stored: bool = False,
+        deadline_s: float,
+        **fields: Any,
+    ) -> Position:
+        """Write the command, its payload as it came from outside, or as it is `stored` in the log
+        already, and wait until it will not be lost (on Kafka: until all in-sync
+        replicas have it).
+
+        Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
+        written, or may still be when the log is back: ask again with the same `id`.
+        Under cancellation: like Unavailable.
+        """
+        if not stored:
+            payload = await self._stowed(payload, deadline_s)
+        out = command_out(
+            self._settings.app,
+            self._settings.partitions,
+            agent,
+            run_id=run_id,
+            kind=kind,
+            payload=payload,
+            sent_ms=self._clock.now_ms(),
+            **fields,
+        )
+        what = f"the {kind} command of {run_id}"
+        return await self._appender.append(out, what, deadline_s=deadline_s)
+
+    async def _stowed(self, payload: bytes, deadline_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._claims.stow(payload)
+        except TimeoutError as error:
+            raise Unavailable(
+                "SF3014", f"a large payload was not stored in {deadline_s:g} s"
+            ) from error
+
+    async def stop(self) -> None:
+        """Close what it writes with. Safe to call twice."""
+        await self._appender.stop()
