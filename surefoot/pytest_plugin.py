@@ -35,11 +35,11 @@ def crash_points() -> Callable[..., CrashReport]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Close the simulations that the test has made and not closed."""
     del item
-    simulation = sys.modules.get("surefoot.simulation")
+    simulation = sys.modules.get("surefoot.testing.simulation")
     before = simulation.open_now() if simulation is not None else []
     try:
         return (yield)
     finally:
-        simulation = sys.modules.get("surefoot.simulation")
+        simulation = sys.modules.get("surefoot.testing.simulation")
         if simulation is not None:
             simulation.close_since(before)

@@ -20,8 +20,8 @@ from typing import Any
 from surefoot import Agent
 from surefoot.infra.simulation.process import Moment
 from surefoot.schemas.payload import strict_json
-from surefoot.simulation import SimulatedRun, Simulation
 from surefoot.state.machine.pooled_step import decode_input
+from surefoot.testing.simulation import SimulatedRun, Simulation
 from tests.property.generated_program import PEOPLE, SIGNALS, World, agents, program
 from tests.property.generated_promises import broken_promises, differences
 

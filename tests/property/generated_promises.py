@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from surefoot.simulation import SimulatedRun
 from surefoot.state.records.run_store import RunStore
+from surefoot.testing.simulation import SimulatedRun
 
 if TYPE_CHECKING:
     from tests.property.generated_agents import Life

@@ -19,7 +19,6 @@ from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.producers.commands.schedules import declare
 from surefoot.schemas.payload import dump, parse_json
-from surefoot.simulation import SimulatedRun, Simulation
 from surefoot.state.machine.model import Run, State
 from surefoot.state.scheduling import book as schedule
 from surefoot.state.scheduling.book import (
@@ -42,6 +41,7 @@ from surefoot.state.scheduling.book import (
     told,
     wake_ms,
 )
+from surefoot.testing.simulation import SimulatedRun, Simulation
 
 #: a Thursday
 START = datetime(2026, 1, 1, 8, 59, 30, tzinfo=UTC)

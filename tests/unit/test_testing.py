@@ -43,7 +43,6 @@ from surefoot import (
     Wait,
     all_of,
 )
-from surefoot.crash_points import _differences, _End, _RunEnd
 from surefoot.infra.embedded.log import EmbeddedOwnership
 from surefoot.infra.simulation.time import NotSimulated, VirtualClock, VirtualLoop
 from surefoot.testing import (
@@ -56,6 +55,7 @@ from surefoot.testing import (
     SimulationError,
     check_crashes,
 )
+from surefoot.testing.crash_points import _differences, _End, _RunEnd
 
 ROOT = Path(__file__).parents[2]
 DAY_S = 86_400.0
@@ -1070,7 +1070,7 @@ def shown_with_fixtures() -> str:
 
 
 WHETHER_CLOSED = """
-from surefoot.simulation import open_now
+from surefoot.testing.simulation import open_now
 
 def test_it_is_open_while_the_test_runs(surefoot_sim):
     surefoot_sim(hello).run("ann")

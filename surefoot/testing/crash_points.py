@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from surefoot.infra.simulation.process import Moment
-from surefoot.simulation import Answering, Given, Simulation, SimulationError
 from surefoot.state.errors import Numbered
+from surefoot.testing.simulation import Answering, Given, Simulation, SimulationError
 
 _MOMENTS: tuple[Moment, Moment] = ("before", "after")
 

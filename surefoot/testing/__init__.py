@@ -9,17 +9,12 @@
 See docs/how-to/testing.md. With pytest, `surefoot_sim` and `crash_points` are the same as fixtures.
 """
 
-from surefoot.crash_points import CrashFound, CrashReport, check_crashes
-from surefoot.event_testing import AskedFor, from_event
-from surefoot.simulation import (
-    DeliveredEffect,
-    SimulatedRun,
-    Simulation,
-    SimulationError,
-)
 from surefoot.state.declare.topics import Unusable
 from surefoot.state.errors import Refused
 from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.testing.crash_points import CrashFound, CrashReport, check_crashes
+from surefoot.testing.events import AskedFor, from_event
+from surefoot.testing.simulation import DeliveredEffect, SimulatedRun, Simulation, SimulationError
 
 __all__ = [
     "AskedFor",
