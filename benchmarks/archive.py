@@ -27,7 +27,7 @@ from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from tests.aws import REGION, aws_server, client
+from tests.support.aws import REGION, aws_server, client
 
 STEPS = 3
 _BUCKET = "archive-bench"

@@ -23,7 +23,7 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
 from surefoot.state.records.encoding import Wire
-from tests.browser import chromium
+from tests.support.browser import chromium
 
 _KNOWN_S = 300.0
 #: pages by their address, and what they are for

@@ -106,7 +106,7 @@ def nothing_loaded() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def this_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that is run in this process ends, and the process does not: nothing counts the
-    time that it has left. tests/unit/test_overdue.py has processes of its own."""
+    time that it has left. tests/unit/infra/test_overdue.py has processes of its own."""
     monkeypatch.setattr(overdue._Overdue, "start", lambda _guard: None)
 
 

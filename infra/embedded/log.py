@@ -2,7 +2,7 @@
 
 Where the records are kept is the broker's business: in memory (embedded_memory.py), or in a SQLite
 file (embedded_sqlite.py). It keeps to the contract that the Kafka adapter keeps to
-(tests/integration/test_log_contract.py), with one difference: a member asks the group's coordinator
+(tests/integration/log/test_log_contract.py), with one difference: a member asks the group's coordinator
 by looking at it, so that its lease needs no proof and does not run out while nobody asks.
 
 Every call that is a request on Kafka lets other tasks run in between, and none waits for time.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.networked import Networked, start_networked
+from tests.chaos.faults.networked import Networked, start_networked
 
 
 @pytest.fixture(scope="module")

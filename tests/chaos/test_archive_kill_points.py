@@ -18,11 +18,11 @@ from surefoot.infra.processes.archive import archive, archiver
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import Out
-from tests.archived import life, offsets_by_any_reader
-from tests.aws import REGION, aws_server, client
-from tests.chaos.archive_child import AGENT, POINTS
-from tests.chaos.lives import ROOT, Life
-from tests.harness import Cluster, cluster
+from tests.chaos.processes.archive_child import AGENT, POINTS
+from tests.chaos.processes.lives import ROOT, Life
+from tests.support.archived import life, offsets_by_any_reader
+from tests.support.aws import REGION, aws_server, client
+from tests.support.cluster import Cluster, cluster
 
 BUCKET = "archive-of-a-test"
 #: so that a dead member's partitions are soon somebody else's
@@ -51,7 +51,7 @@ async def begin(settings: Settings, folder: Path, at: str, file_bytes: int) -> L
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.chaos.archive_child", at, cwd=ROOT, stderr=log,
+            sys.executable, "-m", "tests.chaos.processes.archive_child", at, cwd=ROOT, stderr=log,
             env={**os.environ, **env},
         )  # fmt: skip
     return Life(process=process, log_path=log_path, agents=())

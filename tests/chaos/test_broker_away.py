@@ -14,10 +14,10 @@ from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports import Out
-from tests.chaos.agents import adder, chain, gated, undone
-from tests.chaos.lives import lives
-from tests.harness import cluster
-from tests.sink import sink
+from tests.chaos.processes.agents import adder, chain, gated, undone
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.effect_target import sink
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None, reason="Java is not installed; a broker in Docker keeps nothing"

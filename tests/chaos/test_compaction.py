@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from tests.chaos.agents import chain, gated
-from tests.chaos.lives import lives
-from tests.chaos.networked import Networked
-from tests.harness import Cluster, cluster
-from tests.waiting import until
+from tests.chaos.faults.networked import Networked
+from tests.chaos.processes.agents import chain, gated
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import Cluster, cluster
+from tests.support.eventually import until
 
 #: every append begins a segment, and whatever is not in the newest one is compacted
 EAGER = {"segment.ms": "1", "min.cleanable.dirty.ratio": "0.001", "min.compaction.lag.ms": "0"}

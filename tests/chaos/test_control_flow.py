@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.agents import DIE, survivor, undone
-from tests.chaos.lives import Life, Lives, lives
-from tests.harness import Cluster, cluster, names
-from tests.sink import sink
-from tests.waiting import until
+from tests.chaos.processes.agents import DIE, survivor, undone
+from tests.chaos.processes.lives import Life, Lives, lives
+from tests.support.cluster import Cluster, cluster, names
+from tests.support.effect_target import sink
+from tests.support.eventually import until
 
 RESULT = b'[37,1000,1010,1020,"receipt for r"]'
 

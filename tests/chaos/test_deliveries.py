@@ -9,12 +9,12 @@ import pytest
 
 from surefoot import Agent, Context, Done, Webhook
 from surefoot.state.names.partitioner import partition_of
-from tests.harness import cluster
-from tests.integration.test_gateway_kafka import SECRET, delivery
-from tests.patience import PATIENT
-from tests.ports import unused_port
-from tests.served import served
-from tests.waiting import until
+from tests.integration.gateway.test_gateway_kafka import SECRET, delivery
+from tests.support.cluster import cluster
+from tests.support.eventually import until
+from tests.support.free_ports import unused_port
+from tests.support.long_deadlines import PATIENT
+from tests.support.servers import served
 
 
 async def test_fifty_deliveries_of_one_event_over_a_restart_of_the_gateway_are_one_run(

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from surefoot.infra.runtime.settings import Settings
-from tests.chaos.agents import JOURNAL
-from tests.chaos.event_child import listener
-from tests.chaos.lives import ROOT, Life
-from tests.harness import cluster
-from tests.listening import listening
-from tests.waiting import until
+from tests.chaos.processes.agents import JOURNAL
+from tests.chaos.processes.event_child import listener
+from tests.chaos.processes.lives import ROOT, Life
+from tests.support.cluster import cluster
+from tests.support.eventually import until
+from tests.support.trigger_cluster import listening
 
 #: one after the other, so that each life finds what the one before it left
 POINTS = (
@@ -26,7 +26,7 @@ EVENTS = 40
 
 async def begin(settings: Settings, topic: str, folder: Path, at: str | None) -> Life:
     log_path = folder / f"{at}.log"
-    command = [sys.executable, "-m", "tests.chaos.event_child", topic]
+    command = [sys.executable, "-m", "tests.chaos.processes.event_child", topic]
     set_here = settings.model_dump(exclude_unset=True, exclude_none=True)
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:

@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.agents import queued
-from tests.chaos.lives import lives
-from tests.harness import cluster
-from tests.patience import PATIENT
+from tests.chaos.processes.agents import queued
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.long_deadlines import PATIENT
 
 KEYS, EACH = 20, 10
 

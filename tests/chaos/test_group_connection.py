@@ -6,12 +6,12 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
-from tests.chaos.agents import chain
-from tests.chaos.lives import lives
-from tests.chaos.networked import Networked
-from tests.chaos.proxy import Api
-from tests.harness import cluster
-from tests.waiting import until
+from tests.chaos.faults.networked import Networked
+from tests.chaos.faults.proxy import Api
+from tests.chaos.processes.agents import chain
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.eventually import until
 
 SHORT = {
     "heartbeat_interval_ms": 200,

@@ -22,12 +22,12 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.agent import Agent
 from surefoot.state.egress.policy import parse_allowed
-from tests.chaos.agents import JOURNAL
-from tests.chaos.hook_child import telling
-from tests.chaos.lives import ROOT, Life
-from tests.harness import Cluster, cluster
-from tests.patience import PATIENT
-from tests.sink import Reply, sink
+from tests.chaos.processes.agents import JOURNAL
+from tests.chaos.processes.hook_child import telling
+from tests.chaos.processes.lives import ROOT, Life
+from tests.support.cluster import Cluster, cluster
+from tests.support.effect_target import Reply, sink
+from tests.support.long_deadlines import PATIENT
 
 POINTS = ("all-sent", "offsets-sent", "end-written")
 RUNS = 8
@@ -47,7 +47,7 @@ async def begin(settings: Settings, url: str, folder: Path, at: str | None) -> L
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.chaos.hook_child", url, *(["--at", at] if at else []),
+            sys.executable, "-m", "tests.chaos.processes.hook_child", url, *(["--at", at] if at else []),
             cwd=ROOT, stderr=log, env={**os.environ, **env, JOURNAL: str(folder / "journal")},
         )  # fmt: skip
     return Life(process=process, log_path=log_path, agents=())

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from surefoot.state.ports import Out
-from tests.chaos.agents import adder, chain, gated
-from tests.chaos.lives import Life, Lives, lives
-from tests.harness import Cluster, cluster, headers_of
-from tests.patience import PATIENT
-from tests.sink import Request, sink
+from tests.chaos.processes.agents import adder, chain, gated
+from tests.chaos.processes.lives import Life, Lives, lives
+from tests.support.cluster import Cluster, cluster, headers_of
+from tests.support.effect_target import Request, sink
+from tests.support.long_deadlines import PATIENT
 
 RUNS = ("r1", "r2", "r3")
 EFFECTS = {f"chain:{run_id}:{seq}:0" for run_id in RUNS for seq in range(3)}

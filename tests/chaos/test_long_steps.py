@@ -15,9 +15,9 @@ from surefoot import Agent, Context, Done, Next
 from surefoot.infra.kafka import log as kafka_log
 from surefoot.infra.processes.worker import _watch_steps
 from surefoot.state.ports import Out
-from tests.harness import Running, cluster
-from tests.patience import PATIENT
-from tests.waiting import until
+from tests.support.cluster import Running, cluster
+from tests.support.eventually import until
+from tests.support.long_deadlines import PATIENT
 
 #: how long a member may stop polling, and how many heartbeats are a life, however slow the machine
 POLL_INTERVAL_MS, HEARTBEATS = 1_000, 10

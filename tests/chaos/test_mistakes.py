@@ -9,12 +9,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tests.chaos.agents import chain, stubborn
-from tests.chaos.lives import lives
-from tests.harness import cluster
-from tests.patience import PATIENT
-from tests.sink import sink
-from tests.waiting import until
+from tests.chaos.processes.agents import chain, stubborn
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.effect_target import sink
+from tests.support.eventually import until
+from tests.support.long_deadlines import PATIENT
 
 SHORT = {
     "heartbeat_interval_ms": 200,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.agents import chain
-from tests.chaos.lives import lives
-from tests.chaos.networked import Networked
-from tests.chaos.proxy import Action, Api
-from tests.harness import cluster
-from tests.sink import sink
+from tests.chaos.faults.networked import Networked
+from tests.chaos.faults.proxy import Action, Api
+from tests.chaos.processes.agents import chain
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.effect_target import sink
 
 SHORT = {
     "heartbeat_interval_ms": 200,

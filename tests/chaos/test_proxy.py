@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.chaos.proxy import Api, Proxy, Request, proxy
-from tests.waiting import until
+from tests.chaos.faults.proxy import Api, Proxy, Request, proxy
+from tests.support.eventually import until
 
 
 def frame(api: int, number: int, client_id: str | None = "me", body: bytes = b"body") -> bytes:

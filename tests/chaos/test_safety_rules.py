@@ -1,6 +1,6 @@
 """What the engine's safety rules are for: with one taken out, the checker finds what it prevents.
 
-The same faults do no harm with the rule in its place. See tests/chaos/without.py for the rules, and
+The same faults do no harm with the rule in its place. See tests/chaos/faults/disabled_rules.py for the rules, and
 tests/checker for what is found, by name: it reads the topics with another client, and the broker's
 files, and knows nothing of the engine.
 """
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.agents import BURST, adder, bulky, chain
-from tests.chaos.lives import lives
-from tests.chaos.networked import Networked
-from tests.chaos.proxy import Api
+from tests.chaos.faults.networked import Networked
+from tests.chaos.faults.proxy import Api
+from tests.chaos.processes.agents import BURST, adder, bulky, chain
+from tests.chaos.processes.lives import lives
 from tests.checker import Sample, check
 from tests.checker.kafka import read_history, read_offsets
-from tests.harness import Cluster, cluster
-from tests.waiting import until
+from tests.support.cluster import Cluster, cluster
+from tests.support.eventually import until
 
 #: nobody listens there
 NOWHERE = "http://127.0.0.1:9"

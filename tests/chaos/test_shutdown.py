@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.agents import gated, slow
-from tests.chaos.lives import lives
-from tests.harness import cluster
-from tests.patience import PATIENT
-from tests.waiting import until
+from tests.chaos.processes.agents import gated, slow
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.eventually import until
+from tests.support.long_deadlines import PATIENT
 
 
 async def test_when_the_grace_is_over_the_step_is_given_up_and_nothing_of_it_counts(

@@ -1,11 +1,11 @@
-"""A short storm of faults; `python -m tests.chaos.storm` makes longer ones."""
+"""A short storm of faults; `python -m tests.chaos.faults.storm` makes longer ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.networked import Networked
-from tests.chaos.storm import storm
+from tests.chaos.faults.networked import Networked
+from tests.chaos.faults.storm import storm
 
 FAULTS = 14
 

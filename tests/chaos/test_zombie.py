@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.agents import chain
-from tests.chaos.lives import lives
-from tests.harness import cluster
-from tests.sink import sink
+from tests.chaos.processes.agents import chain
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import cluster
+from tests.support.effect_target import sink
 
 #: a frozen worker is put out of its group soon
 SHORT = {

@@ -25,9 +25,9 @@ from tests.checker.history import Event
 from tests.checker.inputs import caught_up
 from tests.checker.kafka import read_history
 from tests.checker.view import View
-from tests.harness import Cluster, cluster
-from tests.sink import Sink, sink
-from tests.waiting import until
+from tests.support.cluster import Cluster, cluster
+from tests.support.effect_target import Sink, sink
+from tests.support.eventually import until
 
 RUNS = [f"r{n}" for n in range(12)]
 #: how long the broker may take over anything, in seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import patience
+from tests.support.long_deadlines import patience
 
 
 @pytest.fixture(scope="module", autouse=True)

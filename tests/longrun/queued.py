@@ -27,9 +27,9 @@ from surefoot.infra.broker.find import start_broker
 from surefoot.infra.runtime import logging
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.records.encoding import start_out
-from tests.chaos.agents import queued
-from tests.chaos.lives import lives
-from tests.harness import Cluster, cluster
+from tests.chaos.processes.agents import queued
+from tests.chaos.processes.lives import lives
+from tests.support.cluster import Cluster, cluster
 
 _TOGETHER = 1_000
 _STUCK_S = 120.0

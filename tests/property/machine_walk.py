@@ -62,7 +62,7 @@ from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In, Out
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.run_store import RunStore
-from tests.decisions import entries_after
+from tests.support.run_driver import entries_after
 
 WIRE = Wire("app", AgentTopics("app", "x"), 1)
 RUN_IDS = ("a", "b", "c")

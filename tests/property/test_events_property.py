@@ -16,7 +16,7 @@ from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports import In
 from surefoot.state.records.encoding import Wire
-from tests.foreign import (
+from tests.support.foreign_clients import (
     GUID,
     ORDER,
     Registry,

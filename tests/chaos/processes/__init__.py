@@ -1,0 +1,1 @@
+"""The processes that chaos tests start and kill."""

@@ -1,0 +1,305 @@
+"""A worker process that has itself killed (or frozen) at a named point of the engine.
+
+    python -m tests.chaos.processes.child --agents chain outbox --slot 0 [--at POINT [--skip N]]
+
+The product has no hooks: the points are wrapped around its functions, and aiokafka's, from here.
+The first agent's first arrival at the point counts (after N that are let pass). It is noted in the
+journal, so that a test can tell that its fault has bitten. `--without` takes a safety rule out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
+
+from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.worker import Worker
+from surefoot.infra.kafka import txn as kafka_txn
+from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
+from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.processes import overdue
+from surefoot.infra.processes import worker as worker_main
+from surefoot.infra.processes.relay import relay_agent
+from surefoot.infra.processes.worker import run_worker
+from surefoot.infra.runtime.logging import configure
+from surefoot.infra.runtime.settings import Settings, load_settings
+from surefoot.schemas.codec.codec import decode
+from surefoot.state.errors import Unavailable
+from surefoot.state.names.topics import AgentTopics, dead_topic
+from surefoot.state.ports import In, Out
+from surefoot.state.records.run_store import RunStore
+from tests.chaos.faults.disabled_rules import without
+from tests.chaos.processes import agents
+
+
+class Trap:
+    """Sends this process a signal when `agent` first arrives at `point`."""
+
+    def __init__(self, settings: Settings, agent: str, number: int, skip: int) -> None:
+        self.sprung = False
+        #: arrivals that are let pass
+        self._skip = skip
+        self._agent = agent
+        self._number = number
+        self._ids = {
+            AgentTopics(settings.app, agent).transactional_id(p) for p in range(settings.partitions)
+        }
+        self._dead = dead_topic(settings.app)
+        #: transactional ids whose transaction in progress has more in it than offsets
+        self._working: set[str] = set()
+
+    def set(self, point: str) -> None:
+        """Wrap the function that the point is in."""
+        _before(TransactionalProducer, "_transact", self._note_transaction)
+        bite = functools.partial(self._bite, point)
+        getattr(self, "at_" + point.replace("-", "_"))(bite)
+
+    def _bite(self, point: str) -> None:
+        self._skip -= 1
+        if self.sprung or self._skip >= 0:
+            return
+        self.sprung = True
+        agents.note(f"bitten {point}")
+        os.kill(os.getpid(), self._number)
+
+    def _note_transaction(self, txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+        if txn.transactional_id in self._ids and len(records) > 1:
+            self._working.add(txn.transactional_id)
+
+    def _at_work(self, producer: AIOKafkaProducer) -> bool:
+        return producer._txn_manager.transactional_id in self._working
+
+    # Committing ------------------------------------------------------------------------------
+
+    def at_before_begin(self, bite: Callable[[], None]) -> None:
+        def arrive(txn: TransactionalProducer, *_: Any) -> None:
+            if txn.transactional_id in self._working:
+                bite()
+
+        _before(TransactionalProducer, "_transact", arrive)
+
+    def at_begun(self, bite: Callable[[], None]) -> None:
+        self._after_producer("begin_transaction", bite)
+
+    def at_first_batch_acknowledged(self, bite: Callable[[], None]) -> None:
+        original = AIOKafkaProducer.send_batch
+
+        async def send_batch(producer: AIOKafkaProducer, *args: Any, **kw: Any) -> Any:
+            written = await original(producer, *args, **kw)
+            if self._at_work(producer):
+                await written
+                bite()
+            return written
+
+        AIOKafkaProducer.send_batch = send_batch
+
+    def at_all_sent(self, bite: Callable[[], None]) -> None:
+        self._before_producer("send_offsets_to_transaction", bite)
+
+    def at_dead_letter_sent(self, bite: Callable[[], None]) -> None:
+        def arrive(_txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+            if any(record.topic == self._dead for record in records):
+                self._before_producer("send_offsets_to_transaction", bite)
+
+        _before(TransactionalProducer, "_transact", arrive)
+
+    def at_offsets_sent(self, bite: Callable[[], None]) -> None:
+        self._before_producer("commit_transaction", bite)
+
+    def at_end_written(self, bite: Callable[[], None]) -> None:
+        """The broker has answered EndTxn; nobody here has read it."""
+        self._answered(EndTxnRequest, lambda name: name in self._working, bite)
+
+    def at_asleep(self, bite: Callable[[], None]) -> None:
+        """A run has gone to sleep, and nobody here knows it yet."""
+        asleep: set[str] = set()
+
+        def arrive(txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+            if any(_sleeps(record) for record in records):
+                asleep.add(txn.transactional_id)
+
+        def over(producer: AIOKafkaProducer) -> bool:
+            return producer._txn_manager.transactional_id in asleep
+
+        _before(TransactionalProducer, "_transact", arrive)
+        self._after_producer("commit_transaction", bite, over)
+
+    def at_end_replied(self, bite: Callable[[], None]) -> None:
+        self._after_producer("commit_transaction", bite)
+
+    # Taking over -----------------------------------------------------------------------------
+
+    def at_assigned(self, bite: Callable[[], None]) -> None:
+        def arrive(worker: Worker, *_: Any) -> None:
+            if worker.agent.name == self._agent:
+                bite()
+
+        _before(Worker, "_changed", arrive)
+
+    def at_own(self, bite: Callable[[], None]) -> None:
+        """The broker has answered InitProducerId; nobody here has read it."""
+        self._answered(InitProducerIdRequest, lambda name: name in self._ids, bite)
+
+    def at_owned(self, bite: Callable[[], None]) -> None:
+        def arrive(ownership: KafkaOwnership) -> None:
+            if ownership._producer.transactional_id in self._ids:
+                bite()
+
+        _before(KafkaOwnership, "committed", arrive)
+
+    def at_restore(self, bite: Callable[[], None]) -> None:
+        def arrive(_store: RunStore, records: list[In]) -> None:
+            if any(f".{self._agent}." in record.topic for record in records):
+                bite()
+
+        _before(RunStore, "apply", arrive)
+
+    # Delivering, and ending ------------------------------------------------------------------
+
+    def at_attempt(self, bite: Callable[[], None]) -> None:
+        """On the loop of the steps, before the body of the first one."""
+
+        def arrive(_executor: Executor, call: Any) -> None:
+            if call.agent.name == self._agent:
+                bite()
+
+        _before(Executor, "_attempt", arrive)
+
+    def at_draining(self, bite: Callable[[], None]) -> None:
+        _before(Worker, "_drain", lambda *_: bite())
+
+    def at_left(self, bite: Callable[[], None]) -> None:
+        original = KafkaLog._leave
+
+        async def leave(log: KafkaLog, consumer: Any) -> None:
+            try:
+                await original(log, consumer)
+            finally:  # it may have been given up
+                bite()
+
+        setattr(KafkaLog, "_leave", leave)  # noqa: B010  (mypy: a method)
+
+    # Helpers ---------------------------------------------------------------------------------
+
+    def _before_producer(self, name: str, bite: Callable[[], None]) -> None:
+        def arrive(producer: AIOKafkaProducer, *_: Any) -> None:
+            if self._at_work(producer):
+                bite()
+
+        _before(AIOKafkaProducer, name, arrive)
+
+    def _after_producer(
+        self,
+        name: str,
+        bite: Callable[[], None],
+        mine: Callable[[AIOKafkaProducer], bool] | None = None,
+    ) -> None:
+        original, mine = getattr(AIOKafkaProducer, name), mine or self._at_work
+
+        async def called(producer: AIOKafkaProducer, *args: Any) -> Any:
+            result = await original(producer, *args)
+            if mine(producer):
+                bite()
+            return result
+
+        setattr(AIOKafkaProducer, name, called)
+
+    def _answered(self, kind: type, mine: Callable[[str], bool], bite: Callable[[], None]) -> None:
+        original = AIOKafkaConnection.send
+
+        def send(connection: AIOKafkaConnection, request: Any, *args: Any, **kw: Any) -> Any:
+            reply = original(connection, request, *args, **kw)
+            if isinstance(request, kind) and mine(connection._client_id):
+                socket = connection._writer.get_extra_info("socket")
+                select.select([socket], [], [], 10.0)
+                bite()
+            return reply
+
+        AIOKafkaConnection.send = send
+
+
+def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def called(*args: Any, **kw: Any) -> Any:
+        arrive(*args, **kw)
+        return original(*args, **kw)
+
+    setattr(owner, name, called)
+
+
+def _sleeps(record: Out) -> bool:
+    if not record.topic.endswith(".state") or not record.value or b"|" in (record.key or b""):
+        return False
+    name, checkpoint = decode(record.value)
+    return name == "Checkpoint" and checkpoint["status"] == "waiting"
+
+
+def _start_again() -> None:
+    """A worker that cannot reach Kafka within its deadline ends its process, for a supervisor to
+    start it anew. Here there is none, and the machine may stand still for longer."""
+    original = KafkaLog.start
+
+    async def start(log: KafkaLog, *args: Any) -> None:
+        while True:
+            try:
+                return await original(log, *args)
+            except Unavailable:
+                assert log._consumer is not None
+                await close_client(log._consumer)
+
+    setattr(KafkaLog, "start", start)  # noqa: B010  (mypy: a method)
+
+
+def _a_minute(settings: Settings) -> float:
+    del settings
+    return 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--agents", nargs="+", required=True)
+    parser.add_argument("--slot", type=int, default=0)
+    parser.add_argument("--at")
+    parser.add_argument("--signal", default="KILL")
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--patient", action="store_true")
+    parser.add_argument("--without", choices=("R1", "R2", "R3"))
+    given = parser.parse_args()
+    settings = load_settings()
+    configure(json=True)
+    _start_again()
+    overdue.END_S = 60.0  # a machine that stands still is no process that hangs
+    if given.at:
+        number = signal.Signals[f"SIG{given.signal}"]
+        Trap(settings, given.agents[0], number, given.skip).set(given.at)
+    if given.patient:
+        # So that only the fence is left to stop a commit that comes too late, and at a rebalance
+        # steps and commits are waited for.
+        kafka_txn.commit_deadline_s = _a_minute
+        patient = functools.partial(Limits, handover_s=60.0)
+        setattr(worker_main, "Limits", patient)  # noqa: B010  (mypy: a class)
+    if given.without:
+        without(given.without)
+    chosen = [
+        relay_agent(settings) if name == "outbox" else getattr(agents, name)
+        for name in given.agents
+    ]
+    return run_worker(chosen, settings, slot=given.slot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Writes docs/state-machine.md from the table of the machine: python -m tests.generate.state_diagram"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from surefoot.state.machine.decide import TABLE
+from surefoot.state.machine.model import Input, Operation, Status
+
+PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
+STATUSES: tuple[Status | None, ...] = (None, *get_args(Status))
+INPUTS: tuple[type[Input], ...] = get_args(Input)
+
+#: what people say for an input of the machine
+WORDS = {
+    "Start": "start", "Queue": "queue", "Forward": "carry forward", "Returned": "step returned",
+    "Raised": "step failed", "Overspent": "budget spent", "Journaled": "call recorded",
+    "Quarantine": "needs a person", "TimedOut": "time over", "ChildDone": "child over",
+    "Signal": "signal", "Answer": "approve", "Pause": "pause", "Resume": "resume",
+    "Cancel": "cancel", "RetryRun": "retry", "Resolve": "resolve", "Rewind": "rewind",
+}  # fmt: skip
+
+HEAD = """\
+# The state machine of a run
+
+Generated from the table in `state/machine/decide.py` by `python -m tests.generate.state_diagram`; a test holds that
+this page is up to date, and another that every arrow is taken and no other one is.
+
+Each arrow is one decision and one commit. What has no arrow is refused, and moves nothing; a
+command is answered all the same, by one event with its id. A command that was taken before, or asks
+for what is already so, is answered as repeated. `none` is a run that there is not (yet): signals
+for it are kept.
+"""
+
+
+def words(event: type[Input]) -> str:
+    return WORDS[event.__name__]
+
+
+def arrows() -> dict[tuple[Status | None, Status | None], list[str]]:
+    """From status to status: the inputs that can lead there, commands last."""
+    made: dict[tuple[Status | None, Status | None], list[str]] = {}
+    for status in STATUSES:
+        for event in INPUTS:
+            for after in STATUSES:
+                if after in TABLE.get((status, event), ()):
+                    made.setdefault((status, after), []).append(words(event))
+    return made
+
+
+def diagram() -> Iterator[str]:
+    """What moves a run from one status to another; what leaves it there is in the table only."""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for (status, after), labels in arrows().items():
+        if after is not None and status != after:
+            yield f"    {status or '[*]'} --> {after}: {', '.join(labels)}"
+    for status in ("completed", "failed", "cancelled"):
+        yield f"    {status} --> [*]"
+    yield "```"
+
+
+def table() -> Iterator[str]:
+    yield "| input | " + " | ".join(str(status or "none") for status in STATUSES) + " |"
+    yield "|---" * (len(STATUSES) + 1) + "|"
+    for event in INPUTS:
+        cells = (_cell(status, event) for status in STATUSES)
+        name = f"**{words(event)}**" if event in get_args(Operation) else words(event)
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _cell(status: Status | None, event: type[Input]) -> str:
+    after = TABLE.get((status, event), frozenset())
+    return ", ".join(str(each or "none") for each in STATUSES if each in after)
+
+
+def page() -> str:
+    legend = "Input by status, and what the status can be then; commands are bold."
+    return "\n".join([HEAD, *diagram(), "", legend, "", *table(), ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

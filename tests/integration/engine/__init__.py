@@ -1,0 +1,1 @@
+"""Runs on a real broker: steps, waits, takeovers, versions."""

@@ -1,0 +1,285 @@
+"""A partition goes from one worker to another: what the former owner began counts once or not at
+all, whatever it still does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiokafka.protocol.transaction import EndTxnRequest
+
+from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.kafka.log import KafkaLog
+from tests.support.cluster import Cluster, Running, Watched, cluster, names
+from tests.support.eventually import until
+from tests.support.long_deadlines import PATIENT
+
+
+def on_end_txn(running: Running, partition: int, send: Callable[[Any], Awaitable[Any]]) -> None:
+    """Have the next EndTxn of the partition's producer go through `send` (given a function that
+    really sends it), and those after it untouched."""
+    ownership: Any = running.worker._owners[partition]._committer._ownership
+    client = ownership._producer._producer.client
+    real = client.send
+
+    async def sending(node: int, request: Any, **kw: Any) -> Any:
+        if not isinstance(request, EndTxnRequest):
+            return await real(node, request, **kw)
+        client.send = real
+        return await send(lambda: real(node, request, **kw))
+
+    client.send = sending
+
+
+class Reply:
+    """A broker's answer to EndTxn."""
+
+    def __init__(self, error_code: int) -> None:
+        self.error_code = error_code
+
+
+def cut_off(log: KafkaLog) -> asyncio.Event:
+    """No request to the group's coordinator is answered until the event is set."""
+    healed = asyncio.Event()
+    coordinator = log._live._coordinator
+    real = coordinator._send_req
+
+    async def sending(request: Any) -> Any:
+        await healed.wait()
+        return await real(request)
+
+    coordinator._send_req = sending
+    return healed
+
+
+async def begin(kafka: Cluster, watched: Watched, partition: int, *, seq: int = 0) -> str:
+    """A run of that partition, whose step `seq` has begun and is held."""
+    run_id = kafka.run_on(partition)
+    watched.hold(run_id, seq)
+    await kafka.start(watched.on("any"), run_id)
+    await until(lambda: watched.times(run_id, seq), what=f"step {seq} of {run_id} to begin")
+    return run_id
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "thread"])
+async def test_a_step_in_work_when_its_partition_moves_counts_once(
+    bootstrap: str, app: str, agent_name: str, sync: bool
+) -> None:
+    watched = Watched(agent_name, sync=sync)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
+        runs = [kafka.run_on(n % 2, f"run{n}") for n in range(20)]
+        for run_id in runs:
+            watched.hold(run_id, 1)
+        first = await kafka.work(watched.on("A"))
+        await asyncio.gather(*(kafka.start(agent, run_id) for run_id in runs))
+        await until(
+            lambda: all(watched.times(run_id, 1) for run_id in runs), what="all second steps"
+        )
+        before = await kafka.committed(agent)
+        second = await kafka.work(watched.on("B"), slot=1)
+        (moved,) = second.worker.partitions
+        await until(lambda: first.worker.partitions == [1 - moved], what="A to hear of it")
+        mine = [run_id for n, run_id in enumerate(runs) if n % 2 == moved]
+        await until(
+            lambda: all(watched.times(run_id, 1, on="B") for run_id in mine), what="B to begin"
+        )
+        # Steps of A that cannot be stopped return while those of B are still in work.
+        for run_id in runs:
+            watched.hold(run_id, 1, on="B")
+            watched.let_go(run_id, 1)
+        others = [run_id for run_id in runs if run_id not in mine]
+        await kafka.until_status(agent, others, "completed")
+        after = await kafka.committed(agent)
+        assert after["tasks", moved] == before["tasks", moved]
+        for run_id in mine:
+            assert (await kafka.checkpoint(agent, run_id) or {})["seq"] == 1
+            watched.let_go(run_id, 1, on="B")
+        await kafka.until_status(agent, runs, "completed")
+        assert max(watched.most.values()) == 1
+        assert all(watched.times(run_id, 1) == 1 for run_id in others)
+        await kafka.check_history(agent)
+
+
+async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        first = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=1)
+        former = first.worker._owners[0]
+        healed = cut_off(first.log)
+        # B waits in the group until A's session is over.
+        second = await kafka.work(watched.on("B"), slot=1, ready=False)
+        await until(lambda: watched.times(run_id, 1, on="B"), what="B to take over")
+        assert first.log.lease_left_s() == 0
+        owner = second.worker._owners[0]
+        watched.hold(run_id, 1, on="B")
+        watched.let_go(run_id, 1)
+        await until(
+            lambda: first.worker._owners.get(0) not in (None, former), what="A to be fenced"
+        )
+        asked = asyncio.Event()
+        lease_left_s = first.log.lease_left_s
+
+        def asking() -> float:
+            asked.set()
+            return lease_left_s()
+
+        first.log.lease_left_s = asking  # type: ignore[method-assign]
+        await asked.wait()  # A would like to take the partition back
+        watched.let_go(run_id, 1, on="B")
+        await kafka.until_status(agent, run_id, "completed")
+        assert second.worker._owners[0] is owner
+        assert watched.times(run_id, 2, on="A") == 0
+        healed.set()
+        await kafka.check_history(agent)
+
+
+async def test_what_the_former_owner_commits_at_the_last_moment_is_known_to_the_next(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        first = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=2)
+        healed = cut_off(first.log)
+        second = await kafka.work(watched.on("B"), slot=1, ready=False)
+
+        async def finish(partition: int) -> None:
+            # A's session is over and the group has given its partition to B; A does not know it
+            # yet, and its epoch is still good.
+            watched.let_go(run_id, 2)
+            await kafka.until_status(agent, run_id, "completed")
+
+        second.before_own(finish)
+        await until(lambda: second.worker.partitions and second.worker.ready, what="B to own")
+        again = kafka.run_on(0, "again")
+        await kafka.start(agent, run_id)
+        await kafka.start(agent, again)
+        await kafka.until_status(agent, again, "completed")
+        healed.set()
+        assert [b for b in watched.begun if b[1] == run_id] == [("A", run_id, n) for n in range(3)]
+        await kafka.check_history(agent)
+
+
+async def test_a_commit_whose_answer_is_lost_is_found_and_not_done_again(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        running = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=1)
+        lost = asyncio.Event()
+
+        async def lose(send: Callable[[], Awaitable[Any]]) -> Any:
+            await send()
+            lost.set()
+            return Reply(error_code=48)  # INVALID_TXN_STATE: what a client gets that asks too late
+
+        on_end_txn(running, 0, lose)
+        watched.let_go(run_id, 1)
+        await kafka.until_status(agent, run_id, "completed")
+        assert lost.is_set()
+        assert [watched.times(run_id, seq) for seq in range(3)] == [1, 1, 1]
+        await kafka.check_history(agent)
+
+
+async def test_a_commit_that_never_happened_is_made_again_without_running_the_step_again(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        running = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=1)
+        dropped = asyncio.Event()
+
+        async def drop(send: Callable[[], Awaitable[Any]]) -> Any:
+            dropped.set()
+            return Reply(error_code=48)
+
+        on_end_txn(running, 0, drop)
+        watched.let_go(run_id, 1)
+        await kafka.until_status(agent, run_id, "completed")
+        assert dropped.is_set()
+        assert [watched.times(run_id, seq) for seq in range(3)] == [1, 1, 1]
+        states = await kafka.read(kafka.topics(agent).state, isolation="read_uncommitted")
+        written = [r for r in states if dict(r.headers).get("sf-seq") == b"1"]
+        assert len(written) == 2  # the one that was aborted, and the one that holds
+        await kafka.check_history(agent)
+
+
+async def test_an_answer_that_says_committed_does_not_count_when_it_was_asked_for_twice(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    """The first EndTxn may still be on its way, and would decide the next transaction."""
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        running = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=1)
+        ownership = running.worker._owners[0]._committer._ownership
+
+        async def not_now(send: Callable[[], Awaitable[Any]]) -> Any:
+            return Reply(error_code=51)  # CONCURRENT_TRANSACTIONS: aiokafka asks again
+
+        on_end_txn(running, 0, not_now)
+        watched.let_go(run_id, 1)
+        await kafka.until_status(agent, run_id, "completed")
+        assert running.worker._owners[0]._committer._ownership is not ownership
+        assert [watched.times(run_id, seq) for seq in range(3)] == [1, 1, 1]
+        await kafka.check_history(agent)
+
+
+async def test_a_fenced_owner_is_followed_by_one_that_begins_from_the_log(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        running = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=1)
+        stranger = await running.log.own(0)
+        watched.let_go(run_id, 1)
+        await kafka.until_status(agent, run_id, "completed")
+        await stranger.close()
+        assert [watched.times(run_id, seq) for seq in range(3)] == [1, 2, 1]
+        assert names(await kafka.events(agent, run_id)).count("step.completed") == 2
+        await kafka.check_history(agent)
+
+
+async def test_a_spare_worker_without_partitions_takes_over_from_one_that_dies(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Far shorter than the session, so that the spare has been without records for far longer.
+    monkeypatch.setattr(kafka_log, "MAX_POLL_INTERVAL_MS", 1_000)
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+        workers = [await kafka.work(watched.on("A"))]
+        workers.append(await kafka.work(watched.on("B"), slot=1, ready=False))
+        await until(lambda: workers[1].log.lease_left_s() > 0, what="B to be in the group")
+
+        def serving() -> list[Running]:
+            return [worker for worker in workers if worker.worker.partitions]
+
+        await until(lambda: len(serving()) == 1, what="one of the two to have the partition")
+        (busy,) = serving()
+        (spare,) = [worker for worker in workers if worker is not busy]
+        run_id = await begin(kafka, watched, 0, seq=1)
+        await busy.vanish()
+        watched.let_go(run_id, 1)
+        await until(
+            lambda: spare.worker.partitions == [0] and spare.worker.ready,
+            timeout_s=kafka.settings.session_timeout_ms / 1000 + 60,
+            what="the spare to take over",
+        )
+        await kafka.until_status(agent, run_id, "completed")
+        await kafka.check_history(agent)

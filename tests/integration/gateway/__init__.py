@@ -1,0 +1,1 @@
+"""The gateway, its client and its events on a real broker."""

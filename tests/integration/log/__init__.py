@@ -1,0 +1,1 @@
+"""The log: the broker, and the contract of every log."""

@@ -1,0 +1,1 @@
+"""Runs started by topics, queues and files."""

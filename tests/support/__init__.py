@@ -1,0 +1,1 @@
+"""What tests share: clusters, servers, fakes of the outside world, waits; no test."""

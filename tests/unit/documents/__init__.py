@@ -1,0 +1,1 @@
+"""The documents say what is so, and their code runs."""

@@ -1,0 +1,1 @@
+"""Tests of surefoot/, the front door."""
