@@ -16,7 +16,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.records import AGENT, applied, chain
-from surefoot.infra.kafka.txn import BATCH_BYTES
+from surefoot.infra.kafka_client.clients import BATCH_BYTES
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings

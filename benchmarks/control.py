@@ -26,7 +26,7 @@ from benchmarks.site import (
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import command_out
 
 _DEADLINE_S = 180.0

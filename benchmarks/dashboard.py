@@ -21,7 +21,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import Wire
 from tests.support.browser import chromium
 

@@ -38,7 +38,7 @@ from surefoot.infra.runtime.settings import load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from surefoot.state.records.encoding import Wire, start_out
 
 Kind = Literal["bare", "log", "engine"]

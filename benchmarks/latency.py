@@ -25,7 +25,7 @@ from benchmarks.site import (
     step_of,
 )
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 #: for one run, the start of the process included, in seconds
 _DEADLINE_S = 60.0

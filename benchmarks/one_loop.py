@@ -18,7 +18,7 @@ from surefoot.consumers.attempts.executor import Executor, Mailbox
 from surefoot.infra.processes import worker as worker_main
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.settings import load_settings
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from surefoot.infra.kafka_client.topics import Topics, specs_for
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.scheduling.book import jitter_ms
 
 _AGENT = """

@@ -23,7 +23,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import start_out
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ from surefoot.state.declare.flow_control import Flow, Rate
 from surefoot.state.declare.retry import Retry
 from surefoot.state.declare.sources import EventBridgeEvent, QueueMessage, S3Object, WatchedFile
 from surefoot.state.declare.subscriptions import RunEvent
-from surefoot.state.declare.topics import Received
 from surefoot.state.declare.webhooks import Bearer, Hmac, Start, Webhook
 from surefoot.state.errors import (
     CallFailed,
@@ -23,6 +22,7 @@ from surefoot.state.errors import (
     TerminalError,
     Unavailable,
 )
+from surefoot.state.ports.sources import Received
 from surefoot.state.scheduling.book import Tick
 from surefoot.state.steps.context import Context
 from surefoot.state.steps.journal import Cost

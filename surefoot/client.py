@@ -23,9 +23,9 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from surefoot.infra.http.client import GatewayHttp
 from surefoot.schemas.payload import load, parse_json, strict_json
-from surefoot.state.declare.agent import check_run_id, run_id_for
 from surefoot.state.errors import BadArgument, NotFound, RunFailed
 from surefoot.state.machine.model import TERMINAL, Status
+from surefoot.state.names.ids import check_run_id, run_id_for
 from surefoot.state.reading.runs import ends_run
 
 __all__ = ["Client", "Event", "Gap", "Handle", "RunInfo"]

@@ -1,1 +1,1 @@
-"""The test suite; shared helpers live in conftest.py and waiting.py."""
+"""The test suite; shared helpers live in conftest.py and support/."""

@@ -31,13 +31,14 @@ from surefoot.state.machine.model import (
     Failure,
     Journaled,
     Overspent,
+    Piece,
     Returned,
     Run,
     Work,
 )
 from surefoot.state.machine.pooled_step import decode_input, encode_outcome, step_input
-from surefoot.state.ports import Engine, Piece
 from surefoot.state.steps.context import Context
+from surefoot.state.steps.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

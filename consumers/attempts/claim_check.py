@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import structlog
 
 from surefoot.consumers.attempts.attempt import Call, Outcome
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.schemas.pointer import (
     MARK,
     Pointer,
@@ -38,7 +38,8 @@ from surefoot.state.machine.pooled_step import (
     encode_outcome,
     encode_step_input,
 )
-from surefoot.state.ports import Blobs, Clock
+from surefoot.state.ports.blobs import Blobs
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -39,8 +39,8 @@ from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
 from surefoot.state.declare.callables import is_async
 from surefoot.state.errors import OwnershipLost, Parked
-from surefoot.state.machine.model import Journaled
-from surefoot.state.ports import Clock, Piece
+from surefoot.state.machine.model import Journaled, Piece
+from surefoot.state.ports.clock import Clock
 from surefoot.state.steps.journal import require_lease
 from surefoot.state.telemetry import log_context, metrics, spans
 

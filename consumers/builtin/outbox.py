@@ -17,7 +17,8 @@ from surefoot.state.declare.flow_control import Flow
 from surefoot.state.declare.retry import Retry, retry_after_s
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.names.topics import OUTBOX
-from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.http import Deliver, HttpRequest, HttpResponse
 from surefoot.state.steps.context import Context
 from surefoot.state.steps.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
 from surefoot.state.steps.results import Done

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 from surefoot.schemas.payload import dump
 from surefoot.state.declare.agent import Agent, Schedule
 from surefoot.state.declare.retry import Retry
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import CommandRecord, Parent
 from surefoot.state.machine.wait_rules import ENDED
-from surefoot.state.ports import Clock
+from surefoot.state.names.agents import schedules_agent_name
+from surefoot.state.ports.clock import Clock
 from surefoot.state.scheduling.book import (
     ASK,
     ASKS,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from surefoot.consumers.builtin.signing import Sign, secret_variable
-from surefoot.consumers.partition.committer import record_size
 from surefoot.consumers.topic_triggers.mapping import (
     Event,
     EventMapping,
@@ -30,9 +29,12 @@ from surefoot.state.declare.topics import EventTrigger
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import OUTBOX
-from surefoot.state.ports import Clock, Deliver, HttpRequest, HttpResponse, Out
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.http import Deliver, HttpRequest, HttpResponse
+from surefoot.state.ports.log import Out
 from surefoot.state.reading.runs import event_json
 from surefoot.state.records.encoding import Wire, command_out
+from surefoot.state.records.sizes import record_size
 from surefoot.state.steps.context import Context
 from surefoot.state.steps.results import Done
 

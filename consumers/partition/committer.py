@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
+from surefoot.consumers.backoff import backoff
 from surefoot.state.errors import (
     FencedError,
     NotAllowed,
@@ -42,19 +43,12 @@ from surefoot.state.machine.model import (
     State,
 )
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports import (
-    INPUT_KINDS,
-    Clock,
-    Headers,
-    In,
-    InputKind,
-    Log,
-    Out,
-    Ownership,
-)
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import INPUT_KINDS, Headers, In, InputKind, Log, Out, Ownership
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.offset_tracker import Progress
 from surefoot.state.records.run_store import RunStore
+from surefoot.state.records.sizes import record_size
 from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
@@ -503,12 +497,6 @@ def start_offset(committed: int | None, applied: int | None) -> int | None:
     return min(known) if known else None
 
 
-def record_size(out: Out) -> int:
-    """Bytes of a record as the broker counts them, within a few."""
-    headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
-    return len(out.key or b"") + len(out.value or b"") + headers + 32
-
-
 class Denials:
     """How long a right has been missing: one that was granted a moment ago takes its time to reach
     every broker, and one that was not will not come by being asked for."""
@@ -527,11 +515,3 @@ class Denials:
             self._since_s = now_s
         if now_s - self._since_s >= DENIED_S:
             raise error
-
-
-def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[float]:
-    """Endless waits in seconds: doubling, jittered, capped."""
-    next_s = first_s
-    while True:
-        yield next_s * (0.5 + clock.random() / 2)
-        next_s = min(most_s, next_s * 2)

@@ -42,6 +42,7 @@ from surefoot.state.machine.model import (
     Forward,
     Input,
     Overspent,
+    Piece,
     Quarantine,
     Queue,
     Raised,
@@ -54,17 +55,8 @@ from surefoot.state.machine.model import (
     Work,
 )
 from surefoot.state.names.partitioner import affinity, affinity_order
-from surefoot.state.ports import (
-    INPUT_KINDS,
-    Clock,
-    Headers,
-    In,
-    InputGone,
-    InputKind,
-    Log,
-    Out,
-    Piece,
-)
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import INPUT_KINDS, Headers, In, InputGone, InputKind, Log, Out
 from surefoot.state.records.encoding import (
     Wire,
     actions_of,

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import structlog
 
-from surefoot.consumers.partition.committer import Denials, backoff
+from surefoot.consumers.backoff import backoff
+from surefoot.consumers.partition.committer import Denials
 from surefoot.state.errors import Unavailable
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 #: longest wait of one poll, in seconds
 POLL_S = 0.2

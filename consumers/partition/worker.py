@@ -21,7 +21,8 @@ from surefoot.consumers.partition.polling import poll_on
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
 from surefoot.state.names.topics import OUTBOX
-from surefoot.state.ports import Assignment, Clock, In, InputGone, InputKind, Log
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import Assignment, In, InputGone, InputKind, Log
 from surefoot.state.records.encoding import Wire
 from surefoot.state.telemetry import metrics
 

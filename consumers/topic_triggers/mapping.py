@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from surefoot.consumers.attempts.claim_check import ClaimCheck
-from surefoot.consumers.partition.committer import record_size
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.foreign.event_avro import AvroReader, BadSchema
 from surefoot.schemas.foreign.event_codec import Framed, SchemaRef, framed
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.schemas.pointer import Pointer, escaped
-from surefoot.state.declare.agent import Agent, run_id_for, told_by
-from surefoot.state.declare.topics import EventTrigger, Lost, Received, Unusable
+from surefoot.state.declare.agent import Agent
+from surefoot.state.declare.topics import EventTrigger, Unusable
 from surefoot.state.machine.model import Failure
-from surefoot.state.ports import Headers, In, Out
-from surefoot.state.ports.sources import SchemaMissing, SchemaSource
+from surefoot.state.names.ids import run_id_for, told_by
+from surefoot.state.ports.log import Headers, In, Out
+from surefoot.state.ports.sources import Lost, Received, SchemaMissing, SchemaSource
 from surefoot.state.records.encoding import Wire, start_out
+from surefoot.state.records.sizes import record_size
 
 #: so many schemas are kept parsed; hostile bytes can name any number of them
 SCHEMAS_MAX = 1_000

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import structlog
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.consumers.partition.committer import Denials, backoff
+from surefoot.consumers.backoff import backoff
+from surefoot.consumers.partition.committer import Denials
 from surefoot.consumers.topic_triggers.mapping import (
     SCHEMAS_MAX,
     Event,
@@ -24,11 +25,12 @@ from surefoot.consumers.topic_triggers.mapping import (
     NotYet,
 )
 from surefoot.schemas.foreign.event_codec import SchemaRef
-from surefoot.state.declare.topics import Standing, begin_at
+from surefoot.state.declare.topics import begin_at
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.machine.model import Failure
-from surefoot.state.ports import Clock, In, Out
-from surefoot.state.ports.sources import SourceLog, SourceOwnership
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.sources import SourceLog, SourceOwnership, Standing
 from surefoot.state.telemetry import metrics
 
 #: most events in one transaction, and bytes after which no further one is taken

@@ -11,13 +11,15 @@ import asyncio
 
 import structlog
 
-from surefoot.consumers.partition.committer import Denials, backoff
+from surefoot.consumers.backoff import backoff
+from surefoot.consumers.partition.committer import Denials
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.consumers.partition.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping
 from surefoot.consumers.topic_triggers.owner import Intake
 from surefoot.state.errors import FencedError, NotAllowed, Unavailable
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 from surefoot.state.ports.sources import OffsetGone, SourceLog
 
 #: before a partition that was fenced, or whose owner failed, is taken over again; in seconds

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import structlog
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.infra.archive.store import ArchiveStore
 from surefoot.infra.log.ports import ArchiveLog
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, FencedError, StoreRefused, Unavailable
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 from surefoot.state.ports.sources import OffsetGone
 from surefoot.state.reading.archive import (
     File,

@@ -17,8 +17,8 @@ from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import read_rows
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import RunView
 from surefoot.state.reading.archive import Item, Shelf, events_of, files_of, latest_life, run_of
+from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import is_history
 
 #: days that are looked through at a time, the latest first

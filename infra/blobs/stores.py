@@ -20,7 +20,8 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.payload import strict_json
 from surefoot.schemas.pointer import Pointer, pointer_to
 from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
-from surefoot.state.ports import Blobs, Clock
+from surefoot.state.ports.blobs import Blobs
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

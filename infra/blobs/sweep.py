@@ -19,7 +19,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.pointer import day_of, mentions
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import DAY_MS
-from surefoot.state.ports import Blobs
+from surefoot.state.ports.blobs import Blobs
 
 #: topics in which no pointer can stand
 _WITHOUT = (".stream", ".tasks")

@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import Protocol
 
 #: pom.xml (the pinned jars), log4j2.properties, image.sh
-KAFKA_FOLDER = Path(__file__).resolve().parent / "kafka"
+KAFKA_FOLDER = Path(__file__).resolve().parent
 
 #: One node for one machine: nothing is replicated, internal topics are small, rebalances start at
 #: once, and a topic exists only when it was created on purpose.

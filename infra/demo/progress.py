@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 
 #: the rate that is shown is that of the last seconds
 RATE_S = 5.0

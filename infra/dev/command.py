@@ -54,7 +54,7 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.runs import failure_text
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds

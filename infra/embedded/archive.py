@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from surefoot.infra.embedded.broker import SqliteBroker
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import ConfigError, FencedError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
-from surefoot.state.ports.sources import OffsetGone
+from surefoot.state.ports.log import In
+from surefoot.state.ports.sources import OffsetGone, Standing
 
 #: records of one partition that are read at a time
 _READ_MOST = 1_000

@@ -24,7 +24,8 @@ from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, RecordRefused, RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec
-from surefoot.state.ports import Clock, In, Out, Position
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In, Out, Position
 
 _ANY_REPLICATION = -1
 

@@ -38,7 +38,8 @@ from surefoot.state.errors import (
     Unavailable,
 )
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports import Clock, In, Out
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In, Out
 
 log = structlog.get_logger(__name__)
 

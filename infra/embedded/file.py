@@ -1,6 +1,6 @@
 """The embedded log's file: what stands in it, and how records get in and out. SQLite, WAL.
 
-Synchronous, and for one thread at a time; embedded_sqlite.py puts it on threads of its own. Several
+Synchronous, and for one thread at a time; broker.py puts it on threads of its own. Several
 processes can have the same file open: SQLite lets one of them write at a time, and offsets are
 given out while it does.
 
@@ -23,7 +23,7 @@ from typing import Literal
 from surefoot.infra.embedded.log import Place
 from surefoot.state.errors import ConfigError, FencedError
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports import Headers, In, Out
+from surefoot.state.ports.log import Headers, In, Out
 
 #: of the tables below; a file of another version is refused
 SCHEMA_VERSION = 1

@@ -1,8 +1,8 @@
 """The embedded log: the Log port without Kafka, for one process.
 
-Where the records are kept is the broker's business: in memory (embedded_memory.py), or in a SQLite
-file (embedded_sqlite.py). It keeps to the contract that the Kafka adapter keeps to
-(tests/integration/log/test_log_contract.py), with one difference: a member asks the group's coordinator
+Where the records are kept is the broker's business: in memory (memory.py), or in a SQLite
+file (broker.py). It keeps to the contract that the Kafka adapter keeps to
+(tests/integration/log/test_log_contract.py), with one difference: a member asks the coordinator
 by looking at it, so that its lease needs no proof and does not run out while nobody asks.
 
 Every call that is a request on Kafka lets other tasks run in between, and none waits for time.
@@ -20,7 +20,7 @@ import structlog
 from surefoot.infra.kafka.assignor import Claim, share_out
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec
-from surefoot.state.ports import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
+from surefoot.state.ports.log import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from surefoot.infra.embedded.log import Place
 from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports import Clock, In, Out
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In, Out
 
 
 @dataclass(slots=True, eq=False)

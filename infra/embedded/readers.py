@@ -1,4 +1,4 @@
-"""Reading an embedded log without a consumer group; see backend.py."""
+"""Reading an embedded log without a consumer group; see infra/log/ports.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from surefoot.infra.embedded.file import has_owner
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import NoSuchTopic
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind
 
 log = structlog.get_logger(__name__)

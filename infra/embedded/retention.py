@@ -19,7 +19,7 @@ from surefoot.infra.embedded.file import EmbeddedFile
 from surefoot.infra.embedded.log import Place
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import DAY_MS, TopicSpec
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from surefoot.infra.embedded.log import READ_MOST, EmbeddedBroker, Place
-from surefoot.state.declare.topics import Standing, Start
 from surefoot.state.names.topics import fence_id
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.sources import Standing, Start
 
 
 class EmbeddedSourceLog:

@@ -13,7 +13,7 @@ import httpx
 from surefoot.infra.http.guarded_dialer import GuardedBackend, GuardedTransport
 from surefoot.state.egress.policy import Allowed, target_of
 from surefoot.state.errors import RetryableError, TerminalError
-from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.ports.http import HttpRequest, HttpResponse
 from surefoot.state.telemetry import metrics
 
 #: of an answer's body, what is kept to tell a person why

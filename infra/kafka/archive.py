@@ -21,10 +21,10 @@ from surefoot.infra.kafka.txn import commit_deadline_s
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import unavailable
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import FencedError
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.sources import Standing
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,8 @@ from surefoot.infra.kafka_client.tail import KafkaGroups, KafkaLookups, KafkaOff
 from surefoot.infra.kafka_client.topics import Topics
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 
 
 class KafkaBackend:

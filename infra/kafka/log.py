@@ -38,7 +38,8 @@ from surefoot.infra.kafka_client.publisher import Publisher
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import INPUT_KINDS, Assignment, Clock, In, InputGone, InputKind, Out
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
 
 log = structlog.get_logger(__name__)
 

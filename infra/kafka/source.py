@@ -1,6 +1,6 @@
 """The SourceLog port on Apache Kafka: a topic of somebody else's, through aiokafka.
 
-What kafka_log.py says of aiokafka holds here too. Its TxnOffsetCommit carries no generation, so
+What log.py says of aiokafka holds here too. Its TxnOffsetCommit carries no generation, so
 the fence is the epoch of a transactional id for each partition of the topic, whoever is its member.
 No position is ever reset by the client (auto_offset_reset="none"): where to begin is decided by
 state.triggers, and told.
@@ -28,11 +28,11 @@ from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.declare.topics import Standing, Start
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics, fence_id
-from surefoot.state.ports import Clock, In, Out
-from surefoot.state.ports.sources import OffsetGone
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.sources import OffsetGone, Standing, Start
 
 log = structlog.get_logger(__name__)
 

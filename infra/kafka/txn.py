@@ -29,7 +29,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.kafka_client.clients import BATCH_BYTES, close_client
 from surefoot.infra.kafka_client.errors import start_client, unavailable
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import (
@@ -39,10 +39,9 @@ from surefoot.state.errors import (
     RecordRefused,
     RecordTooLarge,
 )
-from surefoot.state.ports import Clock, Out
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import Out
 
-#: bytes of records that go into one batch; a larger record makes a batch of its own
-BATCH_BYTES = 262_144
 #: names that topics can have. Source: Kafka, org.apache.kafka.common.internals.Topic
 _NAMED = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: how long a producer may take to close before it is cut off, in seconds

@@ -16,13 +16,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
 from surefoot.consumers.partition.ending import never_cut_short
-from surefoot.infra.kafka.txn import BATCH_BYTES
-from surefoot.infra.kafka_client.clients import Shared
+from surefoot.infra.kafka_client.clients import BATCH_BYTES, Shared
 from surefoot.infra.kafka_client.errors import unavailable
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out, Position
+from surefoot.state.ports.log import Out, Position
 
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"

@@ -195,3 +195,7 @@ class Shared(Generic[C]):
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
+
+
+#: bytes of records that go into one batch; a larger record makes a batch of its own
+BATCH_BYTES = 262_144

@@ -17,7 +17,7 @@ from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import start_client
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 log = structlog.get_logger(__name__)
 

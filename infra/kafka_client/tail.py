@@ -1,6 +1,6 @@
 """Reading topics without a consumer group, committed records only.
 
-Implements the readers of backend.py. A position steps over transaction markers, so "read up to
+Implements the readers of log/ports.py. A position steps over transaction markers, so "read up to
 there" is always a comparison of positions, never of the offsets of records.
 """
 
@@ -22,7 +22,7 @@ from surefoot.infra.kafka_client.clients import Background, Shared, close_client
 from surefoot.infra.kafka_client.errors import start_client, told
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StateError
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.machine.decision import pool_agent_name, schedules_agent_name
+from surefoot.state.names.agents import pool_agent_name, schedules_agent_name
 from surefoot.state.names.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
 
 _PARTITIONS_FOREVER = (

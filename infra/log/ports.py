@@ -1,6 +1,6 @@
 """What the commands need of whatever the records are kept in: Kafka, or the embedded log.
 
-`backends.py` opens the one that the settings name.
+`infra/open_log.py` opens the one that the settings name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from surefoot.state.declare.topics import Standing
 from surefoot.state.names.topics import AgentTopics, TopicSpec
-from surefoot.state.ports import In, Log, Out, Position, Readiness
-from surefoot.state.ports.sources import SourceLog
+from surefoot.state.ports.log import In, Log, Out, Position
+from surefoot.state.ports.sources import SourceLog, Standing
 from surefoot.state.reading.lag import AgentStanding
+from surefoot.state.reading.ports import Readiness
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -34,7 +34,7 @@ from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.api.app import Limits, gateway_app
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.machine.decision import schedules_agent_name
+from surefoot.state.names.agents import schedules_agent_name
 
 log = structlog.get_logger(__name__)
 

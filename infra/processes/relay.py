@@ -29,5 +29,5 @@ def relay_agent(settings: Settings) -> Agent:
 
 
 def run_relay(settings: Settings, *, slot: int) -> int:
-    """As worker_main.run_worker."""
+    """As worker.run_worker."""
     return run_worker([relay_agent(settings)], settings, slot=slot)

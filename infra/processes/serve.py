@@ -24,7 +24,7 @@ from surefoot.state.declare.agent import Agent
 
 
 def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; the exit status is that of a worker (worker_main.run_worker).
+    """Run until SIGTERM or SIGINT; the exit status is that of a worker (worker.run_worker).
 
     Raises: ConfigError — it cannot start.
     """

@@ -38,7 +38,7 @@ from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.sources import SchemaSource
 from surefoot.state.records.encoding import Wire
 

@@ -17,7 +17,7 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.subscriptions import Subscription
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 from surefoot.state.records.encoding import Wire
 
 

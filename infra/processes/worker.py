@@ -34,7 +34,8 @@ from surefoot.infra.runtime.supervisor import is_supervised
 from surefoot.infra.telemetry.metrics import measure
 from surefoot.state.declare.agent import Agent
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock, Log
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import Log
 from surefoot.state.records.encoding import Wire
 
 log = structlog.get_logger(__name__)

@@ -13,10 +13,10 @@ from surefoot.infra.readers.delivery_log import DeliveryReader
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import State
+from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.admin import DeadLetters
 from surefoot.state.reading.deliveries import Delivery, Outcome
 from surefoot.state.reading.lag import AgentStanding

@@ -8,7 +8,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter
 
 #: offsets that are looked at in one go, from the newest backwards

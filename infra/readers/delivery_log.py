@@ -18,7 +18,7 @@ from surefoot.schemas.codec.codec import CodecError, UndecodableError
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.deliveries import Delivery, delivery_out, read_delivery
 
 log = structlog.get_logger(__name__)

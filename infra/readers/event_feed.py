@@ -21,7 +21,7 @@ from surefoot.infra.readers.runs import LogRunReader, bounded
 from surefoot.schemas.payload import strict_json
 from surefoot.state.feeds import event_id
 from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 
 log = structlog.get_logger(__name__)
 

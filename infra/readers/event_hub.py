@@ -20,7 +20,7 @@ from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.feeds.event_id import part
 from surefoot.state.feeds.feed import Choice
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.runs import event_json
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from surefoot.infra.log.ports import Lookups
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 
 #: longest piece, and how many records one page looks at
 _PIECE = 5_000

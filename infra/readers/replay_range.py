@@ -13,7 +13,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.producers.commands.replay import Bounds, Piece
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import INPUT_KINDS, In, InputKind, Out
+from surefoot.state.ports.log import INPUT_KINDS, In, InputKind, Out
 
 _DEADLINE_S = 10.0
 

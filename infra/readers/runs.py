@@ -28,7 +28,8 @@ from surefoot.state.feeds.live_output import Piece, Shown, settled
 from surefoot.state.machine.model import Entry, Status
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports import Backlog, In, RunPage, RunView
+from surefoot.state.ports.log import In
+from surefoot.state.reading.ports import Backlog, RunPage, RunView
 from surefoot.state.reading.query import Activity, HistoryEntry, HistoryPage, RunQuery
 from surefoot.state.reading.runs import (
     RunIndex,
@@ -231,8 +232,8 @@ class LogRunReader:
 
     async def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
         """The same, with the partial output of the step in work: `output` without an id, and only
-        what belongs to the attempt in work (state/feeds/live_output.py). It is best effort. `slow` is last for
-        a watcher that is too slow, and names the id to go on from.
+        what belongs to the attempt in work (state/feeds/live_output.py). It is best effort. `slow`
+        is last for a watcher that is too slow, and names the id to go on from.
 
         Raises: as `events`.
         """

@@ -15,10 +15,11 @@ from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.schedules import declare
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import State
+from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 from surefoot.state.records.run_store import RunStore
 
 log = structlog.get_logger(__name__)

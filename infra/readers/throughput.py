@@ -13,7 +13,8 @@ from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 
 #: the stretch of time that is looked at, in seconds
 WINDOW_S = 10

@@ -23,7 +23,7 @@ from surefoot.infra.simulation.time import VirtualClock, VirtualLoop, in_thread
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run
 from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec
-from surefoot.state.ports import In, InputKind, Out
+from surefoot.state.ports.log import In, InputKind, Out
 from surefoot.state.records.encoding import Wire
 
 #: largest record, in bytes

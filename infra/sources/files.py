@@ -27,7 +27,7 @@ import structlog
 from watchfiles import awatch
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.infra.sources.starter import BadEvent, Mappings, Starter, name_of
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.agent import Agent

@@ -23,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.infra.aws.client import Aws, AwsRefused
 from surefoot.infra.sources.starter import BadEvent, Mappings, Starter, name_of
 from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of

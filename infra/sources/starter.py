@@ -10,12 +10,13 @@ from typing import Any
 import structlog
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.callables import finished, label
 from surefoot.state.errors import RecordRefused, Unavailable
-from surefoot.state.ports import Clock, Commands
+from surefoot.state.ports.clock import Clock
+from surefoot.state.reading.ports import Commands
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.partition.committer import backoff
+from surefoot.consumers.backoff import backoff
 from surefoot.state.errors import ConfigError, NotAllowed
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

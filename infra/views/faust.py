@@ -35,7 +35,8 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.views.shard import Shard
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import VIEWS_TABLE
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 
 log = structlog.get_logger(__name__)
 

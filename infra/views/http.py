@@ -20,7 +20,7 @@ from surefoot.producers.api.views import add_views
 from surefoot.producers.guards import guard
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 from surefoot.state.reading import statistics as projections
 
 _ANSWER_S = 5.0

@@ -23,7 +23,8 @@ from surefoot.infra.readers.runs import bounded
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Clock, In
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import In
 from surefoot.state.reading.statistics import Partition, Values
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import structlog
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.views.shard import Shard
 from surefoot.state.errors import Unavailable
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 

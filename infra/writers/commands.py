@@ -9,7 +9,8 @@ from surefoot.infra.blobs.stores import open_claims
 from surefoot.infra.log.ports import Appender
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import Unavailable
-from surefoot.state.ports import Clock, Position
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import Position
 from surefoot.state.records.encoding import command_out
 
 

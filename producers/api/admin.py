@@ -26,11 +26,12 @@ from surefoot.producers.commands.schedules import DOES, steer
 from surefoot.producers.guards import Refused
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import State
-from surefoot.state.ports import Clock, RunReader
+from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
 from surefoot.state.reading.deliveries import Outcome, delivery_json
 from surefoot.state.reading.lag import standing_json
+from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
 from surefoot.state.scheduling.book import Due, book_of, run_id_of
 from surefoot.state.scheduling.view import schedule_json, unknown_json

@@ -76,23 +76,18 @@ from surefoot.producers.webhooks.mapping_threads import MappingThreads
 from surefoot.producers.webhooks.recorder import Recorder
 from surefoot.producers.webhooks.verification import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.declare.agent import Agent, check_run_id, run_id_for, told_by
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.feeds.feed import EventFeed
 from surefoot.state.inspect.description import agent_json
+from surefoot.state.names.ids import check_run_id, run_id_for, told_by
 from surefoot.state.names.topics import OUTBOX
-from surefoot.state.ports import (
-    Clock,
-    Commands,
-    Position,
-    Readiness,
-    RunBrowser,
-    RunView,
-    Views,
-)
+from surefoot.state.ports.clock import Clock
+from surefoot.state.ports.log import Position
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.deliveries import DeliveryLog
 from surefoot.state.reading.explain import explain
+from surefoot.state.reading.ports import Commands, Readiness, RunBrowser, RunView, Views
 from surefoot.state.reading.runs import run_json
 from surefoot.state.records.encoding import COMMAND_ID_MAX
 

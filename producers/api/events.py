@@ -24,12 +24,12 @@ from starlette.requests import HTTPConnection
 
 from surefoot.producers.event_stream import EventStreams
 from surefoot.producers.guards import AWAY, RETRY_AFTER_S, Refused
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.feeds import event_id
 from surefoot.state.feeds.feed import Choice, EventFeed, Told
 from surefoot.state.machine.model import TERMINAL, EventType, Status
-from surefoot.state.ports import RunReader
+from surefoot.state.names.ids import check_run_id
+from surefoot.state.reading.ports import RunReader
 
 log = structlog.get_logger(__name__)
 

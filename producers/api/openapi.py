@@ -12,9 +12,9 @@ from typing import Any, get_args
 from surefoot.producers.commands.operations import BODIES, RetryFailed
 from surefoot.producers.commands.schedules import DOES
 from surefoot.schemas import trace
-from surefoot.state.declare.agent import RUN_ID_PATTERN
 from surefoot.state.feeds.event_id import PATTERN as POSITION_PATTERN
 from surefoot.state.machine.model import EventType, Status
+from surefoot.state.names.ids import RUN_ID_PATTERN
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.reading.deliveries import OUTCOMES
 

@@ -18,10 +18,12 @@ from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.producers.guards import Refused
-from surefoot.state.declare.agent import Agent, check_run_id
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Status
-from surefoot.state.ports import Clock, RunBrowser
+from surefoot.state.names.ids import check_run_id
+from surefoot.state.ports.clock import Clock
+from surefoot.state.reading.ports import RunBrowser
 from surefoot.state.reading.query import Place, RunQuery
 from surefoot.state.reading.runs import event_json, run_list_json
 

@@ -20,9 +20,9 @@ from fastapi.responses import JSONResponse
 
 from surefoot.producers.api.openapi import Schema, operation, path, query
 from surefoot.producers.guards import Refused
-from surefoot.state.declare.agent import RUN_ID_PATTERN, check_run_id
 from surefoot.state.errors import BadArgument
-from surefoot.state.ports import Views
+from surefoot.state.names.ids import RUN_ID_PATTERN, check_run_id
+from surefoot.state.reading.ports import Views
 
 _LIMIT_MOST = 500
 _MINUTES_MOST = 24 * 60

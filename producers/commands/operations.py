@@ -15,12 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.schemas.payload import digest, strict_json
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.machine.actions import call_of, found_by, handed_on, name_of, outcome
 from surefoot.state.machine.model import Action, Entry, jsonable
-from surefoot.state.ports import Clock, Commands, RunBrowser, RunReader, RunView
+from surefoot.state.names.ids import check_run_id
+from surefoot.state.ports.clock import Clock
+from surefoot.state.reading.ports import Commands, RunBrowser, RunReader, RunView
 from surefoot.state.reading.query import Place, RunQuery
 from surefoot.state.reading.runs import run_json
 from surefoot.state.reading.versions import Version, Versions

@@ -22,7 +22,7 @@ from surefoot.producers.commands.operations import Operator, Reply, rewind_field
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.machine.model import TERMINAL
-from surefoot.state.ports import In, InputKind, Out
+from surefoot.state.ports.log import In, InputKind, Out
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.reading.versions import Version, Versions
 from surefoot.state.records.encoding import decode_command, decode_task

@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 from surefoot.producers.commands.operations import Operator, Reply
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.declare.agent import Agent
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import Run, State
-from surefoot.state.ports import Clock, Commands
+from surefoot.state.names.agents import schedules_agent_name
+from surefoot.state.ports.clock import Clock
+from surefoot.state.reading.ports import Commands
 from surefoot.state.scheduling.book import ASK, Spec, book_of
 
 SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)

@@ -8,7 +8,8 @@ and add NAME to PAGES, with the text of its link. `show` fills the element `main
 those of the URL, where filters belong; `signal` is aborted when the page is left. A page asks the
 API through `api.js` only (`get`, `post`, `follow`) and makes elements with `h` of `dom.js` only,
 which takes whatever comes from outside as text. Tables, badges, times and dialogs are in `ui.js`,
-charts in `charts.js`. tests/integration/dashboard/test_dashboard.py walks through every page in PAGES.
+charts in `charts.js`. tests/integration/dashboard/test_dashboard.py walks through every page in
+PAGES.
 """
 
 from __future__ import annotations

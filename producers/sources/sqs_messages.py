@@ -14,8 +14,8 @@ from urllib.parse import unquote_plus
 
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
 from surefoot.schemas.text import halves_are_refused, whole
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.declare.sources import EventBridgeEvent, QueueEvent, QueueMessage, S3Object
+from surefoot.state.names.ids import check_run_id
 
 
 class NotThatShape(ValueError):

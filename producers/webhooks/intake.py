@@ -33,8 +33,9 @@ from surefoot.schemas.trace import Carried
 from surefoot.state.declare.webhook_body import json_values
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.ports import Clock, Commands
+from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.deliveries import Outcome
+from surefoot.state.reading.ports import Commands
 from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)

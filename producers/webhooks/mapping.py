@@ -13,9 +13,10 @@ from typing import Any
 import structlog
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump
-from surefoot.state.declare.agent import Agent, run_id_for, told_by
+from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.callables import finished
 from surefoot.state.declare.webhooks import STARTS_MAX, Start, Webhook, WebhookTrigger
+from surefoot.state.names.ids import run_id_for, told_by
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from surefoot.producers.webhooks.mapping import Planned
 from surefoot.producers.webhooks.verification import Sender
 from surefoot.state.declare.webhooks import Webhook
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.deliveries import Delivery, DeliveryLog, Outcome
 
 #: headers by name that neither a mapping nor a record may have

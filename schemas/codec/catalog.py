@@ -13,7 +13,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 _NAMESPACE = "surefoot."
 
 

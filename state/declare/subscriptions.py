@@ -14,10 +14,10 @@ from typing import Any, get_args
 
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.callables import finished
-from surefoot.state.declare.topics import Start
 from surefoot.state.egress.policy import target_of
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.machine.model import EventType
+from surefoot.state.ports.sources import Start
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TYPES: frozenset[str] = frozenset(get_args(EventType))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
@@ -31,34 +31,15 @@ from surefoot.schemas.payload import (
 )
 from surefoot.state.declare.annotations import MISSING, annotation, plain_function, why_hidden
 from surefoot.state.declare.callables import finished, label
+from surefoot.state.declare.stored_types import check_defined
 from surefoot.state.errors import ConfigError
-from surefoot.state.records.stored import check_defined
+from surefoot.state.ports.sources import Lost, Received, Standing, Start
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 #: so that topic, partition and offset still make a run_id
 _TOPIC_MAX = 220
 #: arguments of an author's function that also asks where the event came from
 _BOTH = 2
-
-Start = Literal["latest", "earliest"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """Where an event came from: what a trigger's function may take beside the event."""
-
-    topic: str
-    partition: int
-    offset: int
-    #: as the record says it; epoch ms UTC
-    timestamp_ms: int
-    key: bytes | None = None
-    #: of several with one name, the last
-    headers: Mapping[str, bytes] = field(default_factory=dict)
-    #: of a CloudEvent: id, source, type and whatever else it has
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    #: and what of it is not as CloudEvents has it, a time without a zone say: as it came
-    odd: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Unusable(Exception):
@@ -155,25 +136,6 @@ def default_run_id(received: Received) -> str:
     """A run_id for the event's place: the same however often it is read."""
     topic = received.topic if received.topic[0].isalnum() else f"t={received.topic}"
     return f"{topic}-{received.partition}-{received.offset}"
-
-
-class Standing(NamedTuple):
-    """Where one partition of a topic stands, in offsets."""
-
-    #: the next to read, as the trigger has committed it; None: never
-    committed: int | None
-    #: of the first record that is still there
-    first: int
-    #: after the last one
-    end: int
-
-
-class Lost(NamedTuple):
-    """Offsets from which on, and up to which, events are gone that have not been read."""
-
-    start: int
-    end: int
-    message: str
 
 
 def begin_at(standing: Standing, start: Start, *, refused: bool) -> tuple[int, Lost | None]:

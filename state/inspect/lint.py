@@ -19,8 +19,8 @@ from typing import Any
 from surefoot.state.declare.agent import Agent, Step
 from surefoot.state.declare.annotations import plain_function
 from surefoot.state.declare.callables import label
+from surefoot.state.declare.stored_types import check_stored
 from surefoot.state.errors import ConfigError
-from surefoot.state.records.stored import check_stored
 from surefoot.state.steps.journal import result_adapter
 from surefoot.state.steps.results import Approve, Call, Fork, Next, Sleep, Wait
 

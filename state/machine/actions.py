@@ -14,10 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from surefoot.state.machine.decision import Turn
 from surefoot.state.machine.model import Action, Entry, Rewind, Run
-from surefoot.state.ports import RunView
+
+
+class AtVersion(Protocol):
+    """A run, or what the outside sees of one."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def step(self) -> str: ...
 
 
 def keep(turn: Turn, run: Run) -> None:
@@ -56,7 +67,7 @@ def inherit(turn: Turn, run: Run, actions: Iterable[Action]) -> None:
         )  # fmt: skip
 
 
-def found_by(entries: Iterable[Entry], run: RunView | Run, seq: int) -> list[Entry]:
+def found_by(entries: Iterable[Entry], run: AtVersion, seq: int) -> list[Entry]:
     """The actions that a line of history finds done which begins at version `seq`, in order."""
     found = [
         replace(entry, name=entry.name or run.step)
@@ -105,7 +116,7 @@ def _slot(seq: int, epoch: int, call: str) -> str:
     return f"o:{seq}:{epoch}:{call}"
 
 
-def _in_work(entry: Entry, run: RunView | Run) -> bool:
+def _in_work(entry: Entry, run: AtVersion) -> bool:
     """Whether it is an action of the step in work. Only those have the name of their step; an
     intent that an earlier release has written has none, and is one all the same."""
     here = (entry.seq, entry.epoch) == (run.seq, run.epoch)

@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import keep
-from surefoot.state.machine.decision import Turn, pool_agent_name
+from surefoot.state.machine.decision import Turn
 from surefoot.state.machine.model import (
     Amount,
     Amounts,
@@ -26,6 +26,7 @@ from surefoot.state.machine.model import (
     total,
 )
 from surefoot.state.machine.pooled_step import encode_input
+from surefoot.state.names.agents import pool_agent_name
 
 
 def go_on(turn: Turn, run: Run, *, task: bool = True) -> Run:

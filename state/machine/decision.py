@@ -46,8 +46,6 @@ from surefoot.state.machine.model import (
 
 #: kinds of entries that last as long as the run
 _LASTING: Final = frozenset({"message", "done", "past"})
-#: no pool can have this name
-SCHEDULES = "schedules"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +61,6 @@ class Rules:
     budget: Amounts = ()
     #: (step, payload) -> why the step cannot take that input; a pure function
     accepts: wait_rules.Accepts = wait_rules.anything
-
-
-def pool_agent_name(agent: str, pool: str) -> str:
-    """Name of the agent that runs the steps of a pool. No declared agent has a dot in its name."""
-    return f"{agent}.{pool}"
-
-
-def schedules_agent_name(agent: str) -> str:
-    """Name of the agent that keeps its schedules."""
-    return pool_agent_name(agent, SCHEDULES)
 
 
 class Refused(Exception):

@@ -5,9 +5,11 @@ Times are epoch milliseconds, UTC. Payloads and results are strict JSON bytes (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import (
+    Mapping,
+)
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from surefoot.state.errors.scrubbing import scrub
 
@@ -703,3 +705,17 @@ def _plain(item: Any) -> Any:
     if isinstance(item, tuple):
         return [_plain(each) for each in item]
     return jsonable(item) if is_dataclass(item) else item
+
+
+class Piece(NamedTuple):
+    """A piece of partial output of an attempt."""
+
+    run_id: str
+    name: str
+    seq: int
+    attempt: int
+    #: begin, text, end
+    kind: str
+    #: characters of this output before this piece
+    offset: int
+    text: str

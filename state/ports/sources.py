@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
-from surefoot.state.declare.topics import Standing, Start
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 
 
 class OffsetGone(Exception):
@@ -93,3 +93,43 @@ class SourceOwnership(Protocol):
 
     async def close(self) -> None:
         """Give it up; an open transaction is left to be fenced. Safe to call twice."""
+
+
+Start = Literal["latest", "earliest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """Where an event came from: what a trigger's function may take beside the event."""
+
+    topic: str
+    partition: int
+    offset: int
+    #: as the record says it; epoch ms UTC
+    timestamp_ms: int
+    key: bytes | None = None
+    #: of several with one name, the last
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    #: of a CloudEvent: id, source, type and whatever else it has
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    #: and what of it is not as CloudEvents has it, a time without a zone say: as it came
+    odd: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Standing(NamedTuple):
+    """Where one partition of a topic stands, in offsets."""
+
+    #: the next to read, as the trigger has committed it; None: never
+    committed: int | None
+    #: of the first record that is still there
+    first: int
+    #: after the last one
+    end: int
+
+
+class Lost(NamedTuple):
+    """Offsets from which on, and up to which, events are gone that have not been read."""
+
+    start: int
+    end: int
+    message: str

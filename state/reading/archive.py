@@ -26,7 +26,8 @@ from typing import Any
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.codec.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
 from surefoot.state.names.topics import DAY_MS
-from surefoot.state.ports import In, RunView
+from surefoot.state.ports.log import In
+from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import ends_run, is_history
 from surefoot.state.records.encoding import memory_of
 

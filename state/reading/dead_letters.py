@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors.catalogue import number_of
-from surefoot.state.ports import INPUT_KINDS, In
+from surefoot.state.ports.log import INPUT_KINDS, In
 from surefoot.state.records.encoding import decode_command
 
 #: what a shell takes as one word without quotes

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 #: started: with its runs; ignored: nobody wants it; answered: it asked for an answer only;
 #: failed: it does not fit an agent; refused: not verified, or not to be read; unavailable: the log

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from surefoot.state.machine.model import TERMINAL, Wait
 from surefoot.state.machine.wait_rules import child_id
-from surefoot.state.ports import Backlog, RunView
+from surefoot.state.reading.ports import Backlog, RunView
 from surefoot.state.reading.runs import amounts_json, failure_text
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))

@@ -27,7 +27,8 @@ from surefoot.state.machine.model import (
     WaitKind,
     jsonable,
 )
-from surefoot.state.ports import In, RunView
+from surefoot.state.ports.log import In
+from surefoot.state.reading.ports import RunView
 from surefoot.state.records.encoding import decode_checkpoint, memory_of, split_key, wait_of
 
 _ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})

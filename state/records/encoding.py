@@ -12,7 +12,6 @@ from typing import Any
 
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.machine.model import (
     Action,
     Amount,
@@ -32,6 +31,7 @@ from surefoot.state.machine.model import (
     Memory,
     Parent,
     Pause,
+    Piece,
     PlanItem,
     Record,
     Resolve,
@@ -44,9 +44,10 @@ from surefoot.state.machine.model import (
     Wait,
     jsonable,
 )
+from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics, dead_topic
-from surefoot.state.ports import Headers, In, InputKind, Out, Piece
+from surefoot.state.ports.log import Headers, In, InputKind, Out
 from surefoot.state.records.event_headers import event_headers
 
 #: longest id of a command, in characters

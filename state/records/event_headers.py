@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from surefoot.state.ports import Headers
+from surefoot.state.ports.log import Headers
 
 #: before the name of an event's type
 TYPE_PREFIX = "surefoot."

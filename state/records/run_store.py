@@ -26,7 +26,7 @@ from surefoot.state.machine.model import (
     Status,
 )
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports import In, InputKind
+from surefoot.state.ports.log import In, InputKind
 from surefoot.state.records.encoding import (
     decode_applied,
     decode_checkpoint,

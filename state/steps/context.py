@@ -23,7 +23,7 @@ from surefoot.state.machine.model import (
     Work,
 )
 from surefoot.state.names.topics import OUTBOX
-from surefoot.state.ports import Engine
+from surefoot.state.steps.engine import Engine
 from surefoot.state.steps.http_effect import (
     HTTP_EFFECT,
     HttpEffect,

@@ -24,6 +24,7 @@ from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load, tex
 from surefoot.schemas.weak_cache import weakly_cached
 from surefoot.state.declare.annotations import MISSING, annotation
 from surefoot.state.declare.callables import label
+from surefoot.state.declare.stored_types import adapter_of, check_stored
 from surefoot.state.errors import (
     BadArgument,
     BudgetSpent,
@@ -46,8 +47,7 @@ from surefoot.state.machine.model import (
     over,
     total,
 )
-from surefoot.state.ports import Engine
-from surefoot.state.records.stored import adapter_of, check_stored
+from surefoot.state.steps.engine import Engine
 
 _NAME_MAX = 128
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)

@@ -9,8 +9,8 @@ from typing import Self
 
 from surefoot.schemas.payload import parse_json, strict_json, text_of
 from surefoot.schemas.text import joined
-from surefoot.state.machine.model import Entry, Journaled, Work
-from surefoot.state.ports import Engine, Piece
+from surefoot.state.machine.model import Entry, Journaled, Piece, Work
+from surefoot.state.steps.engine import Engine
 
 #: at most so much output, in seconds, is lost by a crash
 KEEP_EVERY_S = 1.0

@@ -21,8 +21,8 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.annotations import MISSING, annotation, plain_function, why_hidden
 from surefoot.state.declare.callables import is_async
 from surefoot.state.declare.durations import duration_s
+from surefoot.state.declare.stored_types import completed
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
-from surefoot.state.records.stored import completed
 from surefoot.state.steps.context import Context
 
 #: what all providers accept

@@ -23,7 +23,7 @@ from surefoot.infra.runtime.terminal import printable
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.machine.decision import SCHEDULES
+from surefoot.state.names.agents import SCHEDULES
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.reading.explain import clock_time

@@ -29,7 +29,7 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter, dead_letter_json, event_of
 from surefoot.state.reading.explain import clock_time
 

@@ -22,9 +22,9 @@ from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import Operator, Reply, Verb, command
 from surefoot.producers.commands.operations import retry_failed as retrying
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.errors.catalogue import numbered
+from surefoot.state.names.ids import check_run_id
 
 #: how long Kafka may take to acknowledge a command
 SEND_S = 10.0

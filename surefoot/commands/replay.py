@@ -19,7 +19,7 @@ from surefoot.producers.commands.operations import Reply
 from surefoot.producers.commands.replay import Replay, Row, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.errors.catalogue import numbered
-from surefoot.state.ports import InputKind
+from surefoot.state.ports.log import InputKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

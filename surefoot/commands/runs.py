@@ -17,12 +17,13 @@ from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.declare.agent import Agent, check_run_id
+from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.machine.model import Status
-from surefoot.state.ports import RunView
+from surefoot.state.names.ids import check_run_id
 from surefoot.state.reading.explain import Explanation, clock_time, explain
+from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import counts_json, run_json, run_list_json
 from surefoot.state.reading.versions import Version
 

@@ -26,8 +26,8 @@ from surefoot.producers.commands.operations import Operator, Reply
 from surefoot.producers.commands.schedules import say, steer
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import Run, State
+from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.scheduling.book import (
     QUEUE_MAX,

@@ -32,7 +32,7 @@ from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import Unavailable
 from surefoot.state.machine.model import Status
-from surefoot.state.ports import Clock
+from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.explain import clock_time
 from surefoot.state.reading.lag import AgentStanding, standing_json
 from surefoot.state.reading.query import Waiting

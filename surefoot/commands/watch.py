@@ -15,11 +15,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from surefoot.commands.common import resolve, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console, printable
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.machine.model import TERMINAL
-from surefoot.state.ports import RunView
+from surefoot.state.names.ids import check_run_id
 from surefoot.state.reading.explain import clock_time
+from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import event_json, failure_text, run_json
 
 Show = Callable[[Mapping[str, Any]], None]

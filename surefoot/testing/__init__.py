@@ -11,7 +11,7 @@ See docs/how-to/testing.md. With pytest, `surefoot_sim` and `crash_points` are t
 
 from surefoot.state.declare.topics import Unusable
 from surefoot.state.errors import Refused
-from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.ports.http import HttpRequest, HttpResponse
 from surefoot.testing.crash_points import CrashFound, CrashReport, check_crashes
 from surefoot.testing.events import AskedFor, from_event
 from surefoot.testing.simulation import DeliveredEffect, SimulatedRun, Simulation, SimulationError

@@ -13,7 +13,7 @@ from surefoot.schemas.pointer import unescaped
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.topics import Unusable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 
 _RECORD_BYTES = 1_000_000

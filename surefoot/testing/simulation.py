@@ -33,10 +33,10 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
 from surefoot.state.machine.actions import found_by, handed_on
-from surefoot.state.machine.decision import schedules_agent_name
 from surefoot.state.machine.model import Run, State
+from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.partitioner import affinity
-from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.ports.http import HttpRequest, HttpResponse
 from surefoot.state.reading.versions import Line, Version
 from surefoot.state.records.encoding import command_out, decode_entry, entry_key
 from surefoot.state.records.run_store import RunStore

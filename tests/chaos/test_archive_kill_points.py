@@ -17,7 +17,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.processes.archive import archive, archiver
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.chaos.processes.archive_child import AGENT, POINTS
 from tests.chaos.processes.lives import ROOT, Life
 from tests.support.archived import life, offsets_by_any_reader

@@ -13,7 +13,7 @@ from surefoot.infra.broker.config import free_ports
 from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.chaos.processes.agents import adder, chain, gated, undone
 from tests.chaos.processes.lives import lives
 from tests.support.cluster import cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.chaos.processes.agents import adder, chain, gated
 from tests.chaos.processes.lives import Life, Lives, lives
 from tests.support.cluster import Cluster, cluster, headers_of

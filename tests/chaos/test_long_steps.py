@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next
 from surefoot.infra.kafka import log as kafka_log
 from surefoot.infra.processes.worker import _watch_steps
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

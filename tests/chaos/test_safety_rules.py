@@ -1,6 +1,7 @@
 """What the engine's safety rules are for: with one taken out, the checker finds what it prevents.
 
-The same faults do no harm with the rule in its place. See tests/chaos/faults/disabled_rules.py for the rules, and
+The same faults do no harm with the rule in its place. See
+tests/chaos/faults/disabled_rules.py for the rules, and
 tests/checker for what is found, by name: it reads the topics with another client, and the broker's
 files, and knows nothing of the engine.
 """

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.simulation.history import WatchedLife
 from tests.simulation.workload import AGENT, Stage
 from tests.simulation.world import APP, Run

@@ -1,4 +1,4 @@
-"""Writes docs/http-api.md from the gateway's description of itself: python -m tests.generate.api_page"""
+"""`python -m tests.generate.api_page` writes docs/http-api.md, as the gateway describes itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HEAD = """\
 What `surefoot serve` answers; the same, for machines, is at `/openapi.json` of every gateway.
 An error is `{"error": "..."}` and begins with a [number](errors/README.md).
 
-Generated from `producers/api/openapi.py` by `python -m tests.generate.api_page`; a test holds that it is up to
-date.
+Generated from `producers/api/openapi.py` by `python -m tests.generate.api_page`;
+a test holds that it is up to date.
 """
 
 

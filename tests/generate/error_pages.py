@@ -15,8 +15,8 @@ HEAD = """\
 What a person can come to see has a number: a message begins with it, and a failure's or refusal's
 code has one. `surefoot explain SF1203` shows the page at the terminal, without a network.
 
-Generated from `state/catalogue` by `python -m tests.generate.error_pages`; a test holds that it is up to
-date.
+Generated from `state/errors/catalogue` by `python -m tests.generate.error_pages`; a test holds that
+it is up to date.
 """
 
 

@@ -16,8 +16,8 @@ What a process tells Prometheus when `SUREFOOT_METRICS_PORT` is set
 Durations are in seconds. A label never has a run_id, a key or anything else that comes in from
 outside.
 
-Generated from `state/telemetry/metrics.py` by `python -m tests.generate.metrics_page`; a test holds that it is up to
-date.
+Generated from `state/telemetry/metrics.py` by `python -m tests.generate.metrics_page`; a test
+holds that it is up to date.
 
 | metric | kind | labels | |
 |---|---|---|---|

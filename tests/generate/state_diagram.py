@@ -1,4 +1,4 @@
-"""Writes docs/state-machine.md from the table of the machine: python -m tests.generate.state_diagram"""
+"""`python -m tests.generate.state_diagram` writes docs/state-machine.md from its table."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WORDS = {
 HEAD = """\
 # The state machine of a run
 
-Generated from the table in `state/machine/decide.py` by `python -m tests.generate.state_diagram`; a test holds that
-this page is up to date, and another that every arrow is taken and no other one is.
+Generated from the table in `state/machine/decide.py` by `python -m tests.generate.state_diagram`; a
+test holds that this page is up to date, and another that every arrow is taken and no other one is.
 
 Each arrow is one decision and one commit. What has no arrow is refused, and moves nothing; a
 command is answered all the same, by one event with its id. A command that was taken before, or asks

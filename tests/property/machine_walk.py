@@ -59,7 +59,7 @@ from surefoot.state.machine.model import (
 )
 from surefoot.state.machine.pooled_step import encode_outcome
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.run_store import RunStore
 from tests.support.run_driver import entries_after

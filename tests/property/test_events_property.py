@@ -14,7 +14,7 @@ from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mappe
 from surefoot.schemas.codec.catalog import crc64
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import (
     GUID,

@@ -21,7 +21,7 @@ from surefoot.state.machine.model import Work
 from surefoot.state.machine.pooled_step import decode_input, decode_outcome
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import (
     command_out,
     decode_applied,

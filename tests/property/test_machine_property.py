@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surefoot.state.machine.decide import TABLE, decide
 from surefoot.state.machine.model import CommandRecord, EventRecord, Forward, Status
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.run_store import RunStore
 from tests.property.machine_walk import RUN_IDS, Arrow, Partition, lived, repeated
 

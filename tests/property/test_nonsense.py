@@ -14,7 +14,7 @@ from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Sleep,
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import command_out
 from surefoot.testing import Simulation
 from tests.property.test_codec_property import SCHEMAS, values_of

@@ -17,11 +17,11 @@ from surefoot.producers.guards import Refused
 from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
 from surefoot.producers.webhooks.intake import read_delivery
 from surefoot.producers.webhooks.verification import sender
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.declare.sources import QueueEvent
 from surefoot.state.declare.webhooks import Provider
+from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 
 EXAMPLES = settings(max_examples=300, derandomize=True, deadline=None, database=None)

@@ -20,7 +20,7 @@ from surefoot.infra.embedded.memory import Partition, Transaction
 from surefoot.infra.kafka.assignor import share_out
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
 from surefoot.infra.kafka.assignor import Claim
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from tests.simulation.broker import SimBroker
 from tests.simulation.loop import PROCESS, Process, SimLoop
 

@@ -32,7 +32,8 @@ from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
 from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
-from surefoot.state.ports import HttpRequest, HttpResponse, InputKind, Out
+from surefoot.state.ports.http import HttpRequest, HttpResponse
+from surefoot.state.ports.log import InputKind, Out
 from surefoot.state.records.encoding import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker

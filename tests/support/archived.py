@@ -11,7 +11,7 @@ import fastavro
 from surefoot.schemas.codec.catalog import released
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, jsonable
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 
 #: 2026-01-31 12:00 UTC
 NOON_MS = 1_769_860_800_000

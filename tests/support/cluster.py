@@ -42,7 +42,7 @@ from surefoot.schemas.payload import load
 from surefoot.state.declare.agent import Agent
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import Wire, command_out, start_out
 from surefoot.state.steps.http_effect import HTTP_EFFECT, HttpEffect
 from tests.checker.kafka import stable_offsets

@@ -22,12 +22,12 @@ from surefoot.state.machine.model import (
     Forget,
     Journaled,
     Memory,
+    Piece,
     Run,
     State,
     Work,
     jsonable,
 )
-from surefoot.state.ports import Piece
 from surefoot.state.records.encoding import decode_entry
 
 

@@ -16,7 +16,8 @@ from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine.model import Entry, EventRecord, Run, Start, Status
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Backlog, In, Out, Position, RunView
+from surefoot.state.ports.log import In, Out, Position
+from surefoot.state.reading.ports import Backlog, RunView
 from surefoot.state.reading.runs import RunSummary, shown
 from surefoot.state.reading.versions import Line
 from surefoot.state.records.encoding import (

@@ -11,7 +11,7 @@ from uuid import UUID
 from fastavro import schemaless_writer
 
 from surefoot.schemas.codec.catalog import crc64
-from surefoot.state.ports import Headers
+from surefoot.state.ports.log import Headers
 
 ORDER: dict[str, Any] = {
     "type": "record",

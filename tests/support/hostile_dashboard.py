@@ -22,7 +22,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.records.encoding import Wire
 from tests.support.eventually import until

@@ -1,4 +1,5 @@
-"""`python -m tests.support.patient_cli ...`: the command line of surefoot, as patient as busy machines need."""
+"""`python -m tests.support.patient_cli ...`: surefoot's command line, as patient as busy machines
+need."""
 
 from __future__ import annotations
 

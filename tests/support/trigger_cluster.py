@@ -16,7 +16,7 @@ from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.trigger import trigger
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.agent import Agent
-from surefoot.state.ports import Headers, Out
+from surefoot.state.ports.log import Headers, Out
 from surefoot.state.ports.sources import SchemaSource
 from tests.support.cluster import Cluster, headers_of
 from tests.support.eventually import until

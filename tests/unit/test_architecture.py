@@ -23,6 +23,21 @@ ARROWS = {
     "infra": {"schemas", "state", "consumers", "producers"},
     "surefoot": {"schemas", "state", "consumers", "producers", "infra"},
 }
+#: what a room consists of, sub-packages and modules of its own: each may import those before it
+FLOORS = {
+    "schemas": "pointer text weak_cache payload unions codec foreign trace",
+    "state": "errors names machine scheduling ports records reading feeds telemetry egress "
+    "declare steps inspect admission",
+    "consumers": "backoff attempts partition topic_triggers builtin",
+    "producers": "guards event_stream commands dashboard webhooks api sources",
+    "infra": "runtime log kafka_client kafka embedded open_log aws blobs writers http telemetry "
+    "readers views broker local demo registry sources archive processes dev simulation",
+    "surefoot": "client __init__ commands cli testing pytest_plugin __main__ agents examples",
+}
+#: modules of a sub-package; more of them are two subjects
+MODULES_MAX = 12
+#: what is as large for now: one module a command
+LARGER = {"surefoot/commands": 17}
 OUTSIDE = {  # the world: only infra speaks to it
     "aiobotocore", "aiohttp", "aiokafka", "boto3", "botocore", "confluent_kafka", "docker",
     "faust", "http.client", "httpcore", "httpx", "kafka", "requests", "testcontainers",
@@ -118,6 +133,44 @@ def arrows_point_one_way(path: str, source: str) -> list[str]:
     return problems
 
 
+def part_of(path: str) -> str:
+    """The sub-package of a module, or the module itself when its room is where it lives."""
+    parts = path.removesuffix(".py").split("/")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports_within_a_room_point_one_way(path: str, source: str) -> list[str]:
+    room, part = room_of(path), part_of(path)
+    if part == "__init__" and room != "surefoot":
+        return [f"{path}:{line} a room's door imports {name}" for line, name in imports(source)]
+    floors = FLOORS[room].split()
+    if part not in floors:
+        return [f"{path} is on no floor of its room; name {part} in FLOORS"]
+    problems = []
+    for line, name in imports(source):
+        parts = name.split(".")
+        if room == "surefoot":
+            if parts[0] != "surefoot" or (len(parts) > 1 and parts[1] in ARROWS):
+                continue
+            target = parts[1] if len(parts) > 1 and parts[1] in floors else "__init__"
+        elif parts[:2] == ["surefoot", room]:
+            target = parts[2] if len(parts) > 2 else "__init__"
+        else:
+            continue
+        if target not in floors:
+            problems.append(f"{path}:{line} imports {name}; name where it is defined")
+        elif target != part and floors.index(target) > floors.index(part):
+            problems.append(f"{path}:{line} {part} must not import {name}: it is further down")
+    return problems
+
+
+def a_package_says_what_lives_there(path: str, source: str) -> list[str]:
+    if not path.endswith("/__init__.py"):
+        return []
+    told = ast.get_docstring(ast.parse(source)) or ""
+    return [] if told.split("\n")[0].endswith((".", ":")) else [f"{path} has no docstring"]
+
+
 def the_outside_world_is_in_infra(path: str, source: str) -> list[str]:
     match room_of(path):
         case "infra":
@@ -202,6 +255,8 @@ def consumers_read_committed_records_only(path: str, source: str) -> list[str]:
 
 RULES: list[Rule] = [
     arrows_point_one_way,
+    imports_within_a_room_point_one_way,
+    a_package_says_what_lives_there,
     the_outside_world_is_in_infra,
     clock_and_chance_are_in_infra,
     data_never_becomes_code,
@@ -233,6 +288,27 @@ def test_every_file_keeps_the_rule(rule: Rule):
     assert problems == []
 
 
+def crowded(files: list[str]) -> list[str]:
+    """Sub-packages with more modules than one subject has."""
+    found: dict[str, int] = {}
+    for path in files:
+        folder, _, name = path.rpartition("/")
+        if name != "__init__.py":
+            found[folder] = found.get(folder, 0) + 1
+    return [
+        f"{folder} has {count} modules"
+        for folder, count in sorted(found.items())
+        if count > LARGER.get(folder, MODULES_MAX)
+    ]
+
+
+def test_no_package_is_crowded():
+    assert crowded(FILES) == []
+    assert crowded([f"state/names/m{number}.py" for number in range(13)]) == [
+        "state/names has 13 modules"
+    ]
+
+
 PLANTED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "schemas/x.py", "from surefoot.state import machine"),
     (arrows_point_one_way, "schemas/x.py", "from surefoot import Agent"),
@@ -249,6 +325,35 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "infra/demo/x.py", "from surefoot import Agent"),
     (arrows_point_one_way, "state/x.py", "from .errors import StateError"),
     (arrows_point_one_way, "surefoot/cli.py", "from state.errors import StateError"),
+    (
+        imports_within_a_room_point_one_way,
+        "state/machine/x.py",
+        "from surefoot.state.declare.agent import Agent",
+    ),
+    (
+        imports_within_a_room_point_one_way,
+        "state/names/x.py",
+        "def f():\n    import surefoot.state.ports.log",
+    ),
+    (imports_within_a_room_point_one_way, "state/names/x.py", "from surefoot.state import machine"),
+    (imports_within_a_room_point_one_way, "state/ports/x.py", "from surefoot.state import Agent"),
+    (imports_within_a_room_point_one_way, "state/new/x.py", "import json"),
+    (imports_within_a_room_point_one_way, "state/x.py", "import json"),
+    (imports_within_a_room_point_one_way, "state/__init__.py", "from surefoot.state import names"),
+    (
+        imports_within_a_room_point_one_way,
+        "consumers/attempts/x.py",
+        "from surefoot.consumers.partition.owner import Owner",
+    ),
+    (
+        imports_within_a_room_point_one_way,
+        "infra/kafka_client/x.py",
+        "from surefoot.infra.kafka import txn",
+    ),
+    (imports_within_a_room_point_one_way, "surefoot/client.py", "from surefoot import Agent"),
+    (imports_within_a_room_point_one_way, "surefoot/commands/x.py", "from surefoot.cli import app"),
+    (a_package_says_what_lives_there, "state/names/__init__.py", ""),
+    (a_package_says_what_lives_there, "state/names/__init__.py", '"""Names"""'),
     (the_outside_world_is_in_infra, "consumers/x.py", "from aiokafka import AIOKafkaConsumer"),
     (the_outside_world_is_in_infra, "consumers/x.py", "import aiokafka.errors as errors"),
     (the_outside_world_is_in_infra, "producers/x.py", "def f():\n    import httpx"),
@@ -317,6 +422,19 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot import __version__"),
     (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.partition.worker import Worker"),
     (arrows_point_one_way, "state/x.py", "import statistics, surefoot.state.machine.decide"),
+    (
+        imports_within_a_room_point_one_way,
+        "state/steps/x.py",
+        "from surefoot.state.machine import model\nfrom surefoot.state.steps import journal",
+    ),
+    (
+        imports_within_a_room_point_one_way,
+        "surefoot/cli.py",
+        "from surefoot.commands.new import new\nfrom surefoot import __version__",
+    ),
+    (imports_within_a_room_point_one_way, "infra/kafka/x.py", "import surefoot.state.names.topics"),
+    (a_package_says_what_lives_there, "state/names/__init__.py", '"""Names of topics."""'),
+    (a_package_says_what_lives_there, "state/names/topics.py", ""),
     (the_outside_world_is_in_infra, "infra/x.py", "import aiokafka, httpx"),
     (the_outside_world_is_in_infra, "producers/x.py", "from http import HTTPStatus"),
     (the_outside_world_is_in_infra, "surefoot/cli.py", "import signal"),

@@ -38,7 +38,7 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from surefoot.state.records.run_store import RunStore
 from tests.chaos.faults.disabled_rules import without
 from tests.chaos.processes import agents

@@ -18,7 +18,7 @@ from surefoot.infra.processes.archive import require_archive
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.integration.cli.test_cli_end_to_end import Cli, cli
 from tests.support.archived import DAY_MS, life, offsets_by_any_reader
 from tests.support.aws import REGION, aws_server, client

@@ -13,13 +13,13 @@ import pytest
 
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.cluster import Cluster, cluster, names
 from tests.support.long_deadlines import PATIENT
 from tests.support.operable_agent import ops
 
-AGENT = str(Path(__file__).parents[2] / "operated.py")
+AGENT = str(Path(__file__).parents[2] / "support" / "operable_agent.py")
 COUNT = b'{"do": "count", "to": 2}'
 
 

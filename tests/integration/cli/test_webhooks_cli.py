@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from surefoot.infra.demo.deliveries import issue_event
-from surefoot.state.declare.agent import run_id_for
+from surefoot.state.names.ids import run_id_for
 from tests.integration.cli.test_cli_end_to_end import Cli, until_taken
 from tests.support.eventually import until_sync
 from tests.unit.producers import test_signatures as signed

@@ -30,7 +30,7 @@ from surefoot.consumers.partition.committer import Committer, Item, Moved
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import command_out, start_out
 from tests.support.cluster import Cluster, cluster, headers_of
 from tests.support.eventually import until

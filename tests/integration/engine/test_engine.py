@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from surefoot import Agent, Context, Done, Next, Resuming, Retry, TerminalError, Wait
 from surefoot.state.errors import OwnershipLost
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.cluster import cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

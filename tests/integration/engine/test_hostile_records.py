@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Context, Done
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import command_out
 from tests.support.cluster import Cluster, Watched, cluster, headers_of
 from tests.support.eventually import until

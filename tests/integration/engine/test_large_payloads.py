@@ -26,7 +26,8 @@ from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
 from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.names.topics import DAY_MS
-from surefoot.state.ports import Blobs, Out
+from surefoot.state.ports.blobs import Blobs
+from surefoot.state.ports.log import Out
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.aws import REGION, aws_server, client
 from tests.support.cluster import Cluster, Running, cluster

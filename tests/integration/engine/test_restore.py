@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.errors import Unavailable
-from surefoot.state.ports import In, Out
+from surefoot.state.ports.log import In, Out
 from tests.support.cluster import Cluster, Watched, cluster, headers_of, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

@@ -15,7 +15,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import InputKind, Out
+from surefoot.state.ports.log import InputKind, Out
 from tests.integration.engine.test_schedules import started, ticks_of
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until

@@ -28,7 +28,7 @@ from surefoot import (
 )
 from surefoot.consumers.partition.owner import Owner
 from surefoot.infra.kafka.log import KafkaOwnership
-from surefoot.state.ports import In, InputKind, Out
+from surefoot.state.ports.log import In, InputKind, Out
 from surefoot.state.records.encoding import command_out
 from tests.support.cluster import Cluster, cluster, names
 from tests.support.eventually import until

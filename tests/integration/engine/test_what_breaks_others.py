@@ -13,7 +13,7 @@ from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry,
 from surefoot.consumers.attempts import executor
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.records.encoding import start_out
 from tests.support.cluster import cluster, headers_of, names
 from tests.support.eventually import until

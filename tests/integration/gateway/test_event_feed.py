@@ -25,8 +25,8 @@ from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.feeds.event_id import parse
 from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.machine.model import Piece
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports import Piece
 from surefoot.state.records.encoding import Wire, start_out
 from tests.integration.gateway.test_gateway_kafka import TRACE, Owner
 from tests.support.cluster import Cluster, cluster

@@ -32,7 +32,7 @@ from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unava
 from surefoot.state.machine.model import Entry, EventRecord, EventType, Memory, Run, Status
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Backlog
+from surefoot.state.reading.ports import Backlog
 from surefoot.state.records.encoding import Wire
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until

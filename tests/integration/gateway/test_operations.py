@@ -19,7 +19,7 @@ from tests.support.eventually import until, until_sync
 from tests.support.long_deadlines import LONG_S, PATIENT, gateways_wait
 from tests.support.operable_agent import ops
 
-AGENT = str(Path(__file__).parents[2] / "operated.py")
+AGENT = str(Path(__file__).parents[2] / "support" / "operable_agent.py")
 
 
 # The command line ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from surefoot.commands.top import Top
 from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.readers.throughput import WINDOW_S
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

@@ -36,7 +36,7 @@ from surefoot.state.machine import model
 from surefoot.state.machine.model import EventRecord, jsonable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from surefoot.state.reading import statistics as projections
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.cluster import QUICK

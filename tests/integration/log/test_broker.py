@@ -172,7 +172,8 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, kept: bo
     """Killed, it can tell nobody; what is not to be kept goes with it."""
     folder = f"Path({str(tmp_path / 'kept')!r})" if kept else None
     code = (
-        "import signal; from pathlib import Path; from surefoot.infra.broker.find import start_broker\n"
+        "import signal; from pathlib import Path\n"
+        "from surefoot.infra.broker.find import start_broker\n"
         f"broker = start_broker(ways=('java',), folder={folder})\n"
         "print(broker.pid, broker.log_path, flush=True); signal.pause()"
     )

@@ -30,7 +30,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports import Assignment, In, InputGone, InputKind, Log, Out, Ownership
+from surefoot.state.ports.log import Assignment, In, InputGone, InputKind, Log, Out, Ownership
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT, PATIENT_WITHOUT_A_TOPIC

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next, Retry, RetryableError
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.codec.codec import decode, encode
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.cluster import Watched, cluster, headers_of
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

@@ -24,7 +24,7 @@ from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.kafka_client.appender import KafkaAppender
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.errors import FencedError, OutcomeUnknown
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.cluster import Cluster, Running, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, FencedError
 from surefoot.infra.kafka.source import KafkaSourceLog
 from surefoot.infra.processes.trigger import event_worker
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import OutcomeUnknown
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
+from surefoot.state.ports.sources import Standing
 from tests.checker.kafka import stable_offsets
 from tests.support.cluster import Cluster, cluster, headers_of
 from tests.support.eventually import until

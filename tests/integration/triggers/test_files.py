@@ -21,7 +21,7 @@ from surefoot.infra.sources import files as file_source
 from surefoot.infra.sources.files import FileSource, run_id_of
 from surefoot.infra.sources.starter import Starter
 from surefoot.state.errors import RecordTooLarge
-from surefoot.state.ports import Position
+from surefoot.state.ports.log import Position
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.eventually import until, until_sync
 

@@ -22,7 +22,7 @@ from surefoot.infra.sources import sqs as sqs_source
 from surefoot.infra.sources.sqs import SqsSource
 from surefoot.infra.sources.starter import Starter
 from surefoot.producers.sources.sqs_messages import message_of
-from surefoot.state.ports import Position
+from surefoot.state.ports.log import Position
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.aws import KEYS, REGION, aws_server, client
 from tests.support.eventually import until, until_sync

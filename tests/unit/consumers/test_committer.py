@@ -15,7 +15,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Journaled, Refusal, Start, Work
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports import Assignment
+from surefoot.state.ports.log import Assignment
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "a")

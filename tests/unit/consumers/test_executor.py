@@ -27,12 +27,12 @@ from surefoot.state.machine.model import (
     Go,
     Memory,
     Overspent,
+    Piece,
     PlanItem,
     Returned,
     Work,
 )
 from surefoot.state.machine.pooled_step import encode_input
-from surefoot.state.ports import Piece
 from tests.support.eventually import until
 from tests.support.fake_engine import a_run
 

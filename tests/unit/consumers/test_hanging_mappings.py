@@ -20,7 +20,7 @@ from surefoot.infra.simulation.time import VirtualClock
 from surefoot.infra.sources import starter as sources
 from surefoot.infra.sources.starter import BadEvent, Mappings
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 from tests.support.eventually import until
 from tests.unit.consumers.test_topic_triggers import Log

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Wait
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.dead_letters import dead_letter, what_to_do
 from surefoot.state.telemetry import metrics
 from surefoot.testing import Simulation

@@ -11,7 +11,7 @@ from surefoot import RetryableError, TerminalError
 from surefoot.consumers.builtin.outbox import judge, outbox_agent
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import OwnershipLost
-from surefoot.state.ports import HttpRequest, HttpResponse
+from surefoot.state.ports.http import HttpRequest, HttpResponse
 from surefoot.state.steps.http_effect import HttpEffect
 from tests.support.fake_engine import FakeEngine, a_run
 

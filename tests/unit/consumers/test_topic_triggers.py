@@ -13,11 +13,10 @@ from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import Intake
 from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In, Out
-from surefoot.state.ports.sources import SchemaMissing
+from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.sources import SchemaMissing, Standing
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import ORDER, confluent, plain_json
 

@@ -28,7 +28,8 @@ from surefoot.producers.webhooks.signatures import standard_verifier
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.names.partitioner import affinity
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import HttpResponse, In
+from surefoot.state.ports.http import HttpResponse
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 
 NOW_MS = 1_795_824_000_000

@@ -1,5 +1,6 @@
 """The code on the how-to pages works: each page is a module with tests of its own (that of the tool
-loop is run by test_tool_loop.py, that of the client by tests/integration/gateway/test_client_page.py)."""
+loop is run by test_tool_loop.py, that of the client by
+tests/integration/gateway/test_client_page.py)."""
 
 from __future__ import annotations
 

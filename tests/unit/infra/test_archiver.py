@@ -16,10 +16,9 @@ from surefoot.infra.archive.archiver import Archiver
 from surefoot.infra.archive.reader import ArchiveReader
 from surefoot.infra.archive.store import ArchiveStore, FolderArchive
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import ConfigError, FencedError, StateError, StoreRefused, Unavailable
-from surefoot.state.ports import In
-from surefoot.state.ports.sources import OffsetGone
+from surefoot.state.ports.log import In
+from surefoot.state.ports.sources import OffsetGone, Standing
 from surefoot.state.reading.archive import Shelf, pack
 from tests.support.archived import DAY_MS, NOON_MS, life, metadata, offsets_by_any_reader, records
 from tests.support.eventually import until

@@ -19,7 +19,7 @@ from surefoot.producers.webhooks.verification import sender
 from surefoot.schemas.codec.codec import encode
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.state.declare.webhooks import Webhook
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from tests.support.eventually import until
 from tests.unit.infra.test_auditor import EVENT
 

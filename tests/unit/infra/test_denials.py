@@ -20,12 +20,12 @@ from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
 from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
-from surefoot.state.declare.topics import Standing
 from surefoot.state.errors import NotAllowed, OutcomeUnknown, Unavailable
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Start
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports import Assignment
+from surefoot.state.ports.log import Assignment
+from surefoot.state.ports.sources import Standing
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "shop")

@@ -17,7 +17,7 @@ from surefoot.infra.embedded.retention import Upkeep
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import DAY_MS, AgentTopics, agent_specs
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.archived import life, offsets_by_any_reader
 from tests.support.eventually import until
 

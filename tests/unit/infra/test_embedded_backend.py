@@ -13,7 +13,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 
 def settings(folder: Path, *, partitions: int = 2, record_max_bytes: int = 10_000) -> Settings:

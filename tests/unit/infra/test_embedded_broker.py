@@ -29,7 +29,7 @@ from surefoot.state.errors import (
     Unavailable,
 )
 from surefoot.state.names.topics import DAY_MS, AgentTopics, TopicSpec, agent_specs
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 from tests.support.eventually import until
 
 SIZE = {"max.message.bytes": "1000", "message.timestamp.type": "CreateTime"}
@@ -351,7 +351,7 @@ import asyncio, sys
 from pathlib import Path
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.embedded.broker import SqliteBroker
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 async def main():
     broker = SqliteBroker(Path(sys.argv[1]), SystemClock(), owner=True)

@@ -1,4 +1,4 @@
-"""The event feed on an embedded log: what tests/integration/gateway/test_event_feed.py shows on Kafka."""
+"""The event feed on an embedded log; on Kafka: tests/integration/gateway/test_event_feed.py."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.feeds.event_id import parse
 from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.machine.model import EventRecord
+from surefoot.state.machine.model import EventRecord, Piece
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In, Out, Piece
+from surefoot.state.ports.log import In, Out
 from surefoot.state.records.encoding import Wire
 from tests.support.long_deadlines import LONG_S, log_is_read_within
 

@@ -34,7 +34,7 @@ from surefoot.state.egress.policy import (
     parse_allowed,
     target_of,
 )
-from surefoot.state.ports import HttpRequest
+from surefoot.state.ports.http import HttpRequest
 from surefoot.state.steps.http_effect import check_request
 from tests.support.effect_target import Reply, sink
 from tests.support.eventually import until

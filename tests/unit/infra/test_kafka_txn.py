@@ -13,7 +13,7 @@ from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import NoSuchTopic, Unavailable
-from surefoot.state.ports import Out
+from surefoot.state.ports.log import Out
 
 
 @pytest.mark.parametrize("error", [AssertionError("bootstrap?"), KafkaConnectionError()])

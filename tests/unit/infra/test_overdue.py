@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 PROCESS = """
 import asyncio, signal, sys, threading
-from surefoot.infra import overdue
+from surefoot.infra.processes import overdue
 from surefoot.infra.processes.worker import until_signalled
 
 async def deaf():

@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[3]
 STUCK = """
 import threading
 from types import SimpleNamespace
-from surefoot.infra import worker_main
+from surefoot.infra.processes import worker
 from surefoot.infra.runtime.clock import SystemClock
 
-worker_main.STUCK_S = 0.2
+worker.STUCK_S = 0.2
 clock = SystemClock()
-worker_main.Watchdog([SimpleNamespace(polled_s=clock.monotonic_s() - 10)], clock).start()
+worker.Watchdog([SimpleNamespace(polled_s=clock.monotonic_s() - 10)], clock).start()
 threading.Event().wait()
 """
 
 POLLING = """
 import threading
-from surefoot.infra import worker_main
+from surefoot.infra.processes import worker
 from surefoot.infra.runtime.clock import SystemClock
 
 class Worker:
@@ -38,8 +38,8 @@ class Worker:
         self.looks.release()
         return float("inf")
 
-worker_main.STUCK_S = 0.2
-worker_main.Watchdog([Worker()], SystemClock()).start()
+worker.STUCK_S = 0.2
+worker.Watchdog([Worker()], SystemClock()).start()
 for _ in range(20):
     Worker.looks.acquire()
 """

@@ -13,7 +13,7 @@ from surefoot.schemas.payload import dump
 from surefoot.state.declare.flow_control import Flow
 from surefoot.state.machine.model import Failure, Run, State
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.dead_letters import dead_letter, what_to_do
 from surefoot.state.reading.deliveries import Delivery
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding

@@ -22,7 +22,7 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.producers.webhooks.recorder import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
 from surefoot.schemas.codec.codec import UndecodableError, encode
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.ports import Out, Position
+from surefoot.state.ports.log import Out, Position
 from surefoot.state.reading.deliveries import Delivery, delivery_json, delivery_out, read_delivery
 from tests.support.eventually import until
 from tests.unit.producers.test_gateway import (

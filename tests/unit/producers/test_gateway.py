@@ -15,16 +15,17 @@ from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.api.app import Limits, gateway_app
 from surefoot.producers.commands.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
-from surefoot.state.declare.agent import check_run_id
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.feeds.feed import Choice, Told
 from surefoot.state.machine.model import Amount, Memory, State, Wait, jsonable
-from surefoot.state.ports import Backlog, Position, RunPage, RunView
+from surefoot.state.names.ids import check_run_id
+from surefoot.state.ports.log import Position
 from surefoot.state.reading.admin import DeadLetters
 from surefoot.state.reading.dead_letters import DeadLetter
 from surefoot.state.reading.deliveries import Delivery
 from surefoot.state.reading.lag import AgentStanding
+from surefoot.state.reading.ports import Backlog, RunPage, RunView
 from surefoot.state.reading.query import HistoryEntry, HistoryPage, Place, RunQuery
 from surefoot.state.reading.runs import event_json
 from surefoot.state.reading.select import activity

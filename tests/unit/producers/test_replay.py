@@ -14,7 +14,7 @@ from surefoot.producers.commands.replay import Bounds, Piece, Replay, bounds
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.model import Parent
-from surefoot.state.ports import In, InputKind, Out
+from surefoot.state.ports.log import In, InputKind, Out
 from surefoot.state.records.encoding import command_out
 from tests.support.fake_runs import AGENT, AWAY, World
 from tests.support.run_driver import fork, wait_for

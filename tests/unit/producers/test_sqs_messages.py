@@ -9,7 +9,8 @@ import pytest
 
 from surefoot import ConfigError, EventBridgeEvent, QueueMessage, S3Object
 from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
-from surefoot.state.declare.agent import Agent, check_run_id
+from surefoot.state.declare.agent import Agent
+from surefoot.state.names.ids import check_run_id
 
 
 def raw(body: Any, message_id: str = "m-1", **attributes: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from surefoot import (
     Signal,
     Webhook,
 )
-from surefoot.state.declare.agent import check_run_id, run_id_for
 from surefoot.state.declare.durations import duration_s
 from surefoot.state.machine.model import Amount
+from surefoot.state.names.ids import check_run_id, run_id_for
 
 
 @dataclass

@@ -16,7 +16,7 @@ from surefoot.agents.tool_loop import tool
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.schemas.payload import dump, load
 from surefoot.state.declare.annotations import MISSING, annotation
-from surefoot.state.records.stored import completed
+from surefoot.state.declare.stored_types import completed
 from surefoot.state.steps.journal import result_adapter
 
 if TYPE_CHECKING:

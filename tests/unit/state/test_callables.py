@@ -20,10 +20,10 @@ from surefoot.state.declare.agent import Resuming
 from surefoot.state.declare.callables import is_async, label
 from surefoot.state.declare.sources import QueueMessage
 from surefoot.state.declare.subscriptions import RunEvent
-from surefoot.state.declare.topics import Received
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.inspect.lint import check
 from surefoot.state.machine.model import End, Returned
+from surefoot.state.ports.sources import Received
 from surefoot.testing import Simulation
 from tests.support.fake_engine import FakeEngine, a_run
 from tests.unit.consumers.test_attempt import prepared

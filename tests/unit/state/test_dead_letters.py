@@ -6,7 +6,7 @@ import pytest
 
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Headers, In
+from surefoot.state.ports.log import Headers, In
 from surefoot.state.reading.dead_letters import dead_letter, event_of, what_to_do
 from surefoot.state.records.encoding import Wire, dead_headers
 

@@ -43,8 +43,8 @@ INSIDE = {
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/runtime/settings.py", "producers/sources/sqs_messages.py", "schemas/codec/compatibility.py", "state/egress/hosts.py",
-    "state/egress/policy.py",
+    "infra/runtime/settings.py", "producers/sources/sqs_messages.py",
+    "schemas/codec/compatibility.py", "state/egress/hosts.py", "state/egress/policy.py",
 }  # fmt: skip
 _NUMBER = re.compile(r"\bSF\d{4}\b")
 

@@ -6,7 +6,7 @@ from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.foreign import cloudevents
 from surefoot.state.machine.model import EventRecord
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import Headers
+from surefoot.state.ports.log import Headers
 from surefoot.state.records.encoding import Wire
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

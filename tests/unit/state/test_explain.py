@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from surefoot.state.machine.model import Amount, Branch, Memory, Wait
-from surefoot.state.ports import Backlog, RunView
 from surefoot.state.reading.explain import Explanation, clock_time, explain
+from surefoot.state.reading.ports import Backlog, RunView
 
 SINCE = 1_700_000_000_000
 NOW = SINCE + 2 * 3_600_000 + 5 * 60_000 + 7_000

@@ -29,7 +29,8 @@ from surefoot.producers.event_stream import EventStreams
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, OutcomeUnknown, RetryableError
 from surefoot.state.feeds.feed import Told
-from surefoot.state.ports import HttpRequest, InputKind, Out
+from surefoot.state.ports.http import HttpRequest
+from surefoot.state.ports.log import InputKind, Out
 from surefoot.state.telemetry import metrics
 from surefoot.state.telemetry.metrics import METRICS, Metric, Nowhere
 from surefoot.testing import HttpResponse, Simulation

@@ -8,7 +8,7 @@ import pytest
 
 from surefoot.infra.readers.history_pages import latest_before
 from surefoot.state.errors import BadArgument
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.reading.query import Place, RunQuery
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.reading.select import activity, place, select

@@ -25,7 +25,7 @@ from surefoot.state.machine.model import (
     Status,
 )
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.run_store import RunStore
 

@@ -13,11 +13,12 @@ from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mappe
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from surefoot.schemas.pointer import pointers, unescaped
-from surefoot.state.declare.agent import run_id_for
-from surefoot.state.declare.topics import Lost, Standing, begin_at
+from surefoot.state.declare.topics import begin_at
 from surefoot.state.errors import Unavailable
+from surefoot.state.names.ids import run_id_for
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports import In
+from surefoot.state.ports.log import In
+from surefoot.state.ports.sources import Lost, Standing
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import (
     ORDER,

@@ -28,11 +28,11 @@ from surefoot import (
 from surefoot.client import Client, Gap
 from surefoot.infra.http.client import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
-from surefoot.state.declare.agent import run_id_for
 from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import Unavailable as LogAway
 from surefoot.state.feeds.feed import Choice, Told
 from surefoot.state.machine.model import TERMINAL, Wait
+from surefoot.state.names.ids import run_id_for
 from surefoot.state.reading.runs import event_json
 from tests.unit.producers.test_gateway import RUN, Gateway, Issue, event, run
 

@@ -1019,7 +1019,10 @@ def test_the_same_agent_leaves_the_same_trace() -> None:
 
 
 def test_the_trace_does_not_hang_on_the_hashes_of_the_process() -> None:
-    code = "import tests.unit.surefoot.test_testing as t, hashlib; print(hashlib.sha256(t.trace().encode())"
+    code = (
+        "import tests.unit.surefoot.test_testing as t, hashlib; "
+        "print(hashlib.sha256(t.trace().encode())"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", code + ".hexdigest())"],

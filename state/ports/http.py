@@ -1,0 +1,31 @@
+"""HTTP requests that leave."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Mapping,
+)
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpResponse:
+    status: int
+    headers: Mapping[str, str]
+    #: at most the first KiB
+    body: bytes
+
+
+class Deliver(Protocol):
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Send one request; redirects are not followed. Raises RetryableError when no answer came
+        (then it may or may not have been acted upon)."""

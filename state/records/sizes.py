@@ -1,0 +1,11 @@
+"""Sizes of records, as a broker counts them."""
+
+from __future__ import annotations
+
+from surefoot.state.ports.log import Out
+
+
+def record_size(out: Out) -> int:
+    """Bytes of a record as the broker counts them, within a few."""
+    headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
+    return len(out.key or b"") + len(out.value or b"") + headers + 32
