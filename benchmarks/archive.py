@@ -72,8 +72,12 @@ def _archive(settings: Settings, extra: Mapping[str, str]) -> list[dict[str, Any
     }
     done = subprocess.run(
         [sys.executable, "-m", "surefoot", "archive", "benchmarks/agents.py", "--once"],
-        cwd=ROOT, env={**os.environ, **env, **extra}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, **env, **extra},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
 
 
@@ -83,9 +87,10 @@ def _s3(stack: ExitStack) -> dict[str, str]:
         Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION}
     )
     return {
-        "SUREFOOT_ARCHIVE": f"s3://{_BUCKET}/bench", "SUREFOOT_AWS_ENDPOINT_URL": url,
+        "SUREFOOT_ARCHIVE": f"s3://{_BUCKET}/bench",
+        "SUREFOOT_AWS_ENDPOINT_URL": url,
         "SUREFOOT_AWS_REGION": REGION,
-    }  # fmt: skip
+    }
 
 
 def _folder(stack: ExitStack) -> dict[str, str]:
@@ -119,9 +124,17 @@ def _event(run_id: str, seq: int, now_ms: int) -> bytes:
         "Event",
         jsonable(
             EventRecord(
-                type=kind, run_id=run_id, agent=AGENT, version=1, status=status, seq=max(seq, 0),
-                at_ms=now_ms, step="work", next_step=None if over else "work",
-                payload=None if over else _PAYLOAD, result=_PAYLOAD if over else None,
+                type=kind,
+                run_id=run_id,
+                agent=AGENT,
+                version=1,
+                status=status,
+                seq=max(seq, 0),
+                at_ms=now_ms,
+                step="work",
+                next_step=None if over else "work",
+                payload=None if over else _PAYLOAD,
+                result=_PAYLOAD if over else None,
             )
         ),
-    )  # fmt: skip
+    )

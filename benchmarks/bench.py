@@ -43,10 +43,24 @@ from surefoot.infra.runtime.supervisor import HEALTHY_S
 
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (
-    "throughput", "latency", "recovery", "executor", "call", "signal", "fork", "sleepers",
-    "embedded", "events", "schedules", "views", "webhooks", "archive",
-    "stream", "silent", "dashboard",
-)  # fmt: skip
+    "throughput",
+    "latency",
+    "recovery",
+    "executor",
+    "call",
+    "signal",
+    "fork",
+    "sleepers",
+    "embedded",
+    "events",
+    "schedules",
+    "views",
+    "webhooks",
+    "archive",
+    "stream",
+    "silent",
+    "dashboard",
+)
 IN_FLIGHT = (64, 256)
 
 
@@ -204,8 +218,11 @@ class Bench:
     async def schedules(self) -> list[dict[str, Any]]:
         """All within an hour; a tenth of them within a minute, and in one second; all in one."""
         kinds: tuple[tuple[int, schedules.When], ...] = (
-            (1, "hour"), (10, "minute"), (10, "at once"), (1, "at once"),
-        )  # fmt: skip
+            (1, "hour"),
+            (10, "minute"),
+            (10, "at once"),
+            (1, "at once"),
+        )
         return [
             await schedules.measure(
                 self._settings(f"schedules-{number}", IN_FLIGHT[0]),
@@ -282,11 +299,12 @@ class Bench:
     async def views(self) -> list[dict[str, Any]]:
         return [
             await views.measure(
-                kind, self._settings(f"views-{kind}".replace(" ", "-"), IN_FLIGHT[-1]),
+                kind,
+                self._settings(f"views-{kind}".replace(" ", "-"), IN_FLIGHT[-1]),
                 events=self.scale.events,
             )
             for kind in views.KINDS
-        ]  # fmt: skip
+        ]
 
     async def latency(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("bare", "engine")

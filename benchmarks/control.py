@@ -26,7 +26,7 @@ from benchmarks.site import (
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import command_out
 
 _DEADLINE_S = 180.0
@@ -36,14 +36,19 @@ def _worker(slot: int = 0) -> list[str]:
     return ["surefoot", "worker", "benchmarks/control_agent.py", "--slot", str(slot)]
 
 
-def _command(settings: Settings, run_id: str, kind: str, **fields: Any) -> Out:
+def _command(settings: Settings, run_id: str, kind: str, **fields: Any) -> ProducerRecord:
     return command_out(
-        settings.app, settings.partitions, AGENT, run_id=run_id, kind=kind,
-        sent_ms=SystemClock().now_ms(), **fields,
-    )  # fmt: skip
+        settings.app,
+        settings.partitions,
+        AGENT,
+        run_id=run_id,
+        kind=kind,
+        sent_ms=SystemClock().now_ms(),
+        **fields,
+    )
 
 
-async def _send(client: AIOKafkaProducer, out: Out) -> None:
+async def _send(client: AIOKafkaProducer, out: ProducerRecord) -> None:
     await client.send_and_wait(out.topic, out.value, out.key, out.partition)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surefoot import Agent, Context, Done, Fork, Sleep, Wait
+from surefoot import Agent, Context, Done, Parallel, Sleep, Wait
 
 agent = Agent("bench")
 
@@ -14,9 +14,9 @@ async def ask(ctx: Context, count: int) -> Wait:  # noqa: ARG001  (a step takes 
 
 
 @agent.step
-async def fork(ctx: Context, branches: int) -> Fork:  # noqa: ARG001
+async def fork(ctx: Context, branches: int) -> Parallel:  # noqa: ARG001
     """So many branches that do nothing."""
-    return Fork([(branch, number) for number in range(branches)], join=join)
+    return Parallel([(branch, number) for number in range(branches)], join=join)
 
 
 @agent.step

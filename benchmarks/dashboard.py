@@ -21,7 +21,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import Wire
 from tests.support.browser import chromium
 
@@ -95,22 +95,39 @@ async def _write(settings: Settings, runs: int) -> None:
     now_ms = SystemClock().now_ms()
     async with producer(settings, linger_ms=5, max_batch_size=262_144) as client:
 
-        async def write(out: Out) -> None:
+        async def write(out: ProducerRecord) -> None:
             await client.send(out.topic, out.value, out.key, out.partition)
 
         for number in range(runs):
             run_id = run_name(number)
             home = partition_of(run_id, settings.partitions)
             run = Run(
-                run_id=run_id, agent=AGENT, version=1, status="completed", seq=2, step="work",
-                attempt=0, payload=b"", created_ms=now_ms - 9, updated_ms=now_ms, input_digest=b"",
-            )  # fmt: skip
+                run_id=run_id,
+                agent=AGENT,
+                version=1,
+                status="completed",
+                seq=2,
+                step="work",
+                attempt=0,
+                payload=b"",
+                created_ms=now_ms - 9,
+                updated_ms=now_ms,
+                input_digest=b"",
+            )
             await write(wire.checkpoint(run, 1, (), home))
             event = EventRecord(
-                run_id=run_name(0), agent=AGENT, version=1, type="step.completed",
-                status="running", seq=number, step="work", next_step="work", at_ms=now_ms,
-                started_ms=now_ms - 5, payload=b'"tea"',
-            )  # fmt: skip
+                run_id=run_name(0),
+                agent=AGENT,
+                version=1,
+                type="step.completed",
+                status="running",
+                seq=number,
+                step="work",
+                next_step="work",
+                at_ms=now_ms,
+                started_ms=now_ms - 5,
+                payload=b'"tea"',
+            )
             first = partition_of(run_name(0), settings.partitions)
             await write(wire.out(event, run_name(0), first, (), now_ms))
         await client.flush()

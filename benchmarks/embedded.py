@@ -26,7 +26,7 @@ from typing import Any, Literal
 from benchmarks.agents import agent
 from benchmarks.records import AGENT, Template, applied, chain, payload, run_name
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
@@ -38,7 +38,7 @@ from surefoot.infra.runtime.settings import load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.encoding import Wire, start_out
 
 Kind = Literal["bare", "log", "engine"]
@@ -57,9 +57,13 @@ async def measure(kind: Kind, *, steps: int, in_flight: int, runs: int) -> dict[
     """One row, by a child process."""
     arguments = [kind, str(steps), str(in_flight), str(runs)]
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.embedded", *arguments,
-        cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "benchmarks.embedded",
+        *arguments,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
     output, _ = await child.communicate()
     if child.returncode:
         raise RuntimeError(f"benchmarks.embedded {arguments} ended with {child.returncode}")
@@ -114,10 +118,10 @@ async def _log(path: Path, steps: int, in_flight: int, runs: int) -> float:
         return time.perf_counter() - began_s
 
 
-def _out(template: Template, key: bytes, seq: int, partition: int) -> Out:
+def _out(template: Template, key: bytes, seq: int, partition: int) -> ProducerRecord:
     source = f"{TOPICS.tasks}/{partition}/12345".encode()
     headers = (("sf-txn", b"0" * 32), ("sf-src", source), ("sf-run", key), ("sf-seq", b"%d" % seq))
-    return Out(template.topic, partition, key, template.value, headers)
+    return ProducerRecord(template.topic, partition, key, template.value, headers)
 
 
 async def _engine(path: Path, steps: int, in_flight: int, runs: int) -> dict[str, Any]:
@@ -137,12 +141,12 @@ async def _engine(path: Path, steps: int, in_flight: int, runs: int) -> dict[str
             wire=Wire(SETTINGS.app, TOPICS, SETTINGS.partitions),
             executor=executor,
             clock=clock,
-            limits=Limits(record_bytes=SETTINGS.record_max_bytes - BATCH_OVERHEAD),
+            limits=OwnerLimits(record_bytes=SETTINGS.record_max_bytes - BATCH_OVERHEAD),
             in_flight=in_flight,
         )
         stop = asyncio.Event()
         began_s = time.process_time()
-        working = asyncio.create_task(worker.run(stop, drain_s=10.0, hurry=asyncio.Event()))
+        working = asyncio.create_task(worker.run(stop, drain_s=10.0, abort=asyncio.Event()))
         await _until_written(broker, runs * (steps + 1))
         used_s = time.process_time() - began_s
         stop.set()
@@ -155,7 +159,7 @@ async def _engine(path: Path, steps: int, in_flight: int, runs: int) -> dict[str
     return {"seconds": took_s, "cpu_ms_per_step": used_s * 1000 / len(times)}
 
 
-def _start(number: int, steps: int, now_ms: int) -> Out:
+def _start(number: int, steps: int, now_ms: int) -> ProducerRecord:
     return start_out(
         SETTINGS.app, SETTINGS.partitions, AGENT, run_name(number), payload(steps), sent_ms=now_ms
     )
@@ -185,8 +189,8 @@ def _step_times(broker: SqliteBroker) -> dict[tuple[str, int], int]:
     return times
 
 
-def _all(broker: SqliteBroker, topic: str) -> list[In]:
-    found: list[In] = []
+def _all(broker: SqliteBroker, topic: str) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
     for partition in range(SETTINGS.partitions):
         place = (topic, partition)
         found += broker.read(place, 0, broker.end_offset(place) + 1)[0]

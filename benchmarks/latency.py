@@ -25,7 +25,7 @@ from benchmarks.site import (
     step_of,
 )
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 #: for one run, the start of the process included, in seconds
 _DEADLINE_S = 60.0
@@ -50,7 +50,7 @@ async def measure(kind: Kind, settings: Settings, *, warm_up: int, count: int) -
     }
 
 
-async def _one(client: AIOKafkaProducer, reader: AIOKafkaConsumer, out: Out) -> float:
+async def _one(client: AIOKafkaProducer, reader: AIOKafkaConsumer, out: ProducerRecord) -> float:
     """Milliseconds from acknowledged to seen."""
     async with asyncio.timeout(_DEADLINE_S):
         await client.send_and_wait(out.topic, out.value, out.key, out.partition)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from surefoot.schemas.payload import digest
 from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import End, Go, Record, Returned, Start, State, Work
+from surefoot.state.machine.model import Complete, GoTo, Record, StartRun, State, StepReturned, Work
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.records.encoding import Wire
 
@@ -42,7 +42,7 @@ def run_name(number: int) -> str:
 def chain(app: str, partitions: int, steps: int) -> list[list[Template]]:
     """The records that the engine commits for each step of one run, checkpoint first."""
     wire = Wire(app, AgentTopics(app, AGENT), partitions)
-    start = Start(
+    start = StartRun(
         run_id=run_name(0),
         agent=AGENT,
         version=1,
@@ -56,9 +56,9 @@ def chain(app: str, partitions: int, steps: int) -> list[list[Template]]:
     pending: tuple[Record, ...] = decision.records
     templates: list[list[Template]] = []
     for left in range(steps - 1, -1, -1):
-        then = Go(step=STEP, payload=payload(left)) if left else End(result=b"null")
+        then = GoTo(step=STEP, payload=payload(left)) if left else Complete(result=b"null")
         work = Work(seq=steps - 1 - left, attempt=0)
-        returned = Returned(work=work, then=then, started_ms=_NOW_MS, version=1)
+        returned = StepReturned(work=work, then=then, started_ms=_NOW_MS, version=1)
         decision = decide(rules, State(run), returned, _NOW_MS)
         run = decision.run
         assert run is not None

@@ -98,9 +98,19 @@ def show(report: Mapping[str, Any]) -> None:
     if "recovery" in results:
         console.print(_recovery(results["recovery"]))
     for name in (
-        "signal", "fork", "sleepers", "embedded", "events", "schedules", "views", "webhooks",
-        "archive", "stream", "silent", "dashboard",
-    ):  # fmt: skip
+        "signal",
+        "fork",
+        "sleepers",
+        "embedded",
+        "events",
+        "schedules",
+        "views",
+        "webhooks",
+        "archive",
+        "stream",
+        "silent",
+        "dashboard",
+    ):
         if name in results:
             rows = results[name] if isinstance(results[name], list) else [results[name]]
             console.print(_plain(name, rows))
@@ -112,9 +122,16 @@ def _throughput(name: str, rows: Sequence[Row]) -> Table:
     table = Table(title=name, title_justify="left")
     table.add_column("")
     for heading in (
-        "in flight", "steps", "per txn", "steps/s", "p50 ms", "p99 ms", "CPU ms/step",
-        "broker", "peak MB",
-    ):  # fmt: skip
+        "in flight",
+        "steps",
+        "per txn",
+        "steps/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU ms/step",
+        "broker",
+        "peak MB",
+    ):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(

@@ -95,10 +95,15 @@ async def _write(writer: AIOKafkaProducer, settings: Settings, begin: int, end: 
             for number in range(start, min(start + _RUNS, end)):
                 run_id = run_name(number % _RUNS)
                 event = EventRecord(
-                    type="step.completed", run_id=run_id, agent=AGENT, version=1,
-                    status="running", seq=number // _RUNS, at_ms=SystemClock().now_ms(),
+                    type="step.completed",
+                    run_id=run_id,
+                    agent=AGENT,
+                    version=1,
+                    status="running",
+                    seq=number // _RUNS,
+                    at_ms=SystemClock().now_ms(),
                     result=_RESULT,
-                )  # fmt: skip
+                )
                 out = wire.out(event, run_id, partition_of(run_id, settings.partitions), (), 0)
                 await writer.send(out.topic, out.value, out.key, out.partition)
 

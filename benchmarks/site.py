@@ -23,7 +23,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import start_out
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,12 +152,16 @@ def arguments(kind: Kind, steps: int) -> list[str]:
 # Writing -------------------------------------------------------------------------------------
 
 
-def command(settings: Settings, number: int, steps: int) -> Out:
+def command(settings: Settings, number: int, steps: int) -> ProducerRecord:
     """Asks for one run of so many steps."""
     return start_out(
-        settings.app, settings.partitions, AGENT, run_name(number), payload(steps),
+        settings.app,
+        settings.partitions,
+        AGENT,
+        run_name(number),
+        payload(steps),
         sent_ms=SystemClock().now_ms(),
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager

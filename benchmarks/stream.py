@@ -88,9 +88,15 @@ async def _writer(settings: Settings) -> AsyncIterator[Write]:
 
         async def write(run_id: str) -> float:
             event = EventRecord(
-                type="run.completed", run_id=run_id, agent=AGENT, version=1, status="completed",
-                seq=1, at_ms=SystemClock().now_ms(), result=b"null",
-            )  # fmt: skip
+                type="run.completed",
+                run_id=run_id,
+                agent=AGENT,
+                version=1,
+                status="completed",
+                seq=1,
+                at_ms=SystemClock().now_ms(),
+                result=b"null",
+            )
             out = wire.out(event, run_id, partition_of(run_id, settings.partitions), (), 0)
             await client.begin_transaction()
             await client.send_and_wait(out.topic, out.value, out.key, out.partition)

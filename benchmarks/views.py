@@ -43,8 +43,12 @@ _STUCK_S = 300.0
 #: how often it is asked; asking costs it something, too
 _EVERY_S = 0.5
 _KINDS: tuple[EventType, ...] = (
-    "run.started", "step.completed", "step.completed", "step.completed", "run.completed"
-)  # fmt: skip
+    "run.started",
+    "step.completed",
+    "step.completed",
+    "step.completed",
+    "run.completed",
+)
 
 
 async def measure(kind: Kind, settings: Settings, *, events: int) -> dict[str, Any]:
@@ -143,11 +147,18 @@ def _event(kind: EventType, run_id: str, seq: int, at_ms: int) -> bytes:
     over = kind == "run.completed"
     status: Status = "completed" if over else "running"
     record = EventRecord(
-        type=kind, run_id=run_id, agent=AGENT, version=1, status=status, seq=seq, at_ms=at_ms,
-        step=None if kind == "run.started" else "work", next_step=None if over else "work",
+        type=kind,
+        run_id=run_id,
+        agent=AGENT,
+        version=1,
+        status=status,
+        seq=seq,
+        at_ms=at_ms,
+        step=None if kind == "run.started" else "work",
+        next_step=None if over else "work",
         started_ms=None if kind == "run.started" else at_ms - 7,
         payload=None if over else b'{"n":1}',
-    )  # fmt: skip
+    )
     return encode("Event", jsonable(record))
 
 

@@ -19,10 +19,10 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from surefoot.producers.guards import RETRY_AFTER_S, Refused
+from surefoot.producers.guards import RETRY_AFTER_S, RequestRefused
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
-from surefoot.state.feeds.feed import Told
+from surefoot.state.feeds.feed import FeedMessage
 from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
@@ -48,14 +48,21 @@ class EventStreams:
         """Raises Refused (429) when too many are open."""
         if self._open >= self._limit:
             retry = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused("SF5005", 429, "too many event streams are open; try again later", retry)
+            raise RequestRefused(
+                "SF5005", 429, "too many event streams are open; try again later", retry
+            )
 
-    def respond(self, first: Sequence[Told], rest: AsyncIterator[Told]) -> Response:
+    def respond(self, first: Sequence[FeedMessage], rest: AsyncIterator[FeedMessage]) -> Response:
         """Stream `first`, then `rest`, which is closed however the stream ends."""
         return _Stream(self, first, rest)
 
     async def serve(
-        self, socket: WebSocket, first: Sequence[Told], rest: AsyncIterator[Told], *, ends: bool
+        self,
+        socket: WebSocket,
+        first: Sequence[FeedMessage],
+        rest: AsyncIterator[FeedMessage],
+        *,
+        ends: bool,
     ) -> None:
         """The same over a WebSocket that has not been accepted yet, a text message each. What the
         watcher sends is read and means nothing.
@@ -77,7 +84,12 @@ class EventStreams:
             sending.result()
 
     async def _send_all(
-        self, socket: WebSocket, first: Sequence[Told], rest: AsyncIterator[Told], *, ends: bool
+        self,
+        socket: WebSocket,
+        first: Sequence[FeedMessage],
+        rest: AsyncIterator[FeedMessage],
+        *,
+        ends: bool,
     ) -> None:
         code = _NORMAL if ends else _GOING_AWAY
         try:
@@ -93,7 +105,7 @@ class EventStreams:
             log.info("watcher_gone", reason=repr(error))
 
     @contextlib.asynccontextmanager
-    async def counted(self, events: AsyncIterator[Told]) -> AsyncIterator[None]:
+    async def counted(self, events: AsyncIterator[FeedMessage]) -> AsyncIterator[None]:
         self._open += 1
         metrics.SSE_CONNECTIONS.set(self._open)
         try:
@@ -116,7 +128,7 @@ class EventStreams:
 
 class _Stream(EventSourceResponse):
     def __init__(
-        self, streams: EventStreams, first: Sequence[Told], rest: AsyncIterator[Told]
+        self, streams: EventStreams, first: Sequence[FeedMessage], rest: AsyncIterator[FeedMessage]
     ) -> None:
         self._streams = streams
         self._rest = rest
@@ -129,13 +141,15 @@ class _Stream(EventSourceResponse):
 
 
 async def _frames(
-    first: Sequence[Told], rest: AsyncIterator[Told]
+    first: Sequence[FeedMessage], rest: AsyncIterator[FeedMessage]
 ) -> AsyncIterator[ServerSentEvent]:
     async for told in _all(first, rest):
         yield ServerSentEvent(data=told.data, event=told.event, id=told.id, sep="\n")
 
 
-async def _all(first: Sequence[Told], rest: AsyncIterator[Told]) -> AsyncIterator[Told]:
+async def _all(
+    first: Sequence[FeedMessage], rest: AsyncIterator[FeedMessage]
+) -> AsyncIterator[FeedMessage]:
     try:
         for told in first:
             yield told
@@ -145,7 +159,7 @@ async def _all(first: Sequence[Told], rest: AsyncIterator[Told]) -> AsyncIterato
         log.info("event_stream_interrupted", reason=str(error))
 
 
-def _message(told: Told) -> str:
+def _message(told: FeedMessage) -> str:
     """{"id", "event", "data"}; the data is JSON already."""
     head = strict_json({"id": told.id, "event": told.event}).decode()
     return f'{head[:-1]},"data":{told.data}}}'

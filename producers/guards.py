@@ -49,7 +49,7 @@ _HEADERS = (
 )
 
 
-class Refused(Numbered):
+class RequestRefused(Numbered):
     """Ends a request with this status; number and message go to the client and tell what to change,
     `why` to the operator, where that is more than the client may know."""
 
@@ -76,8 +76,8 @@ async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> by
     """
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit()):
-        raise Refused("SF5001", 400, "Content-Length is not a number")
-    too_long = Refused(
+        raise RequestRefused("SF5001", 400, "Content-Length is not a number")
+    too_long = RequestRefused(
         "SF5002", 413, f"the body is longer than {bytes_max} bytes", {"Connection": "close"}
     )
     if len(declared) > len(str(bytes_max)) or int(declared) > bytes_max:
@@ -91,7 +91,7 @@ async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> by
                     raise too_long
     except TimeoutError:
         message = f"the body did not come in within {timeout_s:g} s"
-        raise Refused("SF5003", 408, message, {"Connection": "close"}) from None
+        raise RequestRefused("SF5003", 408, message, {"Connection": "close"}) from None
     return bytes(body)
 
 
@@ -130,7 +130,7 @@ def check_json(request: Request) -> None:
     Raises: Refused — 415, for any other.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise Refused("SF5006", 415, "send application/json")
+        raise RequestRefused("SF5006", 415, "send application/json")
 
 
 def check_origin(request: Request) -> None:
@@ -146,7 +146,7 @@ def check_origin(request: Request) -> None:
     else:
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
     if foreign:
-        raise Refused("SF5033", 403, "the request comes from a page of another site")
+        raise RequestRefused("SF5033", 403, "the request comes from a page of another site")
 
 
 def carried(request: Request) -> Carried:
@@ -164,14 +164,14 @@ def direct(app: FastAPI, route: Route) -> None:
 def guard(app: FastAPI) -> None:
     """Give the app its error answers and security headers."""
     app.add_middleware(_Guard)
-    app.exception_handler(Refused)(_refused)
+    app.exception_handler(RequestRefused)(_refused)
     app.exception_handler(Unavailable)(_unavailable)
     app.exception_handler(RecordTooLarge)(_too_large)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(RequestValidationError)(_invalid)
 
 
-async def _refused(_: Request, error: Refused) -> JSONResponse:
+async def _refused(_: Request, error: RequestRefused) -> JSONResponse:
     return JSONResponse({"error": str(error)}, error.status, error.headers)
 
 
@@ -248,7 +248,7 @@ class _Direct:
         request = Request(scope, receive, send)
         try:
             response = await self._route.endpoint(request)
-        except Refused as error:
+        except RequestRefused as error:
             response = await _refused(request, error)
         except Unavailable as error:
             response = await _unavailable(request, error)

@@ -577,8 +577,11 @@ _Form = Literal["leaf", "sequence", "set", "mapping", "object"]
 
 #: of the types that most values have
 _FORMS: Mapping[Any, _Form] = {
-    **dict.fromkeys(_SCALARS, "leaf"), dict: "mapping", list: "sequence", tuple: "sequence",
-}  # fmt: skip
+    **dict.fromkeys(_SCALARS, "leaf"),
+    dict: "mapping",
+    list: "sequence",
+    tuple: "sequence",
+}
 
 
 def _form_of(value: Any) -> _Form:

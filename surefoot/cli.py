@@ -100,15 +100,15 @@ Processes = Annotated[int, typer.Option(min=1, max=64, help="How many worker pro
 Slot = Annotated[int | None, typer.Option(hidden=True, min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
-CommandId = Annotated[
+CommandIdOption = Annotated[
     str | None,
     typer.Option("--id", help="Of this command; repeating it with the same id is safe."),
 ]
 By = Annotated[str | None, typer.Option(help="Who asks; kept in the history.")]
-Wait = Annotated[
+WaitOption = Annotated[
     float, typer.Option("--wait", min=0.1, max=600, help="Seconds to wait for the run's answer.")
 ]
-Effects = Annotated[
+EffectsOption = Annotated[
     Literal["suppress", "re-emit"],
     typer.Option(help="Effects that were asked for before: not again, or under new keys."),
 ]
@@ -360,9 +360,9 @@ def _plain(verb: Literal["pause", "resume", "cancel", "retry"], told: str) -> No
     def operate(
         agent: AgentName,
         run_id: RunId,
-        command_id: CommandId = None,
+        command_id: CommandIdOption = None,
         by: By = None,
-        wait_s: Wait = 10.0,
+        wait_s: WaitOption = 10.0,
         as_json: Json = False,
     ) -> None:
         _operate(verb, agent, run_id, {"by": by}, command_id, wait_s, as_json)
@@ -379,7 +379,7 @@ def runs_retry_failed(
         str, typer.Option("--prefix", help="Only those whose id begins so: AGENT: of effects.")
     ] = "",
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Try again every run that has failed. Failed effects: `retry-failed outbox`."""
@@ -394,9 +394,9 @@ def runs_signal(
     run_id: RunId,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="What the signal says.")] = "null",
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Send a signal to a run. One that comes before its run, or before its wait, is kept."""
@@ -415,9 +415,9 @@ def runs_approve(
         str | None, typer.Option(help="Which one is answered; else what the run asks now.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="For whoever reads the answer.")] = None,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Answer a run's question. The first answer is the one that holds."""
@@ -438,9 +438,9 @@ def runs_resolve(
     ] = None,
     did_not: Annotated[bool, typer.Option("--did-not", help="It did not: do it.")] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Tell a run what became of a call of which nobody knows whether it happened."""
@@ -480,11 +480,11 @@ def runs_rewind(
     agent: AgentName,
     run_id: RunId,
     seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
-    effects: Effects = "suppress",
+    effects: EffectsOption = "suppress",
     repeat: Repeat = None,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Send a run back to what it was after one of its steps; it goes on from there.
@@ -498,10 +498,17 @@ def runs_rewind(
 
     raise typer.Exit(
         operate.rewind(
-            agent, run_id, seq, emit=effects == "re-emit", repeat=repeat or (), by=by,
-            command_id=command_id, wait_s=wait_s, as_json=as_json,
+            agent,
+            run_id,
+            seq,
+            emit=effects == "re-emit",
+            repeat=repeat or (),
+            by=by,
+            command_id=command_id,
+            wait_s=wait_s,
+            as_json=as_json,
         )
-    )  # fmt: skip
+    )
 
 
 @runs.command("fork")
@@ -513,7 +520,7 @@ def runs_fork(
         str | None, typer.Option("--run-id", help="Name of the new run; a new one by default.")
     ] = None,
     repeat: Repeat = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start another run from what this one was after one of its steps.
@@ -568,9 +575,9 @@ def _schedule_verb(verb: Literal["pause", "resume"], told: str) -> None:
     def tell(
         agent: AgentName,
         name: ScheduleName,
-        command_id: CommandId = None,
+        command_id: CommandIdOption = None,
         by: By = None,
-        wait_s: Wait = 10.0,
+        wait_s: WaitOption = 10.0,
         as_json: Json = False,
     ) -> None:
         from surefoot.commands import schedules as commands  # noqa: PLC0415
@@ -587,9 +594,9 @@ for _schedule, _schedule_told in _SCHEDULE_VERBS.items():
 def schedules_trigger(
     agent: AgentName,
     name: ScheduleName,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start a run of a schedule now, also of a paused one; behind what is under way."""
@@ -608,9 +615,9 @@ def schedules_backfill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Name the runs, and write nothing.")
     ] = False,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start the runs of a past interval's ticks. A tick that has had its run has no other."""
@@ -742,7 +749,7 @@ def replay(
     step: Annotated[
         str | None, typer.Option(help="rerun: go back to before this step; default: the start.")
     ] = None,
-    effects: Effects = "suppress",
+    effects: EffectsOption = "suppress",
     repeat: Repeat = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
@@ -750,7 +757,7 @@ def replay(
     replay_id: Annotated[
         str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
     ] = None,
-    wait_s: Wait = 30.0,
+    wait_s: WaitOption = 30.0,
 ) -> None:
     """Go through a stretch of an agent's partitions again, after an incident.
 
@@ -762,12 +769,21 @@ def replay(
     raise typer.Exit(
         go_through(
             Wanted(
-                agent=agent, start=start, end=end, partition=partition, topic=topic, mode=mode,
-                step=step, effects=effects, repeat=repeat or (), dry_run=dry_run,
-                replay_id=replay_id, wait_s=wait_s,
+                agent=agent,
+                start=start,
+                end=end,
+                partition=partition,
+                topic=topic,
+                mode=mode,
+                step=step,
+                effects=effects,
+                repeat=repeat or (),
+                dry_run=dry_run,
+                replay_id=replay_id,
+                wait_s=wait_s,
             )
         )
-    )  # fmt: skip
+    )
 
 
 SchemaFiles = Annotated[

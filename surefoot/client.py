@@ -178,10 +178,15 @@ class Client:
         return answer.value  # type: ignore[no-any-return]
 
     async def events(
-        self, agent: str | None = None, *, types: Iterable[str] = (),
-        statuses: Iterable[Status] = (), steps: Iterable[str] = (), after: str | None = None,
+        self,
+        agent: str | None = None,
+        *,
+        types: Iterable[str] = (),
+        statuses: Iterable[Status] = (),
+        steps: Iterable[str] = (),
+        after: str | None = None,
         earliest: bool = False,
-    ) -> AsyncGenerator[Event | Gap, None]:  # fmt: skip
+    ) -> AsyncGenerator[Event | Gap, None]:
         """The events of all runs, or of those of one agent, live and without an end: each once,
         those of one run in order, also when the gateway is started again meanwhile. To leave,
         close it: `async with aclosing(client.events()) as events`.
@@ -294,17 +299,26 @@ class Handle:
     # Steering -------------------------------------------------------------------------------
 
     async def signal(
-        self, name: str, payload: Any = None, *, by: str | None = None,
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        by: str | None = None,
         command_id: str | None = None,
-    ) -> RunInfo | None:  # fmt: skip
+    ) -> RunInfo | None:
         """One that comes before its run, or before its wait, is kept."""
         said = {"name": name, "payload": _plain(payload), "by": by}
         return await self._ask("signal", said, command_id)
 
     async def approve(
-        self, approved: bool, *, question: str | None = None, note: str | None = None,
-        by: str | None = None, command_id: str | None = None,
-    ) -> RunInfo | None:  # fmt: skip
+        self,
+        approved: bool,
+        *,
+        question: str | None = None,
+        note: str | None = None,
+        by: str | None = None,
+        command_id: str | None = None,
+    ) -> RunInfo | None:
         """Answer a question; the first answer holds. Without `question`: what the run asks now,
         which is what you have seen only if you have just looked."""
         asked = question or await self._question()
@@ -342,9 +356,13 @@ class Handle:
         return await self._ask("retry", {"by": by}, command_id)
 
     async def resolve(
-        self, choice: Literal["happened", "did_not", "give_up"], result: Any = None, *,
-        by: str | None = None, command_id: str | None = None,
-    ) -> RunInfo | None:  # fmt: skip
+        self,
+        choice: Literal["happened", "did_not", "give_up"],
+        result: Any = None,
+        *,
+        by: str | None = None,
+        command_id: str | None = None,
+    ) -> RunInfo | None:
         """Tell what became of a call of which nobody knows whether it happened; `result` is what
         came of one that did."""
         said = {"choice": choice, "result": _plain(result), "by": by}

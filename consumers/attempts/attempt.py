@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surefoot.consumers.attempts.frames import frames
-from surefoot.consumers.attempts.interpret import Unusable, interpret
+from surefoot.consumers.attempts.interpret import UnusableResult, interpret
 from surefoot.schemas.payload import BadPayload, Unserialisable, load, parse_json, strict_json
 from surefoot.state.declare.agent import Agent, Resuming, Step
 from surefoot.state.declare.callables import label
@@ -26,14 +26,14 @@ from surefoot.state.errors import (
 )
 from surefoot.state.machine.model import (
     NO_MEMORY,
-    End,
+    BudgetExceeded,
+    Complete,
     Entry,
+    EntryRecorded,
     Failure,
-    Journaled,
-    Overspent,
-    Piece,
-    Returned,
+    OutputPiece,
     Run,
+    StepReturned,
     Work,
 )
 from surefoot.state.machine.pooled_step import decode_input, encode_outcome, step_input
@@ -42,7 +42,7 @@ from surefoot.state.steps.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class AttemptFailed:
     """The attempt failed; `retryable` False: another attempt cannot help; `park`: nor should the
     run fail, for a person can."""
 
@@ -57,28 +57,28 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class AttemptLost:
     """The attempt was given up by the engine. It does not count, whatever came of it."""
 
 
-Outcome = Returned | Overspent | Failed | Lost
+AttemptOutcome = StepReturned | BudgetExceeded | AttemptFailed | AttemptLost
 
 
-def word_of(outcome: Outcome) -> str:
+def word_of(outcome: AttemptOutcome) -> str:
     """For metrics and traces."""
     match outcome:
-        case Returned():
+        case StepReturned():
             return "completed"
-        case Failed():
+        case AttemptFailed():
             return "failed"
-        case Overspent():
+        case BudgetExceeded():
             return "overspent"
-        case Lost():
+        case AttemptLost():
             return "lost"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Call:
+class StepCall:
     """One attempt of one step. The callbacks are called on the engine's loop."""
 
     agent: Agent
@@ -93,16 +93,16 @@ class Call:
     resumed: bool = False
     lease_left_s: Callable[[], float]
     #: from when on no former owner can believe that the run is its own; monotonic seconds
-    alone_at_s: float
+    exclusive_from_s: float
     #: once
-    on_done: Callable[[Outcome], None]
+    on_done: Callable[[AttemptOutcome], None]
     #: something is to be committed while the step runs; `Executor.recorded` tells that it is
-    on_note: Callable[[Note], None]
+    on_note: Callable[[EntryRequest], None]
     #: a piece of partial output
-    on_output: Callable[[Piece], None]
+    on_output: Callable[[OutputPiece], None]
     #: it begins beside the attempt that is given, which was given up and does not end
-    on_beside: Callable[[Call], None]
-    _task: asyncio.Task[Outcome] | None = field(default=None, init=False)
+    on_beside: Callable[[StepCall], None]
+    _task: asyncio.Task[AttemptOutcome] | None = field(default=None, init=False)
     _given_up: bool = field(default=False, init=False)
 
     @property
@@ -119,11 +119,11 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Note:
+class EntryRequest:
     """Something that an attempt wants committed, and waits for."""
 
-    call: Call
-    journaled: Journaled
+    call: StepCall
+    journaled: EntryRecorded
     committed: asyncio.Future[None]
 
 
@@ -131,7 +131,7 @@ class Note:
 class Body:
     """A step with its arguments, ready to be called."""
 
-    call: Call
+    call: StepCall
     step: Step
     context: Context
     payload: Any
@@ -139,10 +139,10 @@ class Body:
     #: the agent whose step it is
     agent: Agent
 
-    def outcome(self, value: Any, started_ms: int, took_ms: int) -> Returned:
+    def outcome(self, value: Any, started_ms: int, took_ms: int) -> StepReturned:
         """What the return value means for the run; raises what interpret raises."""
         then, carry = interpret(self.agent, self.step, value)
-        returned = Returned(
+        returned = StepReturned(
             work=self.call.work,
             then=then,
             carry=carry,
@@ -159,12 +159,12 @@ class Body:
             return returned
         return self.told(replace(returned, cost=self.context.spent))
 
-    def told(self, outcome: Returned | Overspent) -> Returned:
+    def told(self, outcome: StepReturned | BudgetExceeded) -> StepReturned:
         """In a pool: the result of the pool's run is what came of the other run's step."""
-        return Returned(work=self.call.work, then=End(result=encode_outcome(outcome)))
+        return StepReturned(work=self.call.work, then=Complete(result=encode_outcome(outcome)))
 
 
-async def prepare(call: Call, engine: Engine, traceparent: str | None = None) -> Body:
+async def prepare(call: StepCall, engine: Engine, traceparent: str | None = None) -> Body:
     """Find the step, bring its state to this version of the agent, and decode it.
 
     Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
@@ -258,8 +258,8 @@ class StepTimeout(RetryableError):
 
 
 def classify(
-    error: BaseException, call: Call, body: Body | None, started_ms: int, took_ms: int
-) -> Outcome:
+    error: BaseException, call: StepCall, body: Body | None, started_ms: int, took_ms: int
+) -> AttemptOutcome:
     """The outcome of an attempt that raised."""
     retry = body.step.retry if body is not None else Retry()
     meant = (OwnershipLost, Parked, BudgetSpent, *FINAL, *retry.give_up_on)
@@ -268,17 +268,17 @@ def classify(
         while isinstance(found, BaseExceptionGroup):
             error = found = found.exceptions[0]
     if call._given_up or isinstance(error, OwnershipLost):
-        return Lost()
+        return AttemptLost()
     code, park, message = "step_raised", False, _text(error)
     match error:
         case BudgetSpent():
-            spent = Overspent(work=call.work, what=error.what, message=message)
+            spent = BudgetExceeded(work=call.work, what=error.what, message=message)
             if body is not None and call.agent.home is not None:
                 return body.told(replace(spent, cost=body.context.spent))
             return spent
         case Parked():
             code, park = error.code, True
-        case Unusable() | ModelFailed():
+        case UnusableResult() | ModelFailed():
             code = error.code
         case StepTimeout():
             code = "timeout"
@@ -287,11 +287,11 @@ def classify(
         case BadPayload():
             code, park = "bad_payload", call.run.seq > 0 and body is None
     final = park or isinstance(error, Unserialisable | BadPayload)
-    return Failed(
+    return AttemptFailed(
         failure=Failure(
             code=code,
             message=message,
-            kind="" if isinstance(error, Parked | Unusable) else type(error).__name__,
+            kind="" if isinstance(error, Parked | UnusableResult) else type(error).__name__,
             step=call.run.step,
             attempt=call.run.attempt,
             frames=frames(error, _package(body)),

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from surefoot.consumers.attempts.attempt import Call, Outcome
+from surefoot.consumers.attempts.attempt import AttemptOutcome, StepCall
 from surefoot.consumers.backoff import backoff
 from surefoot.schemas.pointer import (
     MARK,
@@ -31,7 +31,7 @@ from surefoot.schemas.pointer import (
     pointers,
 )
 from surefoot.state.errors import Parked, StoreRefused, Unavailable
-from surefoot.state.machine.model import End, Journaled, Returned
+from surefoot.state.machine.model import Complete, EntryRecorded, StepReturned
 from surefoot.state.machine.pooled_step import (
     decode_input,
     decode_outcome,
@@ -93,23 +93,23 @@ class ClaimCheck:
 
     # Out -------------------------------------------------------------------------------------
 
-    async def keep_outcome(self, call: Call, outcome: Outcome) -> Outcome:
+    async def keep_outcome(self, call: StepCall, outcome: AttemptOutcome) -> AttemptOutcome:
         """The outcome with pointers for what is large in it. Waits for the store.
 
         Under cancellation: what has been stored is needed by nobody, and is swept one day.
         """
-        if not isinstance(outcome, Returned):
+        if not isinstance(outcome, StepReturned):
             return outcome
         if call.agent.home is None:
             return await self._keep(outcome)
-        assert isinstance(outcome.then, End)
+        assert isinstance(outcome.then, Complete)
         told = decode_outcome(outcome.then.result, call.work)
         kept = await self._keep(told)
         if kept is told:
             return outcome
-        return replace(outcome, then=End(result=encode_outcome(kept)))
+        return replace(outcome, then=Complete(result=encode_outcome(kept)))
 
-    async def keep_note(self, note: Journaled) -> Journaled:
+    async def keep_note(self, note: EntryRecorded) -> EntryRecorded:
         """As keep_outcome."""
         return await self._keep(note)
 
@@ -158,7 +158,7 @@ class ClaimCheck:
 
     # In --------------------------------------------------------------------------------------
 
-    async def redeem(self, call: Call) -> bool:
+    async def redeem(self, call: StepCall) -> bool:
         """Put what the call's pointers point to in their place. False: the store is away just now.
 
         Raises: Parked — something is not there, or is not what it was.
@@ -225,7 +225,7 @@ class ClaimCheck:
         return content
 
 
-def _given(call: Call) -> Iterator[bytes]:
+def _given(call: StepCall) -> Iterator[bytes]:
     """Every payload that a step may look at."""
     yield call.run.payload
     yield call.run.carry or b""

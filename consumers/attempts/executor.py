@@ -24,11 +24,11 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from surefoot.consumers.attempts.attempt import (
+    AttemptLost,
+    AttemptOutcome,
     Body,
-    Call,
-    Lost,
-    Note,
-    Outcome,
+    EntryRequest,
+    StepCall,
     StepTimeout,
     classify,
     prepare,
@@ -39,7 +39,7 @@ from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
 from surefoot.state.declare.callables import is_async
 from surefoot.state.errors import OwnershipLost, Parked
-from surefoot.state.machine.model import Journaled, Piece
+from surefoot.state.machine.model import EntryRecorded, OutputPiece
 from surefoot.state.ports.clock import Clock
 from surefoot.state.steps.journal import require_lease
 from surefoot.state.telemetry import log_context, metrics, spans
@@ -107,10 +107,10 @@ class Executor:
         self._outputs = Mailbox(self._loop, engine, self._output)
         self._recorded = Mailbox(engine, self._loop, _settle)
         #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
-        self._live: dict[tuple[str, str, int], Call] = {}
-        self._twins: dict[tuple[str, str, int], Call] = {}
+        self._live: dict[tuple[str, str, int], StepCall] = {}
+        self._twins: dict[tuple[str, str, int], StepCall] = {}
         #: these two: loop of the steps only; of a thread that nobody waits for, (agent, step)
-        self._active: dict[Call, float] = {}
+        self._active: dict[StepCall, float] = {}
         self._left: dict[asyncio.Future[Any], tuple[str, str]] = {}
         self._stopping = False
 
@@ -122,7 +122,7 @@ class Executor:
         """Begin to take calls."""
         self._thread.start()
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: StepCall) -> None:
         """Begin an attempt. If an abandoned attempt of the same step of the same run has not ended
         yet (a thread cannot be stopped), this one begins when it has, or beside it after
         `TWIN_WAIT_S`."""
@@ -133,7 +133,7 @@ class Executor:
         self._live[call.key] = call
         self._calls.post(call)
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: StepCall) -> None:
         """The outcome no longer matters: `on_done` will not be called. An async step is cancelled;
         a step in a thread runs to its end unheard."""
         call._given_up = True
@@ -142,7 +142,7 @@ class Executor:
         else:
             self._cancels.post(call)
 
-    def recorded(self, note: Note) -> None:
+    def recorded(self, note: EntryRequest) -> None:
         """The note is committed: the attempt goes on."""
         self._recorded.post(note)
 
@@ -180,7 +180,7 @@ class Executor:
 
     # On the engine's loop --------------------------------------------------------------------
 
-    def _begin_beside(self, call: Call) -> None:
+    def _begin_beside(self, call: StepCall) -> None:
         """The twin has had its time."""
         if self._twins.get(call.key) is call:
             del self._twins[call.key]
@@ -188,7 +188,7 @@ class Executor:
             self._live[call.key] = call
             self._calls.post(call)
 
-    def _report(self, item: tuple[Call, Outcome]) -> None:
+    def _report(self, item: tuple[StepCall, AttemptOutcome]) -> None:
         call, outcome = item
         if self._live.get(call.key) is call:
             del self._live[call.key]
@@ -200,11 +200,11 @@ class Executor:
         if not call._given_up:
             call.on_done(outcome)
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EntryRequest) -> None:
         if not note.call._given_up:
             note.call.on_note(note)
 
-    def _output(self, item: tuple[Call, Piece]) -> None:
+    def _output(self, item: tuple[StepCall, OutputPiece]) -> None:
         call, piece = item
         if not call._given_up:
             call.on_output(piece)
@@ -230,26 +230,26 @@ class Executor:
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: StepCall) -> None:
         self._active[call] = self._clock.monotonic_s()
         call._task = self._loop.create_task(self._attempt(call))
         call._task.add_done_callback(lambda task: self._ended(call, task))
 
-    def _cancel(self, call: Call) -> None:
+    def _cancel(self, call: StepCall) -> None:
         if call._task is not None:
             call._task.cancel()
 
-    def _ended(self, call: Call, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, call: StepCall, task: asyncio.Task[AttemptOutcome]) -> None:
         self._active.pop(call, None)
-        self._outcomes.post((call, Lost() if task.cancelled() else task.result()))
+        self._outcomes.post((call, AttemptLost() if task.cancelled() else task.result()))
 
-    async def _attempt(self, call: Call) -> Outcome:
+    async def _attempt(self, call: StepCall) -> AttemptOutcome:
         run = call.run
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
         log_context.ATTEMPT.set((run, call.partition))  # of this task: it ends with it
         engine = _Attempt(self, call)
         body: Body | None = None
-        outcome: Outcome
+        outcome: AttemptOutcome
         with spans.step(run, call.partition) as span:
             try:
                 if await self._claims.redeem(call):
@@ -261,7 +261,7 @@ class Executor:
                     outcome = body.outcome(value, started_ms, self._took_ms(started_s))
                     outcome = await self._claims.keep_outcome(call, outcome)
                 else:
-                    outcome = Lost()
+                    outcome = AttemptLost()
             except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
                 outcome = classify(error, call, body, started_ms, self._took_ms(started_s))
             engine.over = True
@@ -274,7 +274,7 @@ class Executor:
     def _took_ms(self, started_s: float) -> int:
         return max(0, round((self._clock.monotonic_s() - started_s) * 1000))
 
-    async def _body(self, call: Call, body: Body) -> Any:
+    async def _body(self, call: StepCall, body: Body) -> Any:
         step = body.step
         limit = asyncio.timeout(step.timeout_s)
         value = await self._within(limit, call, body)
@@ -282,7 +282,7 @@ class Executor:
             raise StepTimeout(f"no result within {step.timeout_s:g} s")
         return value
 
-    async def _within(self, limit: asyncio.Timeout, call: Call, body: Body) -> Any:
+    async def _within(self, limit: asyncio.Timeout, call: StepCall, body: Body) -> Any:
         step = body.step
         try:
             async with limit:
@@ -337,17 +337,17 @@ class Executor:
 class _Attempt:
     """`ports.Engine` of one attempt."""
 
-    def __init__(self, executor: Executor, call: Call) -> None:
+    def __init__(self, executor: Executor, call: StepCall) -> None:
         self._executor = executor
         self._call = call
         self.over = False
 
-    async def record(self, note: Journaled) -> None:
+    async def record(self, note: EntryRecorded) -> None:
         mine = await self._executor._claims.keep_note(replace(note, work=self._call.work))
         if self.over or self._call._given_up:
             raise OwnershipLost
         committed = asyncio.get_running_loop().create_future()
-        self._executor._notes.post(Note(self._call, mine, committed))
+        self._executor._notes.post(EntryRequest(self._call, mine, committed))
         await committed
 
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -356,7 +356,7 @@ class _Attempt:
         value = await self._executor.in_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value
 
-    def publish(self, piece: Piece) -> None:
+    def publish(self, piece: OutputPiece) -> None:
         if not self.over:
             self._executor._outputs.post((self._call, piece))
 
@@ -364,12 +364,12 @@ class _Attempt:
         return self._call.lease_left_s()
 
     async def alone(self) -> None:
-        await asyncio.sleep(max(0.0, self._call.alone_at_s - self.monotonic_s()))
+        await asyncio.sleep(max(0.0, self._call.exclusive_from_s - self.monotonic_s()))
 
     def monotonic_s(self) -> float:
         return self._executor._clock.monotonic_s()
 
 
-def _settle(note: Note) -> None:
+def _settle(note: EntryRequest) -> None:
     if not note.committed.done():
         note.committed.set_result(None)

@@ -12,14 +12,22 @@ from surefoot.schemas.payload import BadPayload, dump, dump_own, load, text_of
 from surefoot.state.declare.agent import Agent, Step
 from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, TerminalError
-from surefoot.state.machine.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+from surefoot.state.machine.model import (
+    AwaitInput,
+    Branch,
+    Complete,
+    GoTo,
+    HandOver,
+    StartChildren,
+    StepResult,
+)
 from surefoot.state.steps.results import (
     Approve,
     Call,
     Done,
-    Fork,
     Handoff,
     Next,
+    Parallel,
     Signals,
     Sleep,
     Wait,
@@ -28,10 +36,10 @@ from surefoot.state.steps.results import (
 #: the longest that anything waits, in seconds: 1000 years
 FOREVER_S = 1000 * 365.25 * 86_400
 
-RETURNS = "Next, Sleep, Done, Wait, Approve, Fork, Call or Handoff"
+RETURNS = "Next, Sleep, Done, Wait, Approve, Parallel, Call or Handoff"
 
 
-class Unusable(TerminalError):
+class UnusableResult(TerminalError):
     """A return value that means nothing; `code` is that of the failure."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -39,7 +47,7 @@ class Unusable(TerminalError):
         self.code = code
 
 
-def interpret(agent: Agent, step: Step, value: Any) -> tuple[Outlook, bytes | None]:
+def interpret(agent: Agent, step: Step, value: Any) -> tuple[StepResult, bytes | None]:
     """(what becomes of the run, what is carried over the wait as strict JSON).
 
     Raises: Unusable, and Unserialisable with the path of what cannot be stored.
@@ -52,20 +60,20 @@ def interpret(agent: Agent, step: Step, value: Any) -> tuple[Outlook, bytes | No
             case Sleep():
                 return reading.sleep(value), None
             case Done():
-                return End(result=dump_own(value.result)), None
+                return Complete(result=dump_own(value.result)), None
             case Wait():
                 return reading.wait(value)
             case Approve():
                 return reading.approve(value)
-            case Fork():
+            case Parallel():
                 return reading.fork(value)
             case Call():
                 return reading.call(value)
             case Handoff():
                 return HandOver(to=reading.branch(value.agent, value.payload)), None
     except ConfigError as error:
-        raise Unusable("bad_return", str(error)) from error
-    raise Unusable(
+        raise UnusableResult("bad_return", str(error)) from error
+    raise UnusableResult(
         "bad_return",
         f"a step returns {RETURNS}; {step.name!r} returned {type(value).__name__}",
     )
@@ -76,21 +84,22 @@ class _Reading:
         self._agent = agent
         self._step = step
 
-    def next(self, value: Next) -> Go:
+    def next(self, value: Next) -> GoTo:
         target = self._plain(value.step, "Next")
-        return Go(
-            step=target.name, payload=dump(target.adapter, value.payload),
+        return GoTo(
+            step=target.name,
+            payload=dump(target.adapter, value.payload),
             after_ms=_ms(value.after),
-        )  # fmt: skip
+        )
 
-    def sleep(self, value: Sleep) -> Go:
+    def sleep(self, value: Sleep) -> GoTo:
         target = self._plain(value.then, "Sleep")
         payload = dump(target.adapter, value.payload)
         if not isinstance(value.until, datetime):
-            return Go(step=target.name, payload=payload, after_ms=_ms(value.until))
-        return Go(step=target.name, payload=payload, at_ms=_at_ms(value.until, "Sleep"))
+            return GoTo(step=target.name, payload=payload, after_ms=_ms(value.until))
+        return GoTo(step=target.name, payload=payload, at_ms=_at_ms(value.until, "Sleep"))
 
-    def wait(self, value: Wait) -> tuple[Await, bytes | None]:
+    def wait(self, value: Wait) -> tuple[AwaitInput, bytes | None]:
         then = self._target(value.then, "Wait")
         carry = self._carry(then, value.carry, "Wait", value.on_timeout)
         if isinstance(value.signal, Signals):
@@ -98,49 +107,59 @@ class _Reading:
         elif value.signal:
             names, mode, need = (value.signal,), "one", 1
         else:
-            raise Unusable("bad_return", "Wait takes the name of a signal; it is empty")
+            raise UnusableResult("bad_return", "Wait takes the name of a signal; it is empty")
         until_ms, timeout = None, value.timeout
         if isinstance(timeout, datetime):
             until_ms, timeout = _at_ms(timeout, "Wait"), None
-        return Await(
-            then=then.name, names=tuple(text_of(name) for name in names), mode=mode, need=need,
-            timeout_ms=_ms(timeout), until_ms=until_ms,
+        return AwaitInput(
+            then=then.name,
+            names=tuple(text_of(name) for name in names),
+            mode=mode,
+            need=need,
+            timeout_ms=_ms(timeout),
+            until_ms=until_ms,
             on_timeout=self._on_timeout(value.on_timeout, carry, "Wait"),
-        ), carry  # fmt: skip
+        ), carry
 
-    def approve(self, value: Approve) -> tuple[Await, bytes | None]:
+    def approve(self, value: Approve) -> tuple[AwaitInput, bytes | None]:
         then = self._target(value.then, "Approve")
         if then.carry_adapter is None:
-            raise Unusable(
+            raise UnusableResult(
                 "bad_return",
                 f"step {then.name!r} goes on after Approve: it takes (ctx, approval, what)",
             )
         about = dump(then.carry_adapter, value.what)
         by = [value.by] if isinstance(value.by, str) else value.by
-        return Await(
-            then=then.name, about=about, by=tuple(text_of(each) for each in by),
+        return AwaitInput(
+            then=then.name,
+            about=about,
+            by=tuple(text_of(each) for each in by),
             timeout_ms=_ms(value.expires),
             on_timeout=self._on_timeout(value.on_timeout, about, "Approve"),
-        ), about  # fmt: skip
+        ), about
 
-    def fork(self, value: Fork) -> tuple[Spawn, bytes | None]:
-        join = self._target(value.join, "Fork")
+    def fork(self, value: Parallel) -> tuple[StartChildren, bytes | None]:
+        join = self._target(value.join, "Parallel")
         if value.on_error not in ("fail", "collect"):
-            raise Unusable("bad_return", f'on_error is "fail" or "collect"; got {value.on_error!r}')
+            raise UnusableResult(
+                "bad_return", f'on_error is "fail" or "collect"; got {value.on_error!r}'
+            )
         if value.limit is not None and value.limit < 1:
-            raise Unusable("bad_return", f"Fork: limit is a number from 1; got {value.limit!r}")
+            raise UnusableResult(
+                "bad_return", f"Parallel: limit is a number from 1; got {value.limit!r}"
+            )
         branches = tuple(self.branch(target, payload) for target, payload in value.branches)
         mode = "join" if value.on_error == "fail" else "collect"
-        carry = self._carry(join, value.carry, "Fork", None)
-        return Spawn(
+        carry = self._carry(join, value.carry, "Parallel", None)
+        return StartChildren(
             branches=branches, join=join.name, mode=mode, limit=value.limit or 0
-        ), carry  # fmt: skip
+        ), carry
 
-    def call(self, value: Call) -> tuple[Spawn, bytes | None]:
+    def call(self, value: Call) -> tuple[StartChildren, bytes | None]:
         then = self._target(value.then, "Call")
         branch = self.branch(value.agent, value.payload)
         carry = self._carry(then, value.carry, "Call", None)
-        return Spawn(branches=(branch,), join=then.name, mode="one"), carry
+        return StartChildren(branches=(branch,), join=then.name, mode="one"), carry
 
     def branch(self, target: Callable[..., Any] | Agent | str, payload: Any) -> Branch:
         if isinstance(target, Agent):
@@ -149,15 +168,13 @@ class _Reading:
         if isinstance(target, str):
             return Branch(agent=text_of(target), step=None, payload=dump_own(payload))
         step = self._plain(target, "a branch")
-        return Branch(
-            agent=self._agent.name, step=step.name, payload=dump(step.adapter, payload)
-        )  # fmt: skip
+        return Branch(agent=self._agent.name, step=step.name, payload=dump(step.adapter, payload))
 
     def _target(self, fn: Callable[..., Any], what: str) -> Step:
         target = self._agent.step_of(fn)
         if target is None:
             name = getattr(fn, "__name__", repr(fn))
-            raise Unusable(
+            raise UnusableResult(
                 "unknown_step",
                 f"{what} names {name!r}, which is not a step of agent {self._agent.name!r}",
             )
@@ -166,7 +183,7 @@ class _Reading:
     def _plain(self, fn: Callable[..., Any], what: str) -> Step:
         target = self._target(fn, what)
         if target.carry_type is not None:
-            raise Unusable(
+            raise UnusableResult(
                 "bad_return",
                 f"{what} names {target.name!r}, whose third argument only a wait can give",
             )
@@ -181,7 +198,7 @@ class _Reading:
         if adapter is not None:
             return dump(adapter, carry)
         if carry is not None:
-            raise Unusable(
+            raise UnusableResult(
                 "bad_return", f"{what} carries something, and {then.name!r} has no third argument"
             )
         return None
@@ -195,7 +212,7 @@ class _Reading:
         try:
             load(step.adapter, carry or b"null")
         except BadPayload as error:
-            raise Unusable(
+            raise UnusableResult(
                 "bad_return",
                 f"{what}: on_timeout={step.name} is given what is carried, and cannot take it: "
                 f"{error}",
@@ -205,7 +222,7 @@ class _Reading:
 
 def _at_ms(time: datetime, what: str) -> int:
     if time.tzinfo is None:
-        raise Unusable("bad_return", f"{what} needs a time zone; got {time!r}")
+        raise UnusableResult("bad_return", f"{what} needs a time zone; got {time!r}")
     return round(time.timestamp() * 1000)
 
 

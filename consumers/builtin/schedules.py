@@ -25,10 +25,10 @@ from surefoot.state.ports.clock import Clock
 from surefoot.state.scheduling.book import (
     ASK,
     ASKS,
-    Ask,
     Book,
     Due,
-    Ended,
+    RunEnded,
+    ScheduleCommand,
     Spec,
     instant,
     left_out,
@@ -74,7 +74,7 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
         now_ms = clock.now_ms()
         book = before
         for ask in asks:
-            book = told(book if isinstance(ask, Ended) else look(book, now_ms), ask, now_ms)
+            book = told(book if isinstance(ask, RunEnded) else look(book, now_ms), ask, now_ms)
         book = look(book, now_ms)
         if book.skipped > before.skipped:
             skipped = book.skipped - before.skipped
@@ -102,9 +102,9 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
     return agent
 
 
-def _ask(signal: Signal) -> Ask | None:
+def _ask(signal: Signal) -> ScheduleCommand | None:
     try:
-        ask: Ask = ASKS[signal.name].validate_python(signal.payload)
+        ask: ScheduleCommand = ASKS[signal.name].validate_python(signal.payload)
     except ValidationError as error:
         log.warning("schedule_signal_unusable", id=signal.id, name=signal.name, error=str(error))
         return None
@@ -121,10 +121,13 @@ async def _start(ctx: Context, target: Agent, declared: Schedule, book: Book, du
         parent = Parent(agent=ctx.agent, run_id=ctx.run_id, fork=0, branch=after.runs)
     ctx.commands.append(
         CommandRecord(
-            agent=target.name, run_id=run_id_of(book.name, due), kind="start",
-            payload=dump(target.start_step.adapter, payload), parent=parent,
+            agent=target.name,
+            run_id=run_id_of(book.name, due),
+            kind="start",
+            payload=dump(target.start_step.adapter, payload),
+            parent=parent,
         )
-    )  # fmt: skip
+    )
     return after
 
 
@@ -138,7 +141,9 @@ def _cancel(ctx: Context, target: Agent, book: Book) -> None:
     assert book.under_way is not None
     ctx.commands.append(
         CommandRecord(
-            agent=target.name, run_id=book.under_way.run_id, kind="cancel",
+            agent=target.name,
+            run_id=book.under_way.run_id,
+            kind="cancel",
             id=f"overlap~{book.under_way.number}",
         )
-    )  # fmt: skip
+    )

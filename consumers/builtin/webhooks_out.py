@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from surefoot.consumers.builtin.signing import Sign, secret_variable
 from surefoot.consumers.topic_triggers.mapping import (
-    Event,
     EventMapping,
+    FramedEvent,
     Mapped,
     Schemas,
     source_of,
@@ -24,14 +24,14 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.retry import Retry, retry_after_s
-from surefoot.state.declare.subscriptions import Message, Subscription
+from surefoot.state.declare.subscriptions import Subscription, WebhookMessage
 from surefoot.state.declare.topics import EventTrigger
 from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.http import Deliver, HttpRequest, HttpResponse
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.reading.runs import event_json
 from surefoot.state.records.encoding import Wire, command_out
 from surefoot.state.records.sizes import record_size
@@ -65,7 +65,7 @@ class HookMapping(EventMapping):
 
     subscription: Subscription
 
-    def map(self, event: Event, now_ms: int) -> Mapped:
+    def map(self, event: FramedEvent, now_ms: int) -> Mapped:
         record = event.record
         try:
             told = event_json(decode(record.value, "Event")[1])
@@ -87,14 +87,20 @@ class HookMapping(EventMapping):
             return self.dead(record, Failure(code="too_large", message=why))
         return Mapped(out)
 
-    def _delivery(self, event: Event, message: Message, now_ms: int) -> Out:
+    def _delivery(self, event: FramedEvent, message: WebhookMessage, now_ms: int) -> ProducerRecord:
         hook = self.subscription
         delivery = HookDelivery(hook=hook.name, url=hook.url, id=message.id, body=message.body)
         return command_out(
-            self.wire.app, self.wire.partitions, OUTBOX, run_id=f"{message.id}:{hook.name}",
-            kind="start", step=STEP, payload=dump(HOOK_DELIVERY, delivery), sent_ms=now_ms,
+            self.wire.app,
+            self.wire.partitions,
+            OUTBOX,
+            run_id=f"{message.id}:{hook.name}",
+            kind="start",
+            step=STEP,
+            payload=dump(HOOK_DELIVERY, delivery),
+            sent_ms=now_ms,
             headers=(("sf-src", source_of(event.record)),),
-        )  # fmt: skip
+        )
 
 
 def hook_mapping(
@@ -105,9 +111,13 @@ def hook_mapping(
         topic=wire.topics.events, fn=_untyped, event_type=bytes, start=subscription.start
     )
     return HookMapping(
-        agent=agent, trigger=trigger, wire=wire, schemas=Schemas(trigger, None),
-        record_bytes=record_bytes, subscription=subscription,
-    )  # fmt: skip
+        agent=agent,
+        trigger=trigger,
+        wire=wire,
+        schemas=Schemas(trigger, None),
+        record_bytes=record_bytes,
+        subscription=subscription,
+    )
 
 
 def _untyped(event: bytes) -> bytes:

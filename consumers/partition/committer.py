@@ -35,25 +35,33 @@ from surefoot.state.machine.model import (
     Failure,
     Forget,
     Input,
-    Quarantine,
+    Park,
     Record,
     Refusal,
     Run,
-    Start,
+    StartRun,
     State,
 )
 from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import INPUT_KINDS, Headers, In, InputKind, Log, Out, Ownership
+from surefoot.state.ports.log import (
+    INPUT_KINDS,
+    ConsumerRecord,
+    Headers,
+    InputKind,
+    Log,
+    Ownership,
+    ProducerRecord,
+)
 from surefoot.state.records.encoding import Wire
-from surefoot.state.records.offset_tracker import Progress
+from surefoot.state.records.offset_tracker import OffsetTracker
 from surefoot.state.records.run_store import RunStore
 from surefoot.state.records.sizes import record_size
 from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
-Source = tuple[InputKind, int]
+InputPosition = tuple[InputKind, int]
 
 #: most decisions in one transaction
 BATCH_MAX = 128
@@ -64,17 +72,17 @@ LEASE_POLL_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Item:
+class PendingInput:
     """Inputs of one run that are decided together, or records that move no run; done with it are
     its `sources`."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[InputPosition, ...] = ()
     run_id: str = ""
     inputs: tuple[Input, ...] = ()
     #: records that move no run, given their headers
-    outs: Callable[[Headers], list[Out]] | None = None
+    outs: Callable[[Headers], list[ProducerRecord]] | None = None
     #: what they are made of; goes to the dead letters when the log refuses them
-    record: In | None = None
+    record: ConsumerRecord | None = None
     #: what it answers is not to be answered again: a command, a record that nothing can be made of
     answers: bool = False
     #: called once it is committed, with why it moved nothing, if that is so
@@ -83,7 +91,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class RunChange:
     """One run before and after a transaction."""
 
     run_id: str
@@ -92,14 +100,14 @@ class Moved:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Draft:
+class RunDraft:
     """What a transaction will do to one run."""
 
     run_id: str
     before: State
     after: State
     records: list[Record] = field(default_factory=list)
-    outs: list[Out] = field(default_factory=list)
+    outs: list[ProducerRecord] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -120,18 +128,18 @@ class Committer:
         record_bytes: int,
     ) -> None:
         self.store = RunStore()
-        self.progress: dict[InputKind, Progress] = {}
+        self.progress: dict[InputKind, OffsetTracker] = {}
         #: offsets of commands that retention had deleted unread at the takeover: first, one after
         #: the last
         self.lost: tuple[int, int] | None = None
         #: a commit is under way whose outcome is not known yet
         self.busy = False
         #: records that have been answered, although an earlier one is in work
-        self.answered: set[Source] = set()
+        self.answered: set[InputPosition] = set()
         #: records below these offsets were answered before somebody set the group's offset back
         self._answered_below: dict[InputKind, int] = {}
         #: from when on no former owner can believe that the partition is its own
-        self.alone_at_s = 0.0
+        self.exclusive_from_s = 0.0
         self._rules = rules
         self._partition = partition
         self._log = log
@@ -141,12 +149,12 @@ class Committer:
         self._ownership: Ownership | None = None
         self._state_position: int | None = None
         self._committed: dict[InputKind, int] = {}
-        self._items: deque[Item] = deque()
+        self._items: deque[PendingInput] = deque()
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: PendingInput) -> None:
         """Make it part of the next transaction."""
         self._items.append(item)
 
@@ -176,12 +184,15 @@ class Committer:
                 self._answered_below[kind] = applied
             if committed[kind] != applied:
                 log.warning(
-                    "offsets_differ", topic=getattr(self._wire.topics, kind),
-                    partition=self._partition, committed=committed[kind], applied=applied,
+                    "offsets_differ",
+                    topic=getattr(self._wire.topics, kind),
+                    partition=self._partition,
+                    committed=committed[kind],
+                    applied=applied,
                     start=starts[kind],
-                )  # fmt: skip
+                )
             starts[kind] = self._not_before(begins[kind], kind, starts[kind])
-        self.progress = {kind: Progress(starts[kind] or 0) for kind in INPUT_KINDS}
+        self.progress = {kind: OffsetTracker(starts[kind] or 0) for kind in INPUT_KINDS}
         self.answered = set(self.store.answered)
         self._committed = {kind: o for kind, o in committed.items() if o is not None}
         return starts
@@ -191,15 +202,18 @@ class Committer:
         if (start or 0) >= begin:
             return start
         log.error(
-            "committed_offset_gone", topic=getattr(self._wire.topics, kind),
-            partition=self._partition, committed=start, log_start=begin,
-        )  # fmt: skip
+            "committed_offset_gone",
+            topic=getattr(self._wire.topics, kind),
+            partition=self._partition,
+            committed=start,
+            log_start=begin,
+        )
         if kind == "commands":
             self.lost = (start or 0, begin)
         return begin
 
     async def _own_and_restore(
-        self, apply: Callable[[list[In]], None], denials: Denials
+        self, apply: Callable[[list[ConsumerRecord]], None], denials: Denials
     ) -> tuple[dict[InputKind, int | None], dict[InputKind, int]] | None:
         """One try at it, to what is committed and where the inputs begin; None when the log did not
         let us, which changes nothing."""
@@ -212,7 +226,7 @@ class Committer:
                 await asyncio.sleep(LEASE_POLL_S)
         try:
             self._ownership = await self._log.own(self._partition)
-            self.alone_at_s = self._clock.monotonic_s() + self._log.lease_s()
+            self.exclusive_from_s = self._clock.monotonic_s() + self._log.lease_s()
             committed = await self._ownership.committed()
             begins = await self._ownership.begins()
             self._state_position = await self._ownership.restore(self._state_position, apply)
@@ -222,7 +236,7 @@ class Committer:
             return None
         return committed, begins
 
-    async def commit(self) -> tuple[list[Item], list[Moved]]:
+    async def commit(self) -> tuple[list[PendingInput], list[RunChange]]:
         """Commit what is ready, and apply it to memory. Returns the items that are done, in order,
         and the runs that they moved; none when the transaction turned out not to have happened
         (they are then still to be committed).
@@ -236,7 +250,7 @@ class Committer:
         finally:
             self.busy = False
 
-    def was_answered(self, source: Source) -> bool:
+    def was_answered(self, source: InputPosition) -> bool:
         """Whether that record has been answered, before a takeover or a reset of offsets had it
         read again. Commands may not be taken twice: what was refused then could be legal now."""
         kind, offset = source
@@ -254,8 +268,8 @@ class Committer:
             await ownership.close()
 
     async def _commit(
-        self, batch: list[Item], earlier: Sequence[Item] = ()
-    ) -> tuple[list[Item], list[Moved]]:
+        self, batch: list[PendingInput], earlier: Sequence[PendingInput] = ()
+    ) -> tuple[list[PendingInput], list[RunChange]]:
         """`earlier` items are committed, but their inputs are not marked as done yet."""
         txn = self._clock.unique().encode()
         outs, drafts = self._build(batch, txn)
@@ -282,17 +296,19 @@ class Committer:
         self.answered = answered
         return batch, [self._remember(draft) for draft in drafts]
 
-    def _remember(self, draft: _Draft) -> Moved:
+    def _remember(self, draft: RunDraft) -> RunChange:
         """It is committed: now, and only now, memory changes; in the order of the log."""
         if draft.changed and draft.after.run is not None:
             self.store.put(draft.after.run)
         self.store.put_records(draft.run_id, draft.records)
-        return Moved(draft.run_id, draft.before.run, draft.after.run)
+        return RunChange(draft.run_id, draft.before.run, draft.after.run)
 
-    def _build(self, batch: list[Item], txn: bytes) -> tuple[list[Out], list[_Draft]]:
+    def _build(
+        self, batch: list[PendingInput], txn: bytes
+    ) -> tuple[list[ProducerRecord], list[RunDraft]]:
         """The records of the batch; a run whose records do not fit waits for a person instead."""
-        runs: dict[str, list[Item]] = {}
-        outs: list[Out] = []
+        runs: dict[str, list[PendingInput]] = {}
+        outs: list[ProducerRecord] = []
         for item in batch:
             if item.outs is not None:
                 outs += item.outs(self._headers(item, txn))
@@ -307,11 +323,11 @@ class Committer:
             outs += draft.outs
         return outs, drafts
 
-    def _draft(self, run_id: str, items: Sequence[Item], txn: bytes) -> _Draft:
+    def _draft(self, run_id: str, items: Sequence[PendingInput], txn: bytes) -> RunDraft:
         """Decide all inputs of one run."""
         now_ms = self._clock.now_ms()
         before = self.store.state(run_id, self._rules.agent)
-        draft = _Draft(run_id=run_id, before=before, after=before)
+        draft = RunDraft(run_id=run_id, before=before, after=before)
         seq = before.run.seq if before.run is not None else 0
         mine = (("sf-run", run_id.encode()), ("sf-seq", b"%d" % seq))
         headers: Headers = ()
@@ -329,13 +345,18 @@ class Committer:
                     trace = decision.run.traceparent if decision.run is not None else None
                     draft.outs += [
                         self._wire.out(
-                            record, run_id, self._partition, headers, now_ms,
-                            number=number, traceparent=trace,
+                            record,
+                            run_id,
+                            self._partition,
+                            headers,
+                            now_ms,
+                            number=number,
+                            traceparent=trace,
                         )
                         for number, record in enumerate(decision.records, len(draft.outs))
-                    ]  # fmt: skip
+                    ]
             except ValueError as error:  # a number or a text that no record can hold
-                if isinstance(item.inputs[-1], Quarantine):
+                if isinstance(item.inputs[-1], Park):
                     raise
                 self._park(item, before.run, "unserialisable", str(error))
                 return self._draft(run_id, items, txn)
@@ -345,7 +366,7 @@ class Committer:
             draft.outs.insert(0, self._wire.checkpoint(run, count, headers, self._partition))
         return draft
 
-    def _too_large(self, draft: _Draft) -> int:
+    def _too_large(self, draft: RunDraft) -> int:
         """Bytes of the draft's largest record, if that is over the limit; else 0."""
         dead = dead_topic(self._wire.app)
         sizes = [record_size(out) for out in draft.outs if out.topic != dead]
@@ -355,9 +376,9 @@ class Committer:
         largest = max(sizes, default=0)
         return largest if largest > self._record_bytes else 0
 
-    def _draft_what_fits(self, run_id: str, items: Sequence[Item], txn: bytes) -> _Draft:
+    def _draft_what_fits(self, run_id: str, items: Sequence[PendingInput], txn: bytes) -> RunDraft:
         """One input after the other: what makes a record that does not fit is replaced."""
-        done: list[Item] = []
+        done: list[PendingInput] = []
         for item in items:
             draft = self._draft(run_id, [*done, item], txn)
             if size := self._too_large(draft):
@@ -367,7 +388,7 @@ class Committer:
             done.append(item)
         return self._draft(run_id, done, txn)
 
-    def _park(self, item: Item, run: Run | None, code: str, reason: str) -> None:
+    def _park(self, item: PendingInput, run: Run | None, code: str, reason: str) -> None:
         """Instead of what cannot be written: the run as it was, waiting for a person."""
         step = run.step if run is not None else None
         log.error("run_attention", run_id=item.run_id, code=code, error=reason)
@@ -375,7 +396,7 @@ class Committer:
         starts = tuple(
             replace(each, payload=b"") if len(each.payload) > room else each
             for each in item.inputs
-            if isinstance(each, Start)
+            if isinstance(each, StartRun)
         )
         failure = Failure(
             code=code,
@@ -383,10 +404,10 @@ class Committer:
             step=step,
             attempt=run.attempt if run is not None else 0,
         )
-        item.inputs = (*starts, Quarantine(failure=failure))
+        item.inputs = (*starts, Park(failure=failure))
         item.on_done = None  # it was not done
 
-    def _headers(self, item: Item, txn: bytes) -> Headers:
+    def _headers(self, item: PendingInput, txn: bytes) -> Headers:
         source = b"timer"
         if item.sources:
             kind, offset = item.sources[0]
@@ -394,12 +415,12 @@ class Committer:
         return (("sf-txn", txn), ("sf-src", source))
 
     def _answered_after(
-        self, batch: Sequence[Item], watermarks: Mapping[InputKind, int]
-    ) -> set[Source]:
+        self, batch: Sequence[PendingInput], watermarks: Mapping[InputKind, int]
+    ) -> set[InputPosition]:
         new = {source for item in batch if item.answers for source in item.sources}
         return {(kind, o) for kind, o in self.answered | new if o >= watermarks[kind]}
 
-    def _offsets(self, batch: Sequence[Item]) -> dict[InputKind, int]:
+    def _offsets(self, batch: Sequence[PendingInput]) -> dict[InputKind, int]:
         done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}
         for item in batch:
             for kind, offset in item.sources:
@@ -407,12 +428,12 @@ class Committer:
         return {kind: self.progress[kind].watermark(done[kind]) for kind in INPUT_KINDS}
 
     async def _commit_apart(
-        self, batch: list[Item], error: RecordRefused, earlier: Sequence[Item]
-    ) -> tuple[list[Item], list[Moved]]:
+        self, batch: list[PendingInput], error: RecordRefused, earlier: Sequence[PendingInput]
+    ) -> tuple[list[PendingInput], list[RunChange]]:
         """The log refused the batch for one of its records: find whose it is."""
         if len(batch) > 1:
-            done: list[Item] = []
-            moved: list[Moved] = []
+            done: list[PendingInput] = []
+            moved: list[RunChange] = []
             for item in batch:
                 items, runs = await self._commit([item], done)
                 done += items
@@ -422,28 +443,31 @@ class Committer:
         code = "too_large" if isinstance(error, RecordTooLarge) else "no_topic"
         if item.record is not None:
             self._bury(item, item.record, Failure(code=code, message=str(error)))
-        elif not item.inputs or isinstance(item.inputs[-1], Quarantine):
+        elif not item.inputs or isinstance(item.inputs[-1], Park):
             raise error
         else:
             run = self.store.state(item.run_id, self._rules.agent).run
             self._park(item, run, code, str(error))
         return await self._commit([item], earlier)
 
-    def _bury(self, item: Item, record: In, failure: Failure) -> None:
+    def _bury(self, item: PendingInput, record: ConsumerRecord, failure: Failure) -> None:
         """Instead of what cannot be written: a dead letter of the record that asked for it, unless
         there is one from before a takeover."""
         told = any(self.was_answered(source) for source in item.sources)
         if not told:
             metrics.DEAD_LETTERS.add(self._rules.agent)
             log.error(
-                "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
+                "dead_letter",
+                topic=record.topic,
+                offset=record.offset,
+                code=failure.code,
                 error=failure.message,
-            )  # fmt: skip
+            )
         item.outs = lambda h: [] if told else [self._wire.dead_input(record, failure, h)]
         item.record = None
         item.answers = True
 
-    async def _settle(self, batch: list[Item], txn: bytes) -> bool:
+    async def _settle(self, batch: list[PendingInput], txn: bytes) -> bool:
         """Find out what became of a transaction whose outcome is unknown: True when it has landed;
         otherwise its items are still to be committed.
 
@@ -451,7 +475,7 @@ class Committer:
         """
         seen: set[bytes] = set()
 
-        def note(records: list[In]) -> None:
+        def note(records: list[ConsumerRecord]) -> None:
             seen.update(value for r in records for name, value in r.headers if name == "sf-txn")
             self.store.apply(records)
 

@@ -25,9 +25,22 @@ from typing import Protocol
 
 import structlog
 
-from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome, unknown_step
+from surefoot.consumers.attempts.attempt import (
+    AttemptFailed,
+    AttemptLost,
+    AttemptOutcome,
+    EntryRequest,
+    StepCall,
+    unknown_step,
+)
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.committer import BATCH_MAX, Committer, Item, Moved, Source
+from surefoot.consumers.partition.committer import (
+    BATCH_MAX,
+    Committer,
+    InputPosition,
+    PendingInput,
+    RunChange,
+)
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import digest, strict_json
@@ -37,26 +50,34 @@ from surefoot.state.declare.retry import delay_ms
 from surefoot.state.machine.decide import decide, ignored_start
 from surefoot.state.machine.model import (
     OPERATIONS,
+    BudgetExceeded,
     Cancel,
+    CarryForward,
+    Defer,
     Failure,
-    Forward,
     Input,
-    Overspent,
-    Piece,
-    Quarantine,
-    Queue,
-    Raised,
+    OutputPiece,
+    Park,
     Refusal,
-    Returned,
     Run,
-    Start,
+    StartRun,
     State,
+    StepFailed,
+    StepReturned,
     TimedOut,
     Work,
 )
 from surefoot.state.names.partitioner import affinity, affinity_order
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import INPUT_KINDS, Headers, In, InputGone, InputKind, Log, Out
+from surefoot.state.ports.log import (
+    INPUT_KINDS,
+    ConsumerRecord,
+    Headers,
+    InputGone,
+    InputKind,
+    Log,
+    ProducerRecord,
+)
 from surefoot.state.records.encoding import (
     Wire,
     actions_of,
@@ -76,7 +97,7 @@ WAITING_TOLD = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class OwnerLimits:
     """What an owner allows itself."""
 
     #: runs that may wait for a slot before reading is paused
@@ -101,17 +122,17 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Flight:
+class StepInFlight:
     """A run whose step is to be run, is running, or has ended and is being committed."""
 
     run: Run
     #: inputs that brought the run here and are not committed yet (its start)
     pending: tuple[Input, ...] = ()
     #: records that ask for this step; done when it is
-    sources: list[Source] = field(default_factory=list)
-    call: Call | None = None
+    sources: list[InputPosition] = field(default_factory=list)
+    call: StepCall | None = None
     #: what has become of the step, once it has ended
-    item: Item | None = None
+    item: PendingInput | None = None
     since_s: float = 0.0
     #: when it was asked for
     asked_s: float
@@ -150,7 +171,7 @@ class Owner:
         executor: Executor,
         dispatch: Dispatch,
         clock: Clock,
-        limits: Limits,
+        limits: OwnerLimits,
     ) -> None:
         self.agent = agent
         self.partition = partition
@@ -169,15 +190,15 @@ class Owner:
             clock=clock,
             record_bytes=limits.record_bytes,
         )
-        self._flights: dict[str, Flight] = {}
+        self._flights: dict[str, StepInFlight] = {}
         self._tasks: deque[str] = deque()
         self._starts: deque[str] = deque()
         self._lanes = Lanes(agent.flow) if agent.flow is not None else None
         #: steps that may not be run so often, and when they may: epoch ms
-        self._slowed: list[tuple[int, str]] = []
+        self._rate_limited: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         #: tasks of the commit whose answer has not come yet
-        self._early: list[In] = []
+        self._uncommitted_tasks: list[ConsumerRecord] = []
         #: runs of a newer version of the agent: left alone for a worker that knows it
         self._held: set[str] = set()
         #: runs that go on after a wait or a takeover: the author's checks come first
@@ -190,7 +211,7 @@ class Owner:
         self._holding = False
         self._wake = asyncio.Event()
         #: steps that may be about to end: their outcome has not come, and they wait for no commit
-        self._running: set[Call] = set()
+        self._running: set[StepCall] = set()
         self._quiet = asyncio.Event()
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=agent.name, partition=partition
@@ -216,11 +237,11 @@ class Owner:
                 for each in moved:
                     self._reconcile(each)
                 self._dispatch.ready(self)
-                early, self._early = self._early, []
+                early, self._uncommitted_tasks = self._uncommitted_tasks, []
                 for record in early:
                     self._task(record)
             else:
-                await self._tidy()
+                await self._on_idle()
 
     async def close(self) -> None:
         """Give up the ownership. Safe to call twice."""
@@ -288,12 +309,14 @@ class Owner:
         self._logger.error(
             "commands_lost", start=start, end=end, runs_waiting=len(waiting), waiting=told
         )
-        place = In(self._wire.topics.commands, self.partition, start, now_ms, None, None)
+        place = ConsumerRecord(
+            self._wire.topics.commands, self.partition, start, now_ms, None, None
+        )
         more = (
             ("sf-dead-until", b"%d" % end),
             ("sf-dead-waiting", strict_json(told)),
         )
-        self._add(Item(outs=lambda h: [self._wire.dead_input(place, failure, (*h, *more))]))
+        self._add(PendingInput(outs=lambda h: [self._wire.dead_input(place, failure, (*h, *more))]))
 
     def _stranded(self, run: Run) -> bool:
         """Whether the run stands at a step that there is no more, and nothing can map it."""
@@ -307,7 +330,7 @@ class Owner:
 
     # Inputs ----------------------------------------------------------------------------------
 
-    def ingest(self, kind: InputKind, record: In) -> None:
+    def ingest(self, kind: InputKind, record: ConsumerRecord) -> None:
         """Take in one record, in the order of offsets."""
         if not self._committer.progress[kind].begin(record.offset):
             return
@@ -338,19 +361,21 @@ class Owner:
             if self._paused or self._draining:
                 self._log.pause(self.partition)
 
-    def _command(self, record: In) -> None:
-        source: Source = ("commands", record.offset)
+    def _command(self, record: ConsumerRecord) -> None:
+        source: InputPosition = ("commands", record.offset)
         try:
             command = decode_command(record)
             event = None if command["kind"] == "start" else input_of(command)
         except UndecodableError as error:
-            return self._dead(source, record, Failure(code="undecodable", message=str(error)))
+            return self._dead_letter(
+                source, record, Failure(code="undecodable", message=str(error))
+            )
         run_id = command["run_id"]
         if self._reroute(source, record, run_id):
             return None
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
-            return self._dead(source, record, failure)
+            return self._dead_letter(source, record, failure)
         if isinstance(event, OPERATIONS) and self._committer.was_answered(source):
             self._committer.progress["commands"].done(record.offset)
             return None
@@ -361,8 +386,8 @@ class Owner:
         step = command["step"] or self.agent.start_step.name
         if step not in self.agent.steps:
             failure = unknown_step(self.agent, step, self.agent.version)
-            return self._dead(source, record, failure)
-        start = Start(
+            return self._dead_letter(source, record, failure)
+        start = StartRun(
             run_id=run_id,
             agent=self.agent.name,
             version=self.agent.version,
@@ -390,7 +415,7 @@ class Owner:
         told = known or self._store.receipts.get(run_id)
         return told.input_digest if told is not None else None
 
-    def _repeated(self, source: Source, start: Start, record: In) -> None:
+    def _repeated(self, source: InputPosition, start: StartRun, record: ConsumerRecord) -> None:
         """The run exists: the first start holds. A different one is told in the history; a parent
         that asked for it would wait for ever, and is told that its branch has failed."""
         same = self._digest_of(start.run_id) == start.input_digest
@@ -403,12 +428,14 @@ class Owner:
         message = f"there is another run {start.run_id} of agent {self.agent.name} already"
         return self._ignore(source, start, record, Failure(code="run_exists", message=message))
 
-    def _ignore(self, source: Source, start: Start, record: In, failure: Failure) -> None:
+    def _ignore(
+        self, source: InputPosition, start: StartRun, record: ConsumerRecord, failure: Failure
+    ) -> None:
         """There will be no such run: the history says so."""
         now_ms = self._clock.now_ms()
         records = ignored_start(start, failure, now_ms)
         self._add(
-            Item(
+            PendingInput(
                 sources=(source,),
                 outs=lambda h: [
                     self._wire.out(each, start.run_id, self.partition, h, now_ms)
@@ -418,7 +445,7 @@ class Owner:
             )
         )
 
-    def _start(self, source: Source, start: Start, record: In) -> None:
+    def _start(self, source: InputPosition, start: StartRun, record: ConsumerRecord) -> None:
         """Begin the run. Its first step is run before the start is committed, so that a run of one
         step costs one transaction; but not when more than a step hangs on it."""
         decision = decide(self.agent.rules, State(None), start, self._clock.now_ms())
@@ -431,22 +458,26 @@ class Owner:
             self._starts.append(start.run_id)
             self._dispatch.ready(self)
 
-    def _task(self, record: In) -> None:
-        source: Source = ("tasks", record.offset)
+    def _task(self, record: ConsumerRecord) -> None:
+        source: InputPosition = ("tasks", record.offset)
         try:
             task = decode_task(record)
         except UndecodableError as error:
-            return self._dead(source, record, Failure(code="undecodable", message=str(error)))
+            return self._dead_letter(
+                source, record, Failure(code="undecodable", message=str(error))
+            )
         run_id = task["run_id"]
         known = run_id in self._flights or run_id in self._store.live
         if not known and self._reroute(source, record, run_id):
             return None
         if run_id in self._store.broken:
             failure = Failure(code="state_unreadable", message=self._store.broken[run_id])
-            return self._dead(source, record, failure)
+            return self._dead_letter(source, record, failure)
         return self._asked_for(source, run_id, task["seq"], record)
 
-    def _asked_for(self, source: Source, run_id: str, seq: int, task: In | None) -> None:
+    def _asked_for(
+        self, source: InputPosition, run_id: str, seq: int, task: ConsumerRecord | None
+    ) -> None:
         """A record asks for a step: run it, if the run is there and nobody does yet. A task may
         be read before the answer to its own commit has come; it is then looked at again, also when
         it looks like a copy: the run may have been sent back to the step that is in work."""
@@ -455,7 +486,7 @@ class Owner:
         if flight is None and run is not None and run.seq == seq and self._runnable(run):
             self._queue_run(run, source)
         elif task is not None and self._committer.busy:
-            self._early.append(task)
+            self._uncommitted_tasks.append(task)
         elif flight is not None and flight.run.seq == seq:
             flight.sources.append(source)  # a copy of what asked for the step in work
         else:
@@ -465,13 +496,13 @@ class Owner:
     def _runnable(self, run: Run) -> bool:
         return run.status == "running" and run.run_id not in self._held
 
-    def _reroute(self, source: Source, record: In, run_id: str) -> bool:
+    def _reroute(self, source: InputPosition, record: ConsumerRecord, run_id: str) -> bool:
         """A record that another partitioner put here goes on to the partition of its run."""
         if self._wire.is_home(run_id, self.partition):
             return False
         self._logger.warning("rerouted", run_id=run_id, topic=record.topic, offset=record.offset)
         self._add(
-            Item(
+            PendingInput(
                 sources=(source,),
                 outs=lambda h: [self._wire.reroute(record, run_id, h)],
                 record=record,
@@ -479,17 +510,20 @@ class Owner:
         )
         return True
 
-    def _dead(self, source: Source, record: In, failure: Failure) -> None:
+    def _dead_letter(self, source: InputPosition, record: ConsumerRecord, failure: Failure) -> None:
         if self._committer.was_answered(source):
             self._committer.progress[source[0]].done(source[1])
             return
         metrics.DEAD_LETTERS.add(self.agent.name)
         self._logger.error(
-            "dead_letter", topic=record.topic, offset=record.offset, code=failure.code,
+            "dead_letter",
+            topic=record.topic,
+            offset=record.offset,
+            code=failure.code,
             error=failure.message,
-        )  # fmt: skip
+        )
         self._add(
-            Item(
+            PendingInput(
                 sources=(source,),
                 outs=lambda h: [self._wire.dead_input(record, failure, h)],
                 answers=True,
@@ -519,19 +553,17 @@ class Owner:
             self._log.resume(self.partition)
         return True
 
-    def _begin(self, flight: Flight) -> None:
+    def _begin(self, flight: StepInFlight) -> None:
         run = flight.run
         flight.since_s = self._clock.monotonic_s()
         try:
             messages = self._store.messages(run)
         except KeyError as error:
             message = f"message {error} of its thread is not in the state topic"
-            self._decided(
-                flight, Quarantine(failure=Failure(code="state_unreadable", message=message))
-            )
+            self._decided(flight, Park(failure=Failure(code="state_unreadable", message=message)))
             self._dispatch.release()
             return
-        flight.call = Call(
+        flight.call = StepCall(
             agent=self.agent,
             run=run,
             partition=self.partition,
@@ -540,7 +572,7 @@ class Owner:
             signals=self._store.signals(run.run_id),
             resumed=run.run_id in self._resumed,
             lease_left_s=self._log.lease_left_s,
-            alone_at_s=self._committer.alone_at_s,
+            exclusive_from_s=self._committer.exclusive_from_s,
             on_done=lambda outcome: self._ended(flight, outcome),
             on_note=self._note,
             on_output=self._output,
@@ -550,7 +582,7 @@ class Owner:
         self._running.add(flight.call)
         self._executor.submit(flight.call)
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EntryRequest) -> None:
         """Commit what a running step wants kept. It waits for that, so nothing waits for it."""
         call = note.call
         self._not_running(call)
@@ -563,13 +595,17 @@ class Owner:
 
         self._submit(call.run.run_id, note.journaled, on_done=committed)
 
-    def _beside(self, flight: Flight, former: Call) -> None:
+    def _beside(self, flight: StepInFlight, former: StepCall) -> None:
         """Tell whoever asks why the run stands where it stands."""
         run = former.run
         self._logger.warning(
-            "attempt_abandoned", run_id=run.run_id, step=run.step, seq=run.seq,
-            attempt=run.attempt, epoch=run.epoch,
-        )  # fmt: skip
+            "attempt_abandoned",
+            run_id=run.run_id,
+            step=run.step,
+            seq=run.seq,
+            attempt=run.attempt,
+            epoch=run.epoch,
+        )
         if flight.run.status != "running":
             return
         message = (
@@ -579,68 +615,77 @@ class Owner:
         failure = Failure(
             code="attempt_abandoned", message=message, step=run.step, attempt=run.attempt
         )
-        self._submit(run.run_id, Forward(failure=failure))
+        self._submit(run.run_id, CarryForward(failure=failure))
 
-    def _output(self, piece: Piece) -> None:
+    def _output(self, piece: OutputPiece) -> None:
         """Tell the stream topic; nobody waits for it."""
         agent = self.agent.home or self.agent
         self._log.publish([self._wire.piece(agent.name, piece, self._clock.now_ms())])
 
-    def _ended(self, flight: Flight, outcome: Outcome) -> None:
+    def _ended(self, flight: StepInFlight, outcome: AttemptOutcome) -> None:
         assert flight.call is not None
         self._not_running(flight.call)
         match outcome:
-            case Lost():
+            case AttemptLost():
                 if flight.call.resumed:  # it may not have come to its checks
                     self._resumed.add(flight.run.run_id)
                 asyncio.get_running_loop().call_later(
                     self._limits.lost_retry_s, self._again, flight
                 )
                 return
-            case Failed():
+            case AttemptFailed():
                 self._decided(flight, self._failed(flight.run, outcome))
-            case Returned() | Overspent():
+            case StepReturned() | BudgetExceeded():
                 self._decided(flight, outcome)
         flight.call = None
         self._dispatch.release()
 
-    def _not_running(self, call: Call) -> None:
+    def _not_running(self, call: StepCall) -> None:
         self._running.discard(call)
         if not self._running:
             self._quiet.set()
 
-    def _again(self, flight: Flight) -> None:
+    def _again(self, flight: StepInFlight) -> None:
         if self._flights.get(flight.run.run_id) is flight:
             flight.call = None
             self._dispatch.release()
             self._tasks.append(flight.run.run_id)
             self._dispatch.ready(self)
 
-    def _failed(self, run: Run, outcome: Failed) -> Input:
+    def _failed(self, run: Run, outcome: AttemptFailed) -> Input:
         failure = outcome.failure
         self._logger.info(
-            "step_failed", run_id=run.run_id, step=run.step, seq=run.seq, attempt=run.attempt,
-            code=failure.code, kind=failure.kind, error=failure.message,
+            "step_failed",
+            run_id=run.run_id,
+            step=run.step,
+            seq=run.seq,
+            attempt=run.attempt,
+            code=failure.code,
+            kind=failure.kind,
+            error=failure.message,
             frames=list(failure.frames),
-        )  # fmt: skip
+        )
         work = _work(run)
         if outcome.park:
-            return Quarantine(failure=failure, work=work)
+            return Park(failure=failure, work=work)
         wait_ms: int | None = None
         if outcome.retryable and run.attempt + 1 < outcome.retry.attempts:
             chance = self._clock.random()
             wait_ms = delay_ms(outcome.retry, run.attempt, chance, outcome.retry_after_s)
-        return Raised(
-            work=work, failure=failure, retry_in_ms=wait_ms, started_ms=outcome.started_ms,
+        return StepFailed(
+            work=work,
+            failure=failure,
+            retry_in_ms=wait_ms,
+            started_ms=outcome.started_ms,
             took_ms=outcome.took_ms,
-        )  # fmt: skip
+        )
 
-    def _decided(self, flight: Flight, event: Input) -> None:
+    def _decided(self, flight: StepInFlight, event: Input) -> None:
         """The step is over, or the run is to be kept for later: make that part of the next
         transaction."""
         pending, flight.pending = flight.pending, ()
         sources, flight.sources = flight.sources, []
-        flight.item = Item(
+        flight.item = PendingInput(
             sources=tuple(sources), run_id=flight.run.run_id, inputs=(*pending, event)
         )
         self._add(flight.item)
@@ -649,7 +694,7 @@ class Owner:
         self,
         run_id: str,
         event: Input,
-        *sources: Source,
+        *sources: InputPosition,
         on_done: Callable[[Refusal | None], None] | None = None,
     ) -> None:
         """Have an input of a run decided, after what has come before it."""
@@ -658,25 +703,30 @@ class Owner:
         if flight is not None:
             pending, flight.pending = flight.pending, ()
         self._add(
-            Item(
-                sources=sources, run_id=run_id, inputs=(*pending, event), on_done=on_done,
+            PendingInput(
+                sources=sources,
+                run_id=run_id,
+                inputs=(*pending, event),
+                on_done=on_done,
                 answers=isinstance(event, OPERATIONS),
             )
-        )  # fmt: skip
+        )
 
     def _quarantine(self, run: Run, failure: Failure) -> None:
         self._logger.error("run_attention", run_id=run.run_id, code=failure.code)
-        self._submit(run.run_id, Quarantine(failure=failure))
+        self._submit(run.run_id, Park(failure=failure))
 
-    def _queue_run(self, run: Run, *sources: Source) -> None:
+    def _queue_run(self, run: Run, *sources: InputPosition) -> None:
         """Dispatch the step that the run's checkpoint names."""
         self._flights[run.run_id] = self._flight(run, list(sources))
         self._tasks.append(run.run_id)
         self._dispatch.ready(self)
 
-    def _flight(self, run: Run, sources: list[Source], pending: tuple[Input, ...] = ()) -> Flight:
+    def _flight(
+        self, run: Run, sources: list[InputPosition], pending: tuple[Input, ...] = ()
+    ) -> StepInFlight:
         asked_s = self._clock.monotonic_s()
-        return Flight(run=run, pending=pending, sources=sources, asked_s=asked_s)
+        return StepInFlight(run=run, pending=pending, sources=sources, asked_s=asked_s)
 
     def _fire_timers(self) -> None:
         now_ms = self._clock.now_ms()
@@ -690,8 +740,8 @@ class Owner:
                     self._queue_run(run)
             else:
                 self._submit(run_id, TimedOut(due_ms=due_ms))
-        while self._slowed and self._slowed[0][0] <= now_ms:
-            self._tasks.append(heapq.heappop(self._slowed)[1])
+        while self._rate_limited and self._rate_limited[0][0] <= now_ms:
+            self._tasks.append(heapq.heappop(self._rate_limited)[1])
             self._dispatch.ready(self)
         if self._lanes is not None:
             for name in self._lanes.due(now_ms):
@@ -711,13 +761,15 @@ class Owner:
                 flight.since_s = now_s
                 sources, flight.sources = flight.sources, []
                 if flight.run.status == "running":
-                    self._submit(flight.run.run_id, Forward(), *sources)
+                    self._submit(flight.run.run_id, CarryForward(), *sources)
                 else:  # a paused run needs no task
-                    self._add(Item(sources=tuple(sources)))
+                    self._add(PendingInput(sources=tuple(sources)))
 
     # Lanes of an agent with flow control -----------------------------------------------------
 
-    def _may_begin(self, lanes: Lanes, start: Start, run: Run, source: Source, record: In) -> bool:
+    def _may_begin(
+        self, lanes: Lanes, start: StartRun, run: Run, source: InputPosition, record: ConsumerRecord
+    ) -> bool:
         """Whether a run that is asked for may begin at once. It is kept for later otherwise, or
         skipped."""
         assert self.agent.flow is not None
@@ -737,7 +789,7 @@ class Owner:
         self._keep_begun(lanes, name)
         lanes.expect(name, run.run_id, self.agent.priority_of(run.payload))
         self._flights[run.run_id] = flight = self._flight(run, [source], (start,))
-        self._decided(flight, Queue())
+        self._decided(flight, Defer())
         return False
 
     def _replace(self, others: list[str], run: Run) -> None:
@@ -753,7 +805,7 @@ class Owner:
             flight = self._flights.get(run_id)
             if flight is not None and flight.pending:
                 pending, flight.pending = flight.pending, ()
-                self._add(Item(sources=(), run_id=run_id, inputs=pending))
+                self._add(PendingInput(sources=(), run_id=run_id, inputs=pending))
 
     def _in_lane(self, lanes: Lanes, run: Run) -> None:
         """The run has moved: its lane may have room for another one."""
@@ -813,13 +865,13 @@ class Owner:
         name, now_ms = affinity(run.run_id), self._clock.now_ms()
         at_ms = self._lanes.step_at_ms(name, run.step, step.rate, now_ms)
         if at_ms:
-            heapq.heappush(self._slowed, (at_ms, run.run_id))
+            heapq.heappush(self._rate_limited, (at_ms, run.run_id))
             self._wake.set()
         return bool(at_ms)
 
     # Committing ------------------------------------------------------------------------------
 
-    def _add(self, item: Item) -> None:
+    def _add(self, item: PendingInput) -> None:
         self._committer.add(item)
         self._wake.set()
 
@@ -828,7 +880,7 @@ class Owner:
             return
         self._wake.clear()
         limit_s = self._limits.idle_commit_s
-        due = [heap[0][0] for heap in (self._timers, self._slowed) if heap]
+        due = [heap[0][0] for heap in (self._timers, self._rate_limited) if heap]
         if self._lanes is not None and self._lanes.due_ms is not None:
             due.append(self._lanes.due_ms)
         if due:
@@ -847,7 +899,7 @@ class Owner:
                 async with asyncio.timeout(self._limits.gather_s):
                     await self._quiet.wait()
 
-    def _finished(self, item: Item) -> None:
+    def _finished(self, item: PendingInput) -> None:
         """The item is committed."""
         for kind, offset in item.sources:
             self._committer.progress[kind].done(offset)
@@ -857,7 +909,7 @@ class Owner:
         if item.on_done is not None:
             item.on_done(item.refused)
 
-    def _reconcile(self, moved: Moved) -> None:
+    def _reconcile(self, moved: RunChange) -> None:
         """Have in flight what the run, as it is now, asks for, and nothing else."""
         before, run = moved.before, moved.after
         if run is None:
@@ -894,7 +946,7 @@ class Owner:
             metrics.RUNS_ENDED.add(self.agent.name, run.status)
             spans.ended(run)
 
-    def _drop(self, flight: Flight) -> None:
+    def _drop(self, flight: StepInFlight) -> None:
         """The step is over, or it is not asked for any more."""
         del self._flights[flight.run.run_id]
         for kind, offset in flight.sources:
@@ -904,7 +956,7 @@ class Owner:
             self._not_running(flight.call)
             self._dispatch.release()
 
-    async def _tidy(self) -> None:
+    async def _on_idle(self) -> None:
         """With nothing to commit: step over transaction markers, so that an idle group shows no
         lag; run what the inputs should have asked for and did not."""
         positions = await self._log.positions(self.partition)
@@ -912,7 +964,7 @@ class Owner:
             self._committer.progress[kind].skip_to(position)
         if not self._swept and len(positions) == len(INPUT_KINDS):
             self._swept = True
-            self._sweep()
+            self._adopt_orphans()
         if not self._committer:
             await self._committer.commit_offsets()
 
@@ -932,12 +984,12 @@ class Owner:
         for run_id in old:
             keys = list(self._store.keys(run_id))
             self._store.forget(run_id)
-            self._add(Item(outs=partial(self._tombstones, keys)))
+            self._add(PendingInput(outs=partial(self._tombstones, keys)))
 
-    def _tombstones(self, keys: list[bytes], headers: Headers) -> list[Out]:
+    def _tombstones(self, keys: list[bytes], headers: Headers) -> list[ProducerRecord]:
         return [self._wire.tombstone(key, self.partition, headers) for key in keys]
 
-    def _sweep(self) -> None:
+    def _adopt_orphans(self) -> None:
         """Run what is to be run although both inputs have been read to their end: somebody moved
         the group's offsets, or the log's retention was shorter than the wait."""
         for run in list(self._store.live.values()):

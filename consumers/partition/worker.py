@@ -16,13 +16,13 @@ import structlog
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.ending import to_its_end
-from surefoot.consumers.partition.owner import Limits, Owner
+from surefoot.consumers.partition.owner import Owner, OwnerLimits
 from surefoot.consumers.partition.polling import poll_on
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import Assignment, In, InputGone, InputKind, Log
+from surefoot.state.ports.log import Assignment, ConsumerRecord, InputGone, InputKind, Log
 from surefoot.state.records.encoding import Wire
 from surefoot.state.telemetry import metrics
 
@@ -68,7 +68,7 @@ class Worker:
         wire: Wire,
         executor: Executor,
         clock: Clock,
-        limits: Limits,
+        limits: OwnerLimits,
         in_flight: int,
     ) -> None:
         self.agent = agent
@@ -112,7 +112,7 @@ class Worker:
         if name == OUTBOX:
             metrics.OUTBOX_PENDING.set(live)
 
-    async def run(self, stop: asyncio.Event, *, drain_s: float, hurry: asyncio.Event) -> bool:
+    async def run(self, stop: asyncio.Event, *, drain_s: float, abort: asyncio.Event) -> bool:
         """Work until `stop` is set, then drain: begin nothing, finish and commit what is running
         for up to `drain_s` seconds (or until `hurry`), leave the group, close.
 
@@ -123,14 +123,17 @@ class Worker:
         await self._log.start(self._changed, self._rebalancing)
         polling = asyncio.create_task(
             poll_on(
-                self._poll, self._take, clock=self._clock, alive=self._polls_on,
+                self._poll,
+                self._take,
+                clock=self._clock,
+                alive=self._polls_on,
                 logger=self._logger,
             )
-        )  # fmt: skip
+        )
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            clean = not polling.done() and await self._drain(drain_s, hurry)
+            clean = not polling.done() and await self._drain(drain_s, abort)
         finally:
             stopping.cancel()
             self._stopped = True
@@ -144,7 +147,7 @@ class Worker:
         self.polled_s = self._clock.monotonic_s()
         return not self._stopped
 
-    async def _poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+    async def _poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
         try:
             return await self._log.poll(timeout_s)
         except InputGone as gone:
@@ -153,7 +156,7 @@ class Worker:
                 owner.missed(gone)
             return []
 
-    def _take(self, records: list[tuple[InputKind, In]]) -> None:
+    def _take(self, records: list[tuple[InputKind, ConsumerRecord]]) -> None:
         for kind, record in records:
             owner = self._owners.get(record.partition)
             if owner is not None and owner.ready:
@@ -243,25 +246,25 @@ class Worker:
 
     # Ending ----------------------------------------------------------------------------------
 
-    async def _drain(self, drain_s: float, hurry: asyncio.Event) -> bool:
+    async def _drain(self, drain_s: float, abort: asyncio.Event) -> bool:
         self._draining = True
         for owner in self._owners.values():
             owner.drain()
-        await self._settle(drain_s, hurry)
+        await self._settle(drain_s, abort)
         given_up = self._in_flight()
         self._logger.info("drained", given_up=given_up)
         return given_up == 0
 
-    async def _settle(self, within_s: float, hurry: asyncio.Event) -> None:
+    async def _settle(self, within_s: float, abort: asyncio.Event) -> None:
         """Wait until nothing is in flight any more, so long at most, or until `hurry`."""
         deadline_s = self._clock.monotonic_s() + within_s
-        while self._in_flight() and not hurry.is_set():
+        while self._in_flight() and not abort.is_set():
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(0.02, left_s)):
-                    await hurry.wait()
+                    await abort.wait()
 
     def _in_flight(self) -> int:
         return sum(owner.in_flight for owner in self._owners.values())

@@ -16,8 +16,8 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.topics import EventTrigger, Unusable
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.ids import run_id_for, told_by
-from surefoot.state.ports.log import Headers, In, Out
-from surefoot.state.ports.sources import Lost, Received, SchemaMissing, SchemaSource
+from surefoot.state.ports.log import ConsumerRecord, Headers, ProducerRecord
+from surefoot.state.ports.sources import LostEvents, Received, SchemaMissing, SchemaSource
 from surefoot.state.records.encoding import Wire, start_out
 from surefoot.state.records.sizes import record_size
 
@@ -29,7 +29,7 @@ class Mapped(NamedTuple):
     """What became of one event."""
 
     #: the record to write, if any
-    out: Out | None
+    out: ProducerRecord | None
     #: why it is a dead letter
     failure: Failure | None = None
     #: what the record points to; to be stored before the record is written
@@ -96,10 +96,10 @@ class Schemas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class FramedEvent:
     """A record whose frame has been looked at, and what its body is read with."""
 
-    record: In
+    record: ConsumerRecord
     received: Received
     framed: Framed
     reader: AvroReader | None = None
@@ -119,7 +119,7 @@ class EventMapping:
     #: how long events wait for a schema that the registry does not have, in seconds
     schema_wait_s: float = 0.0
 
-    async def prepare(self, record: In) -> Event | Mapped:
+    async def prepare(self, record: ConsumerRecord) -> FramedEvent | Mapped:
         """Look up what its body is read with; only this may wait.
 
         Raises: Unavailable — the registry does not answer; NotYet — it has no such schema.
@@ -134,13 +134,18 @@ class EventMapping:
         except UndecodableError as error:
             return self.dead(record, Failure(code="undecodable", message=str(error)))
         received = Received(
-            topic=record.topic, partition=record.partition, offset=record.offset,
-            timestamp_ms=record.timestamp_ms, key=record.key, headers=headers,
-            attributes=frame.attributes, odd=frame.odd,
-        )  # fmt: skip
-        return Event(record=record, received=received, framed=frame, reader=reader)
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            timestamp_ms=record.timestamp_ms,
+            key=record.key,
+            headers=headers,
+            attributes=frame.attributes,
+            odd=frame.odd,
+        )
+        return FramedEvent(record=record, received=received, framed=frame, reader=reader)
 
-    def map(self, event: Event, now_ms: int) -> Mapped:
+    def map(self, event: FramedEvent, now_ms: int) -> Mapped:
         """Decode it and ask the author's functions, which may take their time: not on the loop."""
         record, trigger = event.record, self.trigger
         try:
@@ -175,7 +180,7 @@ class EventMapping:
             assert self.claims is not None
             await self.claims.store(*mapped.claimed)
 
-    def dead(self, record: In, failure: Failure, *, bare: bool = False) -> Mapped:
+    def dead(self, record: ConsumerRecord, failure: Failure, *, bare: bool = False) -> Mapped:
         """A dead letter of the event; `bare`, or where it does not fit: of its place alone."""
         whose = (("sf-dead-agent", self.agent.name.encode()),)
         out = self.wire.dead_input(record, failure, whose)
@@ -185,14 +190,14 @@ class EventMapping:
             out = self.wire.dead_input(empty, failure, (*whose, *size))
         return Mapped(out, failure)
 
-    def lost(self, partition: int, lost: Lost, now_ms: int) -> Out:
+    def lost(self, partition: int, lost: LostEvents, now_ms: int) -> ProducerRecord:
         """A dead letter for events that nobody has seen: their place, and where the gap ends."""
-        place = In(self.trigger.topic, partition, lost.start, now_ms, None, None)
+        place = ConsumerRecord(self.trigger.topic, partition, lost.start, now_ms, None, None)
         failure = Failure(code="events_lost", message=lost.message)
         told = (("sf-dead-agent", self.agent.name.encode()), ("sf-dead-until", b"%d" % lost.end))
         return self.wire.dead_input(place, failure, told)
 
-    def _typed(self, event: Event) -> Any:
+    def _typed(self, event: FramedEvent) -> Any:
         match event.framed.kind:
             case "json":
                 return self.trigger.of_json(event.framed.body)
@@ -206,8 +211,8 @@ class EventMapping:
                 return self.trigger.of_value(value)
 
     def _start(
-        self, event: Event, run_id: str, payload: bytes, pointer: Pointer | None, now_ms: int
-    ) -> Out:
+        self, event: FramedEvent, run_id: str, payload: bytes, pointer: Pointer | None, now_ms: int
+    ) -> ProducerRecord:
         key = run_id
         try:
             named = run_id_for(key)
@@ -217,12 +222,16 @@ class EventMapping:
         received = event.received
         source: Headers = (("sf-src", source_of(event.record)),)
         return start_out(
-            self.wire.app, self.wire.partitions, self.agent.name, run_id,
+            self.wire.app,
+            self.wire.partitions,
+            self.agent.name,
+            run_id,
             escaped(payload) if pointer is None else pointer.encode(),
-            sent_ms=now_ms, headers=source,
+            sent_ms=now_ms,
+            headers=source,
             **trace.carried(*(_told(received, name) for name in trace.HEADERS)),
             by=told_by(key, named),
-        )  # fmt: skip
+        )
 
 
 def _told(received: Received, name: str) -> list[str]:
@@ -234,6 +243,6 @@ def _told(received: Received, name: str) -> list[str]:
     return [] if attribute is None else [str(attribute)]
 
 
-def source_of(record: In) -> bytes:
+def source_of(record: ConsumerRecord) -> bytes:
     """Where the record that asks for something stands."""
     return f"{record.topic}/{record.partition}/{record.offset}".encode()

@@ -19,8 +19,8 @@ from surefoot.consumers.backoff import backoff
 from surefoot.consumers.partition.committer import Denials
 from surefoot.consumers.topic_triggers.mapping import (
     SCHEMAS_MAX,
-    Event,
     EventMapping,
+    FramedEvent,
     Mapped,
     NotYet,
 )
@@ -29,8 +29,8 @@ from surefoot.state.declare.topics import begin_at
 from surefoot.state.errors import OutcomeUnknown, RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.machine.model import Failure
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In, Out
-from surefoot.state.ports.sources import SourceLog, SourceOwnership, Standing
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.ports.sources import SourceLog, SourceOffsets, SourceOwnership
 from surefoot.state.telemetry import metrics
 
 #: most events in one transaction, and bytes after which no further one is taken
@@ -47,7 +47,7 @@ IDLE_S = 1.0
 SLOW_S = 5.0
 
 
-class Intake:
+class TriggerOwner:
     """`serve` runs until `finish`, until it is fenced, or fails."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Intake:
         self._log = log
         self._clock = clock
         self._ownership: SourceOwnership | None = None
-        self._waiting: deque[In] = deque()
+        self._waiting: deque[ConsumerRecord] = deque()
         self._bytes = 0
         self._paused = False
         self._finishing = False
@@ -74,7 +74,7 @@ class Intake:
             agent=mapping.agent.name, topic=mapping.trigger.topic, partition=partition
         )
 
-    def ingest(self, record: In) -> None:
+    def ingest(self, record: ConsumerRecord) -> None:
         """Take in one record, in the order of offsets."""
         self._waiting.append(record)
         self._bytes += _size(record)
@@ -131,7 +131,7 @@ class Intake:
         self._log.resume(self.partition, start)
         self._logger.info("source_ready", offset=start, end=standing.end)
 
-    async def _own(self) -> Standing:
+    async def _own(self) -> SourceOffsets:
         waits, denials = backoff(self._clock), Denials(self._clock)
         while True:
             await self.close()
@@ -162,7 +162,7 @@ class Intake:
             self._wake.clear()
 
     async def _commit_some(self) -> None:
-        batch: list[In] = []
+        batch: list[ConsumerRecord] = []
         size = 0
         while self._waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES:
             batch.append(self._waiting.popleft())
@@ -177,14 +177,14 @@ class Intake:
         if not self._finishing:
             await self._commit_mapped(batch, mapped)
 
-    async def _map(self, batch: Sequence[In]) -> list[Mapped]:
+    async def _map(self, batch: Sequence[ConsumerRecord]) -> list[Mapped]:
         """The author's functions run in a thread, so that they hold up no heartbeat."""
         prepared = await self._prepare(batch)
         now_ms = self._clock.now_ms()
 
         def map_all() -> list[Mapped]:
             return [
-                self._mapping.map(each, now_ms) if isinstance(each, Event) else each
+                self._mapping.map(each, now_ms) if isinstance(each, FramedEvent) else each
                 for each in prepared
             ]
 
@@ -197,7 +197,7 @@ class Intake:
             await self._store(each)
         return mapped
 
-    def _tell_slow(self, batch: Sequence[In]) -> None:
+    def _tell_slow(self, batch: Sequence[ConsumerRecord]) -> None:
         """Now, for it may never end."""
         self._logger.warning(
             "mapping_slow", events=len(batch), offset=batch[0].offset, after_s=SLOW_S
@@ -218,10 +218,10 @@ class Intake:
                 return
             await asyncio.sleep(next(waits))
 
-    async def _prepare(self, batch: Sequence[In]) -> list[Event | Mapped]:
+    async def _prepare(self, batch: Sequence[ConsumerRecord]) -> list[FramedEvent | Mapped]:
         """With what each event is read; waits for the registry. Nothing when finishing: then
         nothing of this batch is committed."""
-        waits, prepared = backoff(self._clock), dict[int, Event | Mapped]()
+        waits, prepared = backoff(self._clock), dict[int, FramedEvent | Mapped]()
         while not self._finishing:
             self._mapping.schemas.ask_again()
             why = await self._prepare_some(batch, prepared)
@@ -232,7 +232,7 @@ class Intake:
         return []
 
     async def _prepare_some(
-        self, batch: Sequence[In], prepared: dict[int, Event | Mapped]
+        self, batch: Sequence[ConsumerRecord], prepared: dict[int, FramedEvent | Mapped]
     ) -> str | None:
         """Those that are not; returns why some are not yet. An event whose schema the registry does
         not have waits for so long, others like it at the same time, and then is a dead letter."""
@@ -260,7 +260,9 @@ class Intake:
         now_s = self._clock.monotonic_s()
         return now_s - self._missing.setdefault(ref, now_s)
 
-    async def _commit_mapped(self, batch: Sequence[In], mapped: Sequence[Mapped]) -> None:
+    async def _commit_mapped(
+        self, batch: Sequence[ConsumerRecord], mapped: Sequence[Mapped]
+    ) -> None:
         """One transaction; a record that the log refuses for its size becomes a dead letter."""
         outs = [each.out for each in mapped if each.out is not None]
         try:
@@ -290,10 +292,10 @@ class Intake:
         if len(dead) > TOLD_MAX:
             self._logger.error("dead_letters_untold", count=len(dead) - TOLD_MAX)
 
-    async def _commit(self, outs: Sequence[Out], offset: int) -> None:
+    async def _commit(self, outs: Sequence[ProducerRecord], offset: int) -> None:
         await self._owned.commit(outs, offset)
         self._committed = offset
 
 
-def _size(record: In) -> int:
+def _size(record: ConsumerRecord) -> int:
     return len(record.value or b"") + len(record.key or b"")

@@ -16,10 +16,10 @@ from surefoot.consumers.partition.committer import Denials
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.consumers.partition.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping
-from surefoot.consumers.topic_triggers.owner import Intake
+from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.state.errors import FencedError, NotAllowed, Unavailable
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.ports.sources import OffsetGone, SourceLog
 
 #: before a partition that was fenced, or whose owner failed, is taken over again; in seconds
@@ -40,7 +40,7 @@ class EventWorker:
         self._clock = clock
         #: how long transactions that have begun may take to end
         self._settle_s = settle_s
-        self._intakes: dict[int, Intake] = {}
+        self._intakes: dict[int, TriggerOwner] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
         #: why no partition can be taken over, once it is certain
@@ -64,10 +64,13 @@ class EventWorker:
             await self._log.start(self._assigned, self._revoked)
             polling = asyncio.create_task(
                 poll_on(
-                    self._poll, self._take, clock=self._clock, alive=self._polls_on,
+                    self._poll,
+                    self._take,
+                    clock=self._clock,
+                    alive=self._polls_on,
                     logger=self._logger,
                 )
-            )  # fmt: skip
+            )
             await asyncio.shield(polling)
         finally:
             self._stopping = True
@@ -100,7 +103,7 @@ class EventWorker:
         self.polled_s = self._clock.monotonic_s()
         return not self._stopping
 
-    async def _poll(self, timeout_s: float) -> list[In]:
+    async def _poll(self, timeout_s: float) -> list[ConsumerRecord]:
         try:
             return await self._log.poll(timeout_s)
         except OffsetGone as gone:
@@ -108,7 +111,7 @@ class EventWorker:
                 self._intakes[gone.partition].again()
             return []
 
-    def _take(self, records: list[In]) -> None:
+    def _take(self, records: list[ConsumerRecord]) -> None:
         for record in records:
             intake = self._intakes.get(record.partition)
             if intake is not None and intake.ready:
@@ -134,13 +137,13 @@ class EventWorker:
     def _adopt(self, partition: int, *, after_s: float) -> None:
         if self._stopping:
             return
-        intake = Intake(
+        intake = TriggerOwner(
             mapping=self._mapping, partition=partition, log=self._log, clock=self._clock
         )
         self._intakes[partition] = intake
         self._serving[partition] = asyncio.create_task(self._serve(intake, after_s))
 
-    async def _serve(self, intake: Intake, after_s: float) -> None:
+    async def _serve(self, intake: TriggerOwner, after_s: float) -> None:
         """However an owner ends, a new one takes the partition over while it stays assigned."""
         try:
             await asyncio.sleep(after_s)

@@ -23,7 +23,7 @@ from surefoot.infra.log.ports import ArchiveLog
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, FencedError, StoreRefused, Unavailable
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.ports.sources import OffsetGone
 from surefoot.state.reading.archive import (
     File,
@@ -58,7 +58,7 @@ class _Part:
     number: int
     shelf: Shelf
     #: read, and not in a file yet
-    records: list[In] = field(default_factory=list)
+    records: list[ConsumerRecord] = field(default_factory=list)
     size: int = 0
     #: when the first of them came, and the end of its day
     since_s: float = 0.0
@@ -73,7 +73,7 @@ class _Part:
     #: begins it, or makes files; it is paused meanwhile
     task: asyncio.Task[None] | None = None
 
-    def take(self, record: In, now_s: float) -> None:
+    def take(self, record: ConsumerRecord, now_s: float) -> None:
         if not self.records:
             self.since_s, self.day_ends_ms = now_s, day_end_ms(record.timestamp_ms)
         self.records.append(record)
@@ -115,7 +115,7 @@ class Archiver:
         self._packing = asyncio.Lock()
 
     async def run(
-        self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool, drain_s: float
+        self, stop: asyncio.Event, abort: asyncio.Event, *, once: bool, drain_s: float
     ) -> bool:
         """Until `stop` is set; with `once`, until what was there is archived. Then finish the files
         for as long as the drain may take, or until `hurry`. False: some were given up, and are made
@@ -127,7 +127,7 @@ class Archiver:
             await self._log.start(self._assigned, self._revoked)
             while not stop.is_set() and not (once and self._through()):
                 await self._turn()
-            return await self._drain(hurry, drain_s)
+            return await self._drain(abort, drain_s)
         finally:
             await to_its_end(self._close())
 
@@ -180,10 +180,13 @@ class Archiver:
             )
         if start < standing.first:
             log.error(
-                "archive_gap", agent=self.agent, partition=part.number, first=start,
+                "archive_gap",
+                agent=self.agent,
+                partition=part.number,
+                first=start,
                 last=standing.first - 1,
                 advice="retention has deleted these before they were archived",
-            )  # fmt: skip
+            )
             part.gap = (start, standing.first)
             start = standing.first
         part.end = standing.end
@@ -292,9 +295,12 @@ class Archiver:
             file: File = await in_thread(pack, self._topic, part.number, batch, part.gap)
         for offset, reason in file.unread:
             log.error(
-                "event_not_archived", topic=self._topic, partition=part.number, offset=offset,
+                "event_not_archived",
+                topic=self._topic,
+                partition=part.number,
+                offset=offset,
                 reason=reason,
-            )  # fmt: skip
+            )
         key = shelf.events(file.date, file.first)
         while not await self._until_done(self._store.put_new, key, file.events):
             content = await self._until_done(self._store.get, key)
@@ -313,9 +319,13 @@ class Archiver:
         self.files += 1
         self.events += file.count
         log.info(
-            "archived", agent=self.agent, file=key, events=file.count, bytes=len(file.events),
+            "archived",
+            agent=self.agent,
+            file=key,
+            events=file.count,
+            bytes=len(file.events),
             took_ms=round((self._clock.monotonic_s() - began_s) * 1000),
-        )  # fmt: skip
+        )
         return file
 
     def _opened(self, shelf: Shelf, date: str, first: int, content: bytes) -> File:
@@ -349,7 +359,7 @@ class Archiver:
         except Unavailable as error:
             log.warning("archive_index_not_merged", agent=self.agent, reason=str(error))
 
-    async def _drain(self, hurry: asyncio.Event, drain_s: float) -> bool:
+    async def _drain(self, abort: asyncio.Event, drain_s: float) -> bool:
         async def finish(part: _Part) -> None:
             if part.task is not None:
                 await asyncio.wait([part.task])
@@ -365,7 +375,7 @@ class Archiver:
             await asyncio.gather(*(finish(part) for part in parts))
 
         finishing = asyncio.create_task(all_of_them())
-        hurried = asyncio.create_task(hurry.wait())
+        hurried = asyncio.create_task(abort.wait())
         try:
             await asyncio.wait(
                 {finishing, hurried}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED
@@ -388,11 +398,14 @@ class Archiver:
             except StoreRefused as error:
                 wait_s = next(waits)
                 log.error(  # noqa: TRY400
-                    "archive_refused", agent=self.agent, reason=str(error), wait_s=round(wait_s, 1),
+                    "archive_refused",
+                    agent=self.agent,
+                    reason=str(error),
+                    wait_s=round(wait_s, 1),
                     advice="correct the bucket or the folder, its permissions or the credentials "
                     "(docs/how-to/archive.md) before the events are older than their topic's "
                     "retention; it goes on by itself then, and nothing is committed until it does",
-                )  # fmt: skip
+                )
                 await asyncio.sleep(wait_s)
             except Unavailable as error:
                 wait_s = next(waits)

@@ -17,7 +17,14 @@ from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import read_rows
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.reading.archive import Item, Shelf, events_of, files_of, latest_life, run_of
+from surefoot.state.reading.archive import (
+    ArchivedEvent,
+    Shelf,
+    events_of,
+    files_of,
+    latest_life,
+    run_of,
+)
 from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import is_history
 
@@ -36,7 +43,7 @@ class ArchiveReader:
         self._store = store
         self._partitions = partitions
 
-    async def history(self, agent: str, run_id: str) -> list[Item]:
+    async def history(self, agent: str, run_id: str) -> list[ArchivedEvent]:
         """What is archived of the run, in its order; empty: nothing.
 
         Raises: Unavailable — the archive cannot be read just now; StateError — a file is damaged.
@@ -52,9 +59,9 @@ class ArchiveReader:
                 "SF3041", f"{self._store.name} could not be read within {_DEADLINE_S:g} s"
             ) from error
 
-    async def _history(self, shelf: Shelf, run_id: str) -> list[Item] | None:
+    async def _history(self, shelf: Shelf, run_id: str) -> list[ArchivedEvent] | None:
         """None: an index has gone since it was listed."""
-        found: list[Item] = []
+        found: list[ArchivedEvent] = []
         dates = [*shelf.by_date(await self._store.keys(shelf.indexes)).items()]
         for at in range(0, len(dates), _DAYS):
             pairs = [(date, key) for date, keys in dates[at : at + _DAYS] for key in keys]
@@ -72,14 +79,14 @@ class ArchiveReader:
                 break
         return latest_life(found)
 
-    async def _items(self, key: str, run_id: str) -> list[Item]:
+    async def _items(self, key: str, run_id: str) -> list[ArchivedEvent]:
         content = await self._store.get(key)
         if content is None:
             raise StateError(
                 "SF3042", f"{self._store.name}: {key} is in the index, and is not there"
             )
 
-        def read() -> list[Item]:
+        def read() -> list[ArchivedEvent]:
             return events_of(read_rows(content)[1], run_id)
 
         try:

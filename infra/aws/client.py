@@ -18,10 +18,16 @@ _CONNECT_S, _READ_S = 5, 30
 _NOT_IMPLEMENTED = 501
 _BUSY = frozenset(
     {
-        "InternalError", "RequestLimitExceeded", "RequestThrottled", "RequestTimeout",
-        "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException",
+        "InternalError",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
     }
-)  # fmt: skip
+)
 
 
 class AwsRefused(SurefootError):

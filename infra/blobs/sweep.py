@@ -24,7 +24,7 @@ from surefoot.state.ports.blobs import Blobs
 #: topics in which no pointer can stand
 _WITHOUT = (".stream", ".tasks")
 
-Place = tuple[str, int]
+StatePartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ async def _mentioned(app: str, backend: Backend) -> set[str]:
         )
     offsets = backend.offsets()
     try:
-        positions: dict[Place, int] = {}
+        positions: dict[StatePartition, int] = {}
         for topic, count in counts.items():
             begins = await offsets.begins(topic, range(count))
             positions |= {(topic, partition): begins[partition] for partition in begins}
         found: set[str] = set()
         for _ in ("all that there is", "what has come meanwhile"):
-            ends: dict[Place, int] = {}
+            ends: dict[StatePartition, int] = {}
             for topic, count in counts.items():
                 until = await offsets.ends(topic, range(count))
                 ends |= {(topic, partition): until[partition] for partition in until}
@@ -95,7 +95,10 @@ async def _mentioned(app: str, backend: Backend) -> set[str]:
 
 
 async def _read(
-    backend: Backend, topic: str, positions: dict[Place, int], ends: dict[Place, int]
+    backend: Backend,
+    topic: str,
+    positions: dict[StatePartition, int],
+    ends: dict[StatePartition, int],
 ) -> set[str]:
     """What is mentioned up to there; moves the positions."""
     found: set[str] = set()

@@ -17,7 +17,7 @@ from surefoot.infra.broker.java import port_was_taken, start_java
 from surefoot.infra.broker.probe import ask, why_not
 from surefoot.state.errors import ConfigError
 
-Kind = Literal["given", "docker", "java"]
+BrokerKind = Literal["given", "docker", "java"]
 
 _READY_TIMEOUT_S = 120
 _GIVEN_TIMEOUT_S = 15
@@ -37,7 +37,7 @@ class Broker:
     bootstrap: str
     #: as the broker itself reported it: "4.4.0" in its log, if started here; "4.4" over the wire
     version: str
-    kind: Kind
+    kind: BrokerKind
     _node: Node | None = None
 
     @property

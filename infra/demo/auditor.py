@@ -51,7 +51,7 @@ _MOVES_RUN = ENDINGS | {"run.started", "step.retrying"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class AuditedRecord:
     """One committed record, as a consumer of committed records sees it."""
 
     topic: str
@@ -124,7 +124,7 @@ class Report:
         return round(self.steps_committed * 1000 / took_ms, 1) if took_ms else 0.0
 
 
-def audit(topics: Mapping[str, Sequence[Record]], book: Sequence[Request]) -> Report:
+def audit(topics: Mapping[str, Sequence[AuditedRecord]], book: Sequence[Request]) -> Report:
     """Check whole topics, each from its first record, against the tracker's book.
 
     Args: topics: by name (`app.agent.kind`, `app.dead`), in the order of offsets per partition
@@ -141,13 +141,13 @@ def audit(topics: Mapping[str, Sequence[Record]], book: Sequence[Request]) -> Re
     return report
 
 
-Decoded = tuple[Record, dict[str, Any]]
+Decoded = tuple[AuditedRecord, dict[str, Any]]
 
 
 class _History:
     """The records, decoded and sorted by agent and kind."""
 
-    def __init__(self, topics: Mapping[str, Sequence[Record]], report: Report) -> None:
+    def __init__(self, topics: Mapping[str, Sequence[AuditedRecord]], report: Report) -> None:
         self.topics = topics
         self.dead = next((name for name in topics if name.count(".") == 1), "")
         self._by_kind: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
@@ -183,12 +183,12 @@ class _History:
                 found[record.partition] = value[kind] or 0
         return found
 
-    def everything(self) -> Iterator[Record]:
+    def everything(self) -> Iterator[AuditedRecord]:
         for records in self.topics.values():
             yield from records
 
 
-def _decoded(records: Sequence[Record], report: Report) -> Iterator[Decoded]:
+def _decoded(records: Sequence[AuditedRecord], report: Report) -> Iterator[Decoded]:
     for record in records:
         if record.value is None or record.key == b"@ready":  # a tombstone, the gateway's probe
             continue
@@ -336,7 +336,7 @@ def _decision(headers: Mapping[str, bytes]) -> tuple[bytes, bytes, bytes]:
     return headers.get("sf-txn", b""), headers.get("sf-run", b""), headers.get("sf-seq", b"")
 
 
-def _headers(record: Record) -> dict[str, bytes]:
+def _headers(record: AuditedRecord) -> dict[str, bytes]:
     """Those of the transaction that wrote the record. A record that was moved, to another partition
     or to the dead letters, has those of its first transaction in front of them."""
     names = [name for name, _ in record.headers]

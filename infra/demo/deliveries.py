@@ -41,7 +41,7 @@ _ACTIONS = ("opened", "opened", "opened", "edited", "reopened")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class PlannedDelivery:
     """One delivery, as it is to be sent."""
 
     id: str
@@ -52,7 +52,7 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SentOutcome:
     """What the gateway answered."""
 
     sent: int = 0
@@ -64,11 +64,11 @@ class Outcome:
     strange: list[str] = field(default_factory=list)
 
 
-def plan(count: int, random: Random) -> list[Delivery]:
+def plan(count: int, random: Random) -> list[PlannedDelivery]:
     """`count` deliveries in the order of sending, and among them some that are forged."""
     twice = set(random.sample(range(count), max(1, count * TWICE_OF_200 // 200)))
     made = [
-        Delivery(
+        PlannedDelivery(
             id=_uuid(random),
             body=issue_event(number, random),
             again_s=random.choice((0.0, LATE_S)) if number - 1 in twice else None,
@@ -76,7 +76,7 @@ def plan(count: int, random: Random) -> list[Delivery]:
         for number in range(1, count + 1)
     ]
     for _ in range(FORGED):
-        forged = Delivery(id=_uuid(random), body=issue_event(count + 1, random), forged=True)
+        forged = PlannedDelivery(id=_uuid(random), body=issue_event(count + 1, random), forged=True)
         made.insert(random.randrange(len(made) + 1), forged)
     return made
 
@@ -134,12 +134,12 @@ def _uuid(random: Random) -> str:
 class Sender:
     """Sends deliveries at an even pace and keeps count of the answers."""
 
-    def __init__(self, gateway_url: str, secret: str, outcome: Outcome) -> None:
+    def __init__(self, gateway_url: str, secret: str, outcome: SentOutcome) -> None:
         self.outcome = outcome
         self._url = f"{gateway_url}/webhooks/github"
         self._secret = secret
 
-    async def send_all(self, deliveries: Sequence[Delivery], *, every_s: float) -> None:
+    async def send_all(self, deliveries: Sequence[PlannedDelivery], *, every_s: float) -> None:
         """Returns when each has been answered, whatever the answer."""
         async with (
             httpx.AsyncClient(timeout=15.0, trust_env=False) as client,
@@ -149,14 +149,14 @@ class Sender:
                 group.create_task(self._deliver(client, delivery))
                 await asyncio.sleep(every_s)
 
-    async def _deliver(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
+    async def _deliver(self, client: httpx.AsyncClient, delivery: PlannedDelivery) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._post(client, delivery))
             if delivery.again_s is not None:
                 await asyncio.sleep(delivery.again_s)
                 group.create_task(self._post(client, delivery))
 
-    async def _post(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
+    async def _post(self, client: httpx.AsyncClient, delivery: PlannedDelivery) -> None:
         """Send it until it is answered; a 503 says that sending it again is safe."""
         secret = "a secret that nobody gave us" if delivery.forged else self._secret
         headers = {
@@ -179,7 +179,7 @@ class Sender:
             await asyncio.sleep(RETRY_S)
         self._count(delivery, told)
 
-    def _count(self, delivery: Delivery, answer: str) -> None:
+    def _count(self, delivery: PlannedDelivery, answer: str) -> None:
         outcome, run_id = self.outcome, f"github-{delivery.id}"
         outcome.sent += 1
         if answer == "401" and delivery.forged:

@@ -26,7 +26,7 @@ from typing import Any
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.broker.config import free_ports, say
 from surefoot.infra.demo.auditor import OUTBOX, Report, audit
-from surefoot.infra.demo.deliveries import FORGED, Outcome, Sender, plan
+from surefoot.infra.demo.deliveries import FORGED, Sender, SentOutcome, plan
 from surefoot.infra.demo.display import Display, print_report
 from surefoot.infra.demo.evidence import read_topics
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
@@ -136,7 +136,7 @@ class _Demo:
         self._plan = plan(deliveries, self._random)
         self._specs = specs_for([agent], settings)
         self._children = self._parts(agent_file)
-        self._outcome = Outcome()
+        self._outcome = SentOutcome()
         self._progress = Progress(self._clock.monotonic_s)
         self._display = Display(
             self._progress,

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from surefoot.infra.demo.auditor import Report
-from surefoot.infra.demo.deliveries import Outcome
+from surefoot.infra.demo.deliveries import SentOutcome
 from surefoot.infra.demo.progress import Progress
 from surefoot.infra.runtime.terminal import plain_console, printable
 
@@ -30,7 +30,7 @@ class Display:
     def __init__(
         self,
         progress: Progress,
-        outcome: Outcome,
+        outcome: SentOutcome,
         *,
         deliveries: int,
         monotonic_s: Callable[[], float],

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra.demo.auditor import Record
+from surefoot.infra.demo.auditor import AuditedRecord
 from surefoot.infra.log.ports import Backend
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import TopicSpec
@@ -15,7 +15,9 @@ from surefoot.state.names.topics import TopicSpec
 READ_S = 60.0
 
 
-async def read_topics(backend: Backend, specs: Sequence[TopicSpec]) -> dict[str, list[Record]]:
+async def read_topics(
+    backend: Backend, specs: Sequence[TopicSpec]
+) -> dict[str, list[AuditedRecord]]:
     """All committed records of these topics, up to their high watermarks.
 
     Raises: Unavailable — not within 60 s; a transaction that nobody ended may hold them back.
@@ -28,8 +30,8 @@ async def read_topics(backend: Backend, specs: Sequence[TopicSpec]) -> dict[str,
         raise Unavailable("SF3007", told) from None
 
 
-async def _read(backend: Backend, spec: TopicSpec) -> list[Record]:
-    found: list[Record] = []
+async def _read(backend: Backend, spec: TopicSpec) -> list[AuditedRecord]:
+    found: list[AuditedRecord] = []
     lookups, offsets = backend.lookups(spec.name), backend.offsets()
     try:
         partitions = range(spec.partitions)
@@ -41,7 +43,7 @@ async def _read(backend: Backend, spec: TopicSpec) -> list[Record]:
                 page, position = await lookups.page(
                     partition, position, ends[partition], lambda _key: True
                 )
-                found += (Record(**record._asdict()) for record in page)
+                found += (AuditedRecord(**record._asdict()) for record in page)
     finally:
         await stop_all(lookups, offsets)
     return found

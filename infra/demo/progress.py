@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
 from surefoot.schemas.codec.codec import decode
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 #: the rate that is shown is that of the last seconds
 RATE_S = 5.0
@@ -45,7 +45,7 @@ class Progress:
         self.delivered: set[str] = set()
         self.kills: list[Kill] = []
 
-    def apply(self, record: In) -> None:
+    def apply(self, record: ConsumerRecord) -> None:
         """Take in one record of an events topic."""
         event = decode(record.value, "Event")[1]
         if event["agent"] == OUTBOX:
@@ -56,7 +56,7 @@ class Progress:
         if event["type"] in ENDINGS:
             self._step(record, event)
 
-    def _step(self, record: In, event: dict[str, Any]) -> None:
+    def _step(self, record: ConsumerRecord, event: dict[str, Any]) -> None:
         now_s = self._monotonic_s()
         self.steps += 1
         self.effects.update(event["effects"])

@@ -54,7 +54,7 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.runs import failure_text
 
 #: beyond the workers' own drain deadline, before they are killed; in seconds
@@ -122,14 +122,14 @@ class InProcess:
         self._agents = agents
         self._settings = settings
         self._backend = backend
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop, self._abort = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
         """Finish; asked again: hurry."""
-        (self._hurry if self._stop.is_set() else self._stop).set()
+        (self._abort if self._stop.is_set() else self._stop).set()
 
     async def run(self) -> int:
-        return await serve(self._agents, self._settings, self._backend, self._stop, self._hurry)
+        return await serve(self._agents, self._settings, self._backend, self._stop, self._abort)
 
 
 class _Dev:
@@ -282,7 +282,7 @@ class _Dev:
 
     # What is shown ---------------------------------------------------------------------------
 
-    def _show_event(self, record: In) -> None:
+    def _show_event(self, record: ConsumerRecord) -> None:
         try:
             event = decode(record.value, "Event")[1]
         except UndecodableError as error:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.state.errors import ConfigError, FencedError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
-from surefoot.state.ports.sources import OffsetGone, Standing
+from surefoot.state.ports.log import ConsumerRecord
+from surefoot.state.ports.sources import OffsetGone, SourceOffsets
 
 #: records of one partition that are read at a time
 _READ_MOST = 1_000
@@ -40,9 +40,9 @@ class EmbeddedArchiveLog:
         self._paused = set(range(self._partitions))
         on_assigned(frozenset(self._paused))
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         self._news.clear()
-        found: list[In] = []
+        found: list[ConsumerRecord] = []
         for partition, position in self._positions.items():
             if partition in self._paused:
                 continue
@@ -70,10 +70,10 @@ class EmbeddedArchiveLog:
     def reached(self, partition: int) -> int:
         return self._positions.get(partition, -1)
 
-    async def standing(self, partition: int) -> Standing:
+    async def standing(self, partition: int) -> SourceOffsets:
         place = (self._topic, partition)
         self._broker.refresh()
-        return Standing(
+        return SourceOffsets(
             self._broker.bookmark(self._group, place),
             self._broker.begin_offset(place),
             self._broker.end_offset(place),

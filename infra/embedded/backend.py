@@ -25,7 +25,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, RecordRefused, RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In, Out, Position
+from surefoot.state.ports.log import ConsumerRecord, Position, ProducerRecord
 
 _ANY_REPLICATION = -1
 
@@ -78,7 +78,7 @@ class EmbeddedBackend:
     def tail(
         self,
         topic: str,
-        apply: Callable[[In], None],
+        apply: Callable[[ConsumerRecord], None],
         *,
         from_end: bool,
         partitions: Iterable[int] | None = None,
@@ -152,7 +152,7 @@ class EmbeddedAppender:
     def __init__(self, broker: SqliteBroker) -> None:
         self._broker = broker
 
-    async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
+    async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:
         try:
             async with asyncio.timeout(deadline_s):
                 (offset,) = await self._broker.append([out])

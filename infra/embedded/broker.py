@@ -25,8 +25,8 @@ from typing import Any
 
 import structlog
 
-from surefoot.infra.embedded.file import Access, EmbeddedFile, OwnerLock, Span, Write
-from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.file import Access, EmbeddedFile, OffsetRange, OwnerLock, Write
+from surefoot.infra.embedded.log import TopicPartition
 from surefoot.infra.embedded.memory import record_size
 from surefoot.state.errors import (
     ConfigError,
@@ -39,7 +39,7 @@ from surefoot.state.errors import (
 )
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -136,17 +136,19 @@ class SqliteBroker:
 
     # Reading ---------------------------------------------------------------------------------
 
-    def begin_offset(self, place: Place) -> int:
+    def begin_offset(self, place: TopicPartition) -> int:
         return self._span(place).begin
 
-    def end_offset(self, place: Place) -> int:
+    def end_offset(self, place: TopicPartition) -> int:
         return self._span(place).end
 
-    def stable_end(self, place: Place) -> int:
+    def stable_end(self, place: TopicPartition) -> int:
         """The end: what is not committed cannot be seen here."""
         return self._span(place).end
 
-    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+    def read(
+        self, place: TopicPartition, position: int, most: int
+    ) -> tuple[list[ConsumerRecord], int]:
         span = self._span(place)
         if position >= span.end:
             return [], position
@@ -154,22 +156,22 @@ class SqliteBroker:
             records = self._reader.read(place, position, most)
         return records, records[-1].offset + 1 if len(records) == most else span.end
 
-    def offset_at(self, place: Place, time_ms: int) -> int | None:
+    def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
         self._span(place)
         with _reading():
             return self._reader.offset_at(place, time_ms)
 
-    def committed(self, group: str, place: Place) -> int | None:
+    def committed(self, group: str, place: TopicPartition) -> int | None:
         offset = self.bookmark(group, place)
         return None if offset is None else max(offset, self._span(place).begin)
 
-    def bookmark(self, group: str, place: Place) -> int | None:
+    def bookmark(self, group: str, place: TopicPartition) -> int | None:
         """As `committed`, also where retention has passed it by."""
         self._span(place)
         with _reading():
             return self._reader.committed(group, place)
 
-    def _span(self, place: Place) -> Span:
+    def _span(self, place: TopicPartition) -> OffsetRange:
         span = self._reader.spans.get(place)
         if span is None:
             self.refresh()
@@ -202,12 +204,12 @@ class SqliteBroker:
 
     # Writing ---------------------------------------------------------------------------------
 
-    async def append(self, outs: Sequence[Out]) -> list[int]:
+    async def append(self, outs: Sequence[ProducerRecord]) -> list[int]:
         self._check(outs)
         offsets: list[int] = await self._do(Write(outs, self._clock.now_ms()), _UNAVAILABLE)
         return offsets
 
-    def publish(self, outs: Sequence[Out]) -> None:
+    def publish(self, outs: Sequence[ProducerRecord]) -> None:
         self._check(outs)
 
         def done(_: Any, error: Exception | None) -> None:
@@ -221,7 +223,7 @@ class SqliteBroker:
         self._epochs[transactional_id] = epoch
         return epoch
 
-    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Write:
+    def begin(self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]) -> Write:
         newest = self._epochs.get(transactional_id)
         if newest != epoch:
             raise FencedError(f"{transactional_id}: epoch {epoch} is over, {newest} holds")
@@ -229,14 +231,18 @@ class SqliteBroker:
         return Write(outs, self._clock.now_ms(), transactional_id, epoch)
 
     async def commit(
-        self, transaction: Write, group: str, offsets: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self, transaction: Write, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         for place in offsets:
             self._span(place)
         whole = Write(
-            transaction.outs, transaction.now_ms, transaction.transactional_id, transaction.epoch,
-            group, offsets,
-        )  # fmt: skip
+            transaction.outs,
+            transaction.now_ms,
+            transaction.transactional_id,
+            transaction.epoch,
+            group,
+            offsets,
+        )
         written: list[int] = await self._do(whole, OutcomeUnknown)
         outs = transaction.outs
         return {
@@ -244,7 +250,7 @@ class SqliteBroker:
             for out, offset in zip(outs, written, strict=True)
         }
 
-    def _check(self, outs: Sequence[Out]) -> None:
+    def _check(self, outs: Sequence[ProducerRecord]) -> None:
         for out in outs:
             self._span((out.topic, out.partition))
             limit = int(self._topics[out.topic].config["max.message.bytes"])
@@ -325,7 +331,9 @@ class SqliteBroker:
                 done.append((job, None, error))
         return done
 
-    def _carried_out(self, done: Sequence[_Done], spans: Mapping[Place, tuple[int, int]]) -> None:
+    def _carried_out(
+        self, done: Sequence[_Done], spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
         """On the loop: what was written can be seen from now on."""
         for place, (begin, end) in spans.items():
             span = self._reader.spans.get(place)

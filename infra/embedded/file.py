@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.log import TopicPartition
 from surefoot.state.errors import ConfigError, FencedError
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports.log import Headers, In, Out
+from surefoot.state.ports.log import ConsumerRecord, Headers, ProducerRecord
 
 #: of the tables below; a file of another version is refused
 SCHEMA_VERSION = 1
@@ -51,7 +51,7 @@ CREATE TABLE epochs (id TEXT PRIMARY KEY, epoch INTEGER) WITHOUT ROWID;
 
 
 @dataclass(slots=True)
-class Span:
+class OffsetRange:
     """What there is of a place, in offsets."""
 
     id: int
@@ -63,13 +63,13 @@ class Span:
 class Write:
     """Records that become visible together, and what goes with them."""
 
-    outs: Sequence[Out]
+    outs: Sequence[ProducerRecord]
     now_ms: int
     #: whose; None: records that are not part of a transaction
     transactional_id: str | None = None
     epoch: int = 0
     group: str = ""
-    offsets: Mapping[Place, int] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class _Batch:
@@ -77,7 +77,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, bytes | None, bytes | None, bytes]] = []
-        self.touched: dict[int, Span] = {}
+        self.touched: dict[int, OffsetRange] = {}
         #: by group and place
         self.offsets: dict[tuple[str, int], int] = {}
         self.epochs: dict[str, int | None] = {}
@@ -118,15 +118,17 @@ class EmbeddedFile:
         self.path = path
         self._access = access
         #: by place, as of the last look
-        self.spans: dict[Place, Span] = {}
+        self.spans: dict[TopicPartition, OffsetRange] = {}
         self._seen = -1
         if access != "make" and not path.exists():
             raise _nothing_there(path)
         try:
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={_MODES[access]}",
-                uri=True, timeout=BUSY_S, check_same_thread=False,
-            )  # fmt: skip
+                uri=True,
+                timeout=BUSY_S,
+                check_same_thread=False,
+            )
             self._db.isolation_level = None  # transactions are begun and ended by hand
             self._set_up()
         except sqlite3.Error as error:
@@ -180,10 +182,10 @@ class EmbeddedFile:
 
     # Topics ----------------------------------------------------------------------------------
 
-    def look(self) -> dict[Place, Span]:
+    def look(self) -> dict[TopicPartition, OffsetRange]:
         """Read the spans anew."""
         rows = self._db.execute("SELECT topic, partition, id, begin, end FROM places")
-        self.spans = {(row[0], row[1]): Span(*row[2:]) for row in rows}
+        self.spans = {(row[0], row[1]): OffsetRange(*row[2:]) for row in rows}
         return self.spans
 
     def changes(self) -> int:
@@ -284,7 +286,9 @@ class EmbeddedFile:
             (batch.epochs[transactional_id],) = row.fetchone() or (None,)
         return batch.epochs[transactional_id]
 
-    def delete(self, place: Place, offsets: Iterable[int], *, begin: int | None = None) -> None:
+    def delete(
+        self, place: TopicPartition, offsets: Iterable[int], *, begin: int | None = None
+    ) -> None:
         """Take these records out; with `begin` the place starts there from now on."""
         db, span = self._db, self.spans[place]
         db.execute("BEGIN IMMEDIATE")
@@ -298,7 +302,7 @@ class EmbeddedFile:
 
     # Reading ---------------------------------------------------------------------------------
 
-    def read(self, place: Place, position: int, most: int) -> list[In]:
+    def read(self, place: TopicPartition, position: int, most: int) -> list[ConsumerRecord]:
         """Records from that offset on."""
         span = self.spans[place]
         rows = self._db.execute(
@@ -308,12 +312,14 @@ class EmbeddedFile:
         topic, partition = place
         mask = (1 << _SHIFT) - 1
         return [
-            In(topic, partition, row[0] & mask, row[1], row[2], row[3], _unpacked(row[4]))
+            ConsumerRecord(
+                topic, partition, row[0] & mask, row[1], row[2], row[3], _unpacked(row[4])
+            )
             for row in rows
         ]
 
     def keys(
-        self, place: Place, position: int, most: int
+        self, place: TopicPartition, position: int, most: int
     ) -> list[tuple[int, int, bytes | None, bool]]:
         """(offset, timestamp, key, whether it is a tombstone) from that offset on."""
         span = self.spans[place]
@@ -325,7 +331,7 @@ class EmbeddedFile:
         mask = (1 << _SHIFT) - 1
         return [(row[0] & mask, row[1], row[2], bool(row[3])) for row in rows]
 
-    def begin_within(self, place: Place, most: int) -> int:
+    def begin_within(self, place: TopicPartition, most: int) -> int:
         """The first offset from which on there are not more than so many bytes."""
         span = self.spans[place]
         mask = (1 << _SHIFT) - 1
@@ -341,7 +347,7 @@ class EmbeddedFile:
             begin = row[0] & mask
         return begin
 
-    def offset_at(self, place: Place, time_ms: int) -> int | None:
+    def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None: there is none."""
         span = self.spans[place]
         row = self._db.execute(
@@ -351,7 +357,7 @@ class EmbeddedFile:
         ).fetchone()
         return None if row is None else row[0] & ((1 << _SHIFT) - 1)
 
-    def committed(self, group: str, place: Place) -> int | None:
+    def committed(self, group: str, place: TopicPartition) -> int | None:
         row = self._db.execute(
             "SELECT next FROM offsets WHERE grp = ? AND place = ?", (group, self.spans[place].id)
         ).fetchone()

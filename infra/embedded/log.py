@@ -20,7 +20,14 @@ import structlog
 from surefoot.infra.kafka.assignor import Claim, share_out
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec
-from surefoot.state.ports.log import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
+from surefoot.state.ports.log import (
+    INPUT_KINDS,
+    Assignment,
+    ConsumerRecord,
+    InputGone,
+    InputKind,
+    ProducerRecord,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +39,7 @@ RESTORE_DEADLINE_S = 20.0
 READ_MOST = 1_000
 
 #: a topic and the number of a partition
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class EmbeddedBroker(Protocol):
@@ -50,43 +57,45 @@ class EmbeddedBroker(Protocol):
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
         """Those of the topics that there are."""
 
-    def begin_offset(self, place: Place) -> int:
+    def begin_offset(self, place: TopicPartition) -> int:
         """The first offset that retention has left. Raises NoSuchTopic, as all that take a place
         do."""
 
-    def end_offset(self, place: Place) -> int:
+    def end_offset(self, place: TopicPartition) -> int:
         """The high watermark: offset of the record to be written next."""
 
-    def stable_end(self, place: Place) -> int:
+    def stable_end(self, place: TopicPartition) -> int:
         """The last stable offset: readers of committed records stop before it."""
 
-    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+    def read(
+        self, place: TopicPartition, position: int, most: int
+    ) -> tuple[list[ConsumerRecord], int]:
         """Committed records from there on, `most` of them, and the next position. Raises
         Unavailable."""
 
-    def offset_at(self, place: Place, time_ms: int) -> int | None:
+    def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
         """Offset of the first record of that time or later; None: there is none."""
 
-    async def append(self, outs: Sequence[Out]) -> list[int]:
+    async def append(self, outs: Sequence[ProducerRecord]) -> list[int]:
         """Write records outside of any transaction; returns their offsets once they will not be
         lost. Raises NoSuchTopic, RecordTooLarge — nothing was written; Unavailable."""
 
-    def publish(self, outs: Sequence[Out]) -> None:
+    def publish(self, outs: Sequence[ProducerRecord]) -> None:
         """Write records soon, and wait for nothing. Raises NoSuchTopic, RecordTooLarge."""
 
     async def take(self, transactional_id: str) -> int:
         """A new epoch of that id; the former one is fenced, what it had open is aborted. Raises
         Unavailable."""
 
-    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Any:
+    def begin(self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]) -> Any:
         """A transaction with these records in it, still to be committed.
 
         Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
         """
 
     async def commit(
-        self, transaction: Any, group: str, offsets: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self, transaction: Any, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Make it visible, and the group's offsets with it; it will not be lost. Returns the offset
         after its last record, of each place that it wrote to.
 
@@ -94,7 +103,7 @@ class EmbeddedBroker(Protocol):
         goes on.
         """
 
-    def committed(self, group: str, place: Place) -> int | None:
+    def committed(self, group: str, place: TopicPartition) -> int | None:
         """The group's offset (next to read); None: never committed. One that is no longer there is
         told as the first that is."""
 
@@ -189,7 +198,7 @@ class EmbeddedLog:
         self._group.join(self._instance, self)
         await asyncio.sleep(0)
 
-    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
         await asyncio.sleep(0)
         self._news.clear()
         found = self._fetch()
@@ -200,8 +209,8 @@ class EmbeddedLog:
             found = self._fetch()
         return found
 
-    def _fetch(self) -> list[tuple[InputKind, In]]:
-        found: list[tuple[InputKind, In]] = []
+    def _fetch(self) -> list[tuple[InputKind, ConsumerRecord]]:
+        found: list[tuple[InputKind, ConsumerRecord]] = []
         after: dict[tuple[InputKind, int], int] = {}
         for (kind, partition), position in self._positions.items():
             if partition in self._paused:
@@ -249,7 +258,7 @@ class EmbeddedLog:
     def _owned(self, partition: int, epoch: int) -> EmbeddedOwnership:
         return EmbeddedOwnership(self._broker, self._topics, partition, epoch)
 
-    def publish(self, records: Sequence[Out]) -> None:
+    def publish(self, records: Sequence[ProducerRecord]) -> None:
         for record in records:
             try:
                 self._broker.publish([record])
@@ -328,7 +337,9 @@ class EmbeddedOwnership:
     async def begins(self) -> dict[InputKind, int]:
         return {kind: self._broker.begin_offset(self._input(kind)) for kind in INPUT_KINDS}
 
-    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+    async def restore(
+        self, start: int | None, apply: Callable[[list[ConsumerRecord]], None]
+    ) -> int:
         broker, place = self._broker, (self._topics.state, self._partition)
         target = broker.end_offset(place)
         await self._until_stable(place, target)
@@ -339,7 +350,7 @@ class EmbeddedOwnership:
             await asyncio.sleep(0)
         return position
 
-    async def _until_stable(self, place: Place, target: int) -> None:
+    async def _until_stable(self, place: TopicPartition, target: int) -> None:
         """Wait for the transactions that are open below it."""
         changed = asyncio.Event()
         self._broker.listeners[changed.set] = None
@@ -353,7 +364,9 @@ class EmbeddedOwnership:
         finally:
             self._broker.listeners.pop(changed.set, None)
 
-    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+    async def commit(
+        self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> int:
         if self._closed:
             raise OutcomeUnknown("this ownership has been given up")
         transaction = self._broker.begin(self._id, self._epoch, records)
@@ -374,5 +387,5 @@ class EmbeddedOwnership:
     async def close(self) -> None:
         self._closed = True
 
-    def _input(self, kind: InputKind) -> Place:
+    def _input(self, kind: InputKind) -> TopicPartition:
         return (getattr(self._topics, kind), self._partition)

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.log import TopicPartition
 from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 
 @dataclass(slots=True, eq=False)
@@ -33,18 +33,18 @@ class Transaction:
     transactional_id: str
     epoch: int
     #: offset of its first record, by partition
-    places: dict[Place, int] = field(default_factory=dict)
+    places: dict[TopicPartition, int] = field(default_factory=dict)
     #: offset after its last record, by partition
-    ends: dict[Place, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     #: None: open
     committed: bool | None = None
 
 
 #: a record and the transaction that it is part of; a marker has no record
-_Slot = tuple[In | None, Transaction | None]
+_Slot = tuple[ConsumerRecord | None, Transaction | None]
 
 
-class Partition:
+class MemoryPartition:
     """What stands at each offset of one partition."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Partition:
         """The last stable offset."""
         return min(self._open.values(), default=self.end)
 
-    def append(self, record: In, transaction: Transaction | None) -> None:
+    def append(self, record: ConsumerRecord, transaction: Transaction | None) -> None:
         if transaction is not None:
             self._open.setdefault(transaction, self.end)
         self._slots.append((record, transaction))
@@ -74,7 +74,7 @@ class Partition:
         del self._open[transaction]
         self._slots.append((None, transaction))
 
-    def read(self, position: int, most: int | None = None) -> tuple[list[In], int]:
+    def read(self, position: int, most: int | None = None) -> tuple[list[ConsumerRecord], int]:
         """Committed records from there to the last stable offset, and the next position. `most`:
         how many offsets to look at; None: all."""
         end = self.stable_end
@@ -99,12 +99,12 @@ class MemoryBroker:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._topics: dict[str, list[Partition]] = {}
+        self._topics: dict[str, list[MemoryPartition]] = {}
         self._specs: dict[str, TopicSpec] = {}
         self._epochs: dict[str, int] = {}
         self._open: dict[str, Transaction] = {}
         #: committed offsets (next to read) by group
-        self._offsets: dict[str, dict[Place, int]] = {}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
         #: called when there may be more to read; a dict for its order
         self.listeners: dict[Callable[[], None], None] = {}
 
@@ -112,7 +112,7 @@ class MemoryBroker:
         """Create those of the topics that there are not; returns their names."""
         new = [spec for spec in specs if spec.name not in self._topics]
         for spec in new:
-            self._topics[spec.name] = [Partition() for _ in range(spec.partitions)]
+            self._topics[spec.name] = [MemoryPartition() for _ in range(spec.partitions)]
             self._specs[spec.name] = spec
         return [spec.name for spec in new]
 
@@ -123,7 +123,7 @@ class MemoryBroker:
         """Those of the topics that there are."""
         return {name: self._specs[name] for name in names if name in self._specs}
 
-    def partition(self, topic: str, partition: int) -> Partition:
+    def partition(self, topic: str, partition: int) -> MemoryPartition:
         """Raises: NoSuchTopic."""
         try:
             return self._topics[topic][partition]
@@ -132,7 +132,7 @@ class MemoryBroker:
                 f"there is no topic {topic} with a partition {partition}: check the agent's name"
             ) from None
 
-    def write(self, outs: Sequence[Out]) -> list[int]:
+    def write(self, outs: Sequence[ProducerRecord]) -> list[int]:
         """Append records outside of any transaction. Returns their offsets.
 
         Raises: NoSuchTopic, RecordTooLarge — nothing was written.
@@ -142,29 +142,31 @@ class MemoryBroker:
         self._tell()
         return offsets
 
-    async def append(self, outs: Sequence[Out]) -> list[int]:
+    async def append(self, outs: Sequence[ProducerRecord]) -> list[int]:
         """As `write`."""
         return self.write(outs)
 
-    def publish(self, outs: Sequence[Out]) -> None:
+    def publish(self, outs: Sequence[ProducerRecord]) -> None:
         """As `write`."""
         self.write(outs)
 
     # Reading ---------------------------------------------------------------------------------
 
-    def begin_offset(self, place: Place) -> int:
+    def begin_offset(self, place: TopicPartition) -> int:
         return self.partition(*place).start
 
-    def end_offset(self, place: Place) -> int:
+    def end_offset(self, place: TopicPartition) -> int:
         return self.partition(*place).end
 
-    def stable_end(self, place: Place) -> int:
+    def stable_end(self, place: TopicPartition) -> int:
         return self.partition(*place).stable_end
 
-    def read(self, place: Place, position: int, most: int) -> tuple[list[In], int]:
+    def read(
+        self, place: TopicPartition, position: int, most: int
+    ) -> tuple[list[ConsumerRecord], int]:
         return self.partition(*place).read(position, most)
 
-    def offset_at(self, place: Place, time_ms: int) -> int | None:
+    def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
         """Offset of the first committed record of that time or later; None: there is none."""
         records, _ = self.partition(*place).read(0)
         return next((record.offset for record in records if record.timestamp_ms >= time_ms), None)
@@ -180,7 +182,9 @@ class MemoryBroker:
             self._end(left_open, committed=False)
         return epoch
 
-    def begin(self, transactional_id: str, epoch: int, outs: Sequence[Out]) -> Transaction:
+    def begin(
+        self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]
+    ) -> Transaction:
         """Open a transaction with these records in it.
 
         Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
@@ -196,8 +200,8 @@ class MemoryBroker:
         return transaction
 
     async def commit(
-        self, transaction: Transaction, group: str, offsets: Mapping[Place, int]
-    ) -> dict[Place, int]:
+        self, transaction: Transaction, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Make it visible, and the group's offsets with it. Returns the offset after its last
         record, of each place. Raises: FencedError."""
         self._fence(transaction.transactional_id, transaction.epoch)
@@ -208,7 +212,7 @@ class MemoryBroker:
     def abort(self, transaction: Transaction) -> None:
         self._end(transaction, committed=False)
 
-    def committed(self, group: str, place: Place) -> int | None:
+    def committed(self, group: str, place: TopicPartition) -> int | None:
         """The group's offset (next to read); None: never committed. One that is no longer there is
         told as the first that is."""
         offset = self._offsets.get(group, {}).get(place)
@@ -228,7 +232,7 @@ class MemoryBroker:
 
     # Records ---------------------------------------------------------------------------------
 
-    def _check(self, outs: Sequence[Out]) -> None:
+    def _check(self, outs: Sequence[ProducerRecord]) -> None:
         for out in outs:
             self.partition(out.topic, out.partition)
             size, limit = record_size(out), int(self._specs[out.topic].config["max.message.bytes"])
@@ -237,11 +241,11 @@ class MemoryBroker:
                     f"a record of {size} bytes for {out.topic}", size=size, limit=limit
                 )
 
-    def _append(self, out: Out, transaction: Transaction | None) -> int:
+    def _append(self, out: ProducerRecord, transaction: Transaction | None) -> int:
         log = self._topics[out.topic][out.partition]
         offset = log.end
         now_ms = self._clock.now_ms()
-        record = In(
+        record = ConsumerRecord(
             out.topic, out.partition, offset, now_ms, out.key, out.value, tuple(out.headers)
         )
         log.append(record, transaction)
@@ -252,7 +256,7 @@ class MemoryBroker:
             listener()
 
 
-def record_size(out: Out) -> int:
+def record_size(out: ProducerRecord) -> int:
     """Bytes of a record as Kafka counts them, within a few."""
     headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
     return len(out.key or b"") + len(out.value or b"") + headers + 32

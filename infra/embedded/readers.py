@@ -12,7 +12,7 @@ from surefoot.infra.embedded.file import has_owner
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import NoSuchTopic
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ class EmbeddedTail:
         self,
         broker: SqliteBroker,
         topic: str,
-        apply: Callable[[In], None],
+        apply: Callable[[ConsumerRecord], None],
         *,
         from_end: bool,
         partitions: Sequence[int],
@@ -107,7 +107,7 @@ class EmbeddedLookups:
         self.topic = topic
         self._broker = broker
 
-    async def one(self, partition: int, offset: int) -> In:
+    async def one(self, partition: int, offset: int) -> ConsumerRecord:
         news = asyncio.Event()
         self._broker.listeners[news.set] = None
         try:
@@ -122,8 +122,8 @@ class EmbeddedLookups:
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
-    ) -> tuple[list[In], int]:
-        found: list[In] = []
+    ) -> tuple[list[ConsumerRecord], int]:
+        found: list[ConsumerRecord] = []
         size, position, scanned = 0, start, 0
         while position < until and scanned < _PAGE_SCANNED:
             records, after = self._broker.read((self.topic, partition), position, _BATCH)
@@ -207,16 +207,20 @@ class EmbeddedStandings:
         inputs = (topics.commands, topics.tasks)
         owner = Member(name="serve", host="localhost", partitions=frozenset(partitions))
         return AgentStanding(
-            agent=agent, group=topics.group, members=(owner,) if owned else (),
+            agent=agent,
+            group=topics.group,
+            members=(owner,) if owned else (),
             partitions=tuple(
                 self._stand(
-                    topic, number, group=topics.group if topic in inputs else None,
+                    topic,
+                    number,
+                    group=topics.group if topic in inputs else None,
                     owner=owner.name if owned else None,
                 )
                 for topic in (*inputs, topics.state, topics.events, topics.stream)
                 for number in partitions
             ),
-        )  # fmt: skip
+        )
 
     def _stand(
         self, topic: str, partition: int, *, group: str | None, owner: str | None
@@ -226,9 +230,15 @@ class EmbeddedStandings:
         committed = None if group is None else self._broker.committed(group, place)
         first, until = behind(committed, start, end)
         return PartitionStanding(
-            topic=topic, partition=partition, start=start, end=end, stable=end,
-            committed=committed, lag=None if group is None else until - first, owner=owner,
-        )  # fmt: skip
+            topic=topic,
+            partition=partition,
+            start=start,
+            end=end,
+            stable=end,
+            committed=committed,
+            lag=None if group is None else until - first,
+            owner=owner,
+        )
 
     async def stop(self) -> None:
         """Holds nothing open."""

@@ -16,7 +16,7 @@ import structlog
 
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.file import EmbeddedFile
-from surefoot.infra.embedded.log import Place
+from surefoot.infra.embedded.log import TopicPartition
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import DAY_MS, TopicSpec
 from surefoot.state.ports.clock import Clock
@@ -39,9 +39,9 @@ class Upkeep:
         self._broker = broker
         self._clock = clock
         #: by place: the end of what has been compacted, and how many records that left
-        self._compacted: dict[Place, tuple[int, int]] = {}
+        self._compacted: dict[TopicPartition, tuple[int, int]] = {}
         #: by place: its end when it was last measured
-        self._measured: dict[Place, int] = {}
+        self._measured: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -65,7 +65,7 @@ class Upkeep:
                     if (most := spec.config.get("retention.bytes")) is not None:
                         await self._shrink(place, int(most))
 
-    async def _compact(self, place: Place) -> None:
+    async def _compact(self, place: TopicPartition) -> None:
         until, kept = self._compacted.get(place, (0, 0))
         end = self._broker.end_offset(place)
         if end - until < max(_WORTH_IT, kept):
@@ -92,7 +92,7 @@ class Upkeep:
         self._compacted[place] = (end, len(latest))
         log.debug("compacted", topic=place[0], partition=place[1], deleted=len(stale))
 
-    async def _expire(self, place: Place, retention_ms: int) -> None:
+    async def _expire(self, place: TopicPartition, retention_ms: int) -> None:
         old_ms = self._clock.now_ms() - retention_ms
         while True:
             begin = self._broker.begin_offset(place)
@@ -109,7 +109,7 @@ class Upkeep:
             if len(over) < _DELETES:
                 return
 
-    async def _shrink(self, place: Place, most: int) -> None:
+    async def _shrink(self, place: TopicPartition, most: int) -> None:
         end = self._broker.end_offset(place)
         if self._measured.get(place) == end:
             return
@@ -122,7 +122,7 @@ class Upkeep:
         self._measured[place] = end
 
     async def _delete(
-        self, place: Place, offsets: Sequence[int], *, begin: int | None = None
+        self, place: TopicPartition, offsets: Sequence[int], *, begin: int | None = None
     ) -> None:
         for at in range(0, len(offsets), _DELETES):
             piece = offsets[at : at + _DELETES]

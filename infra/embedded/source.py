@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from surefoot.infra.embedded.log import READ_MOST, EmbeddedBroker, Place
+from surefoot.infra.embedded.log import READ_MOST, EmbeddedBroker, TopicPartition
 from surefoot.state.names.topics import fence_id
-from surefoot.state.ports.log import In, Out
-from surefoot.state.ports.sources import Standing, Start
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.ports.sources import SourceOffsets, StartPosition
 
 
 class EmbeddedSourceLog:
@@ -19,13 +19,13 @@ class EmbeddedSourceLog:
     def __init__(self, broker: EmbeddedBroker, topic: str, group: str, partitions: int) -> None:
         self._broker = broker
         self._group = group
-        self._places: list[Place] = [(topic, partition) for partition in range(partitions)]
+        self._places: list[TopicPartition] = [(topic, partition) for partition in range(partitions)]
         self._news = asyncio.Event()
         #: next offset to read, of what is being read
         self._positions: dict[int, int] = {}
         self._paused: set[int] = set()
 
-    async def settle_start(self, start: Start) -> None:
+    async def settle_start(self, start: StartPosition) -> None:
         standings = {place: self._standing(place) for place in self._places}
         if any(each.committed is not None for each in standings.values()):
             return
@@ -37,9 +37,9 @@ class EmbeddedSourceLog:
         epoch = await self._broker.take(identity)
         await self._broker.commit(self._broker.begin(identity, epoch, []), self._group, offsets)
 
-    def _standing(self, place: Place) -> Standing:
+    def _standing(self, place: TopicPartition) -> SourceOffsets:
         broker = self._broker
-        return Standing(
+        return SourceOffsets(
             broker.committed(self._group, place),
             broker.begin_offset(place),
             broker.end_offset(place),
@@ -56,7 +56,7 @@ class EmbeddedSourceLog:
         self._paused = set(partitions)
         on_assigned(partitions)
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         await asyncio.sleep(0)
         self._news.clear()
         if not (found := self._fetch()):
@@ -66,8 +66,8 @@ class EmbeddedSourceLog:
             found = self._fetch()
         return found
 
-    def _fetch(self) -> list[In]:
-        found: list[In] = []
+    def _fetch(self) -> list[ConsumerRecord]:
+        found: list[ConsumerRecord] = []
         after = dict(self._positions)
         for place in self._places:
             partition = place[1]
@@ -106,16 +106,18 @@ class EmbeddedSourceLog:
 class EmbeddedSourceOwnership:
     """Implements SourceOwnership: one partition under one epoch."""
 
-    def __init__(self, log: EmbeddedSourceLog, place: Place, identity: str, epoch: int) -> None:
+    def __init__(
+        self, log: EmbeddedSourceLog, place: TopicPartition, identity: str, epoch: int
+    ) -> None:
         self._log = log
         self._place = place
         self._id = identity
         self._epoch = epoch
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SourceOffsets:
         return self._log._standing(self._place)
 
-    async def commit(self, records: Sequence[Out], offset: int) -> None:
+    async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
         broker = self._log._broker
         transaction = broker.begin(self._id, self._epoch, records)
         await broker.commit(transaction, self._log._group, {self._place: offset})

@@ -34,7 +34,7 @@ _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JsonResponse:
     status: int
     #: values of its JSON; None: it has no body
     value: Any
@@ -91,7 +91,7 @@ class GatewayHttp:
         *,
         body: Any = None,
         params: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> JsonResponse:
         """One request, sent again until it is answered.
 
         Raises: Refused, NotFound — the answer says no; Unavailable — there was no answer, and it
@@ -112,7 +112,7 @@ class GatewayHttp:
                 cause = _why_again(response, value)
                 if cause is None:
                     _raise_refusal(response, value)
-                    return Answer(response.status_code, value)
+                    return JsonResponse(response.status_code, value)
                 wait_s = retry_after_s(response.headers, self._clock.now_ms())
             except (TimeoutError, httpx.TransportError) as error:
                 cause = repr(error)

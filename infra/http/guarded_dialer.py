@@ -26,7 +26,7 @@ import httpx
 from surefoot.state.egress.policy import Allowed, Target, check_host
 
 #: given a host and a port: its addresses
-Resolve = Callable[[str, int], Awaitable[list[str]]]
+ResolveHost = Callable[[str, int], Awaitable[list[str]]]
 #: connections that are kept, and all
 _KEPT_MAX, _OPEN_MAX = 20, 100
 #: how long an address may take until the next one is tried beside it (RFC 8305, section 8)
@@ -48,7 +48,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         self,
         allowed: Allowed,
         *,
-        resolve: Resolve = resolve,
+        resolve: ResolveHost = resolve,
         connect: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self._allowed = allowed

@@ -24,14 +24,17 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import FencedError
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.sources import Standing
+from surefoot.state.ports.sources import SourceOffsets
 
 log = structlog.get_logger(__name__)
 
 _LOST = (
-    CommitFailedError, IllegalGenerationError, IllegalStateError, RebalanceInProgressError,
+    CommitFailedError,
+    IllegalGenerationError,
+    IllegalStateError,
+    RebalanceInProgressError,
     UnknownMemberIdError,
-)  # fmt: skip
+)
 
 
 class KafkaArchiveLog(KafkaSourceLog):
@@ -54,7 +57,7 @@ class KafkaArchiveLog(KafkaSourceLog):
             return -1
         return int(state.position)
 
-    async def standing(self, partition: int) -> Standing:
+    async def standing(self, partition: int) -> SourceOffsets:
         assert self._asker is not None, "start() comes first"
         try:
             return await self._standing(self._asker, self._place(partition))

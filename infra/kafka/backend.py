@@ -14,7 +14,7 @@ from surefoot.infra.kafka_client.topics import Topics
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 
 class KafkaBackend:
@@ -42,14 +42,18 @@ class KafkaBackend:
 
     def source(self, topics: AgentTopics, topic: str, group: str, slot: int) -> KafkaSourceLog:
         return KafkaSourceLog(
-            topics=topics, topic=topic, settings=self._settings, clock=self._clock, slot=slot,
+            topics=topics,
+            topic=topic,
+            settings=self._settings,
+            clock=self._clock,
+            slot=slot,
             group=group,
-        )  # fmt: skip
+        )
 
     def tail(
         self,
         topic: str,
-        apply: Callable[[In], None],
+        apply: Callable[[ConsumerRecord], None],
         *,
         from_end: bool,
         partitions: Iterable[int] | None = None,

@@ -25,7 +25,7 @@ from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding,
 #: a longer stretch of offsets is not read to tell records from markers
 COUNTED_OFFSETS = 1_000
 
-Offsets = dict[TopicPartition, int]
+OffsetsByPartition = dict[TopicPartition, int]
 
 
 class KafkaStandings:
@@ -70,10 +70,16 @@ class KafkaStandings:
                 stretch = behind(committed.get(place), starts[place], stables[place])
                 lag, exact = await self._records(place, *stretch)
             return PartitionStanding(
-                topic=place.topic, partition=place.partition, start=starts[place],
-                end=ends[place], stable=stables[place], committed=committed.get(place), lag=lag,
-                exact=exact, owner=owner_of(members, place.partition),
-            )  # fmt: skip
+                topic=place.topic,
+                partition=place.partition,
+                start=starts[place],
+                end=ends[place],
+                stable=stables[place],
+                committed=committed.get(place),
+                lag=lag,
+                exact=exact,
+                owner=owner_of(members, place.partition),
+            )
 
         standing = await asyncio.gather(*(stand(place) for place in places))
         return AgentStanding(
@@ -82,7 +88,7 @@ class KafkaStandings:
 
     async def _asked(
         self, ask: Callable[[str, Iterable[int]], Awaitable[dict[int, int]]], topics: Sequence[str]
-    ) -> Offsets:
+    ) -> OffsetsByPartition:
         partitions = range(self._settings.partitions)
         found = await asyncio.gather(*(ask(topic, partitions) for topic in topics))
         return {
@@ -93,7 +99,7 @@ class KafkaStandings:
 
     async def _group(
         self, group: str, places: Sequence[TopicPartition]
-    ) -> tuple[tuple[Member, ...], Offsets]:
+    ) -> tuple[tuple[Member, ...], OffsetsByPartition]:
         """The members of the group, and what it has committed in these places."""
         async with told(f"looking at group {group}", self._settings):
             admin = await self._admin.get()

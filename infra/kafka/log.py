@@ -39,7 +39,14 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import INPUT_KINDS, Assignment, In, InputGone, InputKind, Out
+from surefoot.state.ports.log import (
+    INPUT_KINDS,
+    Assignment,
+    ConsumerRecord,
+    InputGone,
+    InputKind,
+    ProducerRecord,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +134,7 @@ class KafkaLog:
         assert self._consumer is not None, "start() comes first"
         return self._consumer
 
-    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
         if self._ousted:
             raise ConfigError(
                 "SF3011",
@@ -220,7 +227,7 @@ class KafkaLog:
         await producer.start()
         return KafkaOwnership(self, partition, producer)
 
-    def publish(self, records: Sequence[Out]) -> None:
+    def publish(self, records: Sequence[ProducerRecord]) -> None:
         self._publisher.publish(records)
 
     def lease_left_s(self) -> float:
@@ -344,7 +351,9 @@ class KafkaOwnership:
             raise unavailable("where the inputs begin", error, self._settings) from error
         return {self._log._kinds[tp.topic]: offset for tp, offset in found.items()}
 
-    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+    async def restore(
+        self, start: int | None, apply: Callable[[list[ConsumerRecord]], None]
+    ) -> int:
         tp = TopicPartition(self._topics.state, self._partition)
         try:
             reader = await self._open_reader()
@@ -377,7 +386,10 @@ class KafkaOwnership:
             await close_client(reader, within_s=RETIRE_S)
 
     async def _read_to_end(
-        self, consumer: AIOKafkaConsumer, tp: TopicPartition, apply: Callable[[list[In]], None]
+        self,
+        consumer: AIOKafkaConsumer,
+        tp: TopicPartition,
+        apply: Callable[[list[ConsumerRecord]], None],
     ) -> int:
         """Read up to the high watermark, which every fetch tells whatever the isolation level. An
         open transaction below it, of whoever, is waited for. The end is told by the position, which
@@ -403,7 +415,9 @@ class KafkaOwnership:
                     f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it",
                 )
 
-    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+    async def commit(
+        self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> int:
         places = {
             TopicPartition(getattr(self._topics, kind), self._partition): offset
             for kind, offset in offsets.items()
@@ -429,9 +443,9 @@ class _Listener(ConsumerRebalanceListener):
         self._log._assigned(assigned)
 
 
-def record_of(record: Any) -> In:
+def record_of(record: Any) -> ConsumerRecord:
     """A record of aiokafka's, as the rest knows it."""
-    return In(
+    return ConsumerRecord(
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

@@ -31,8 +31,8 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics, fence_id
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In, Out
-from surefoot.state.ports.sources import OffsetGone, Standing, Start
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.ports.sources import OffsetGone, SourceOffsets, StartPosition
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class KafkaSourceLog:
         #: for questions: on the connection of the reading one they would wait behind its long poll
         self._asker: AIOKafkaConsumer | None = None
 
-    async def settle_start(self, start: Start) -> None:
+    async def settle_start(self, start: StartPosition) -> None:
         producer = TransactionalProducer(f"{self._group}.start", self._settings, self._clock)
         asker = self._new_consumer()
         try:
@@ -84,9 +84,12 @@ class KafkaSourceLog:
                     places |= {tp: at.offset for tp, at in found.items() if at is not None}
             await producer.transact([], places, self._group)
             log.info(
-                "trigger_begins", topic=self._topic, agent=self._topics.agent, start=start,
+                "trigger_begins",
+                topic=self._topic,
+                agent=self._topics.agent,
+                start=start,
                 offsets={tp.partition: offset for tp, offset in places.items()},
-            )  # fmt: skip
+            )
         except (TimeoutError, KafkaError, FencedError, OutcomeUnknown) as error:
             raise unavailable(f"where to begin in {self._topic}", error, self._settings) from error
         finally:
@@ -158,7 +161,7 @@ class KafkaSourceLog:
     def _place(self, partition: int) -> TopicPartition:
         return TopicPartition(self._topic, partition)
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         try:
             batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except NoOffsetForPartitionError:
@@ -199,11 +202,11 @@ class KafkaSourceLog:
         await producer.start()
         return KafkaSourceOwnership(self, self._place(partition), producer)
 
-    async def _standing(self, asker: AIOKafkaConsumer, tp: TopicPartition) -> Standing:
+    async def _standing(self, asker: AIOKafkaConsumer, tp: TopicPartition) -> SourceOffsets:
         async with asyncio.timeout(commit_deadline_s(self._settings)):
             committed = await asker.committed(tp)
             firsts, ends = await asker.beginning_offsets([tp]), await asker.end_offsets([tp])
-        return Standing(committed, firsts[tp], ends[tp])
+        return SourceOffsets(committed, firsts[tp], ends[tp])
 
     @never_cut_short
     async def stop(self) -> None:
@@ -226,7 +229,7 @@ class KafkaSourceOwnership:
         self._tp = tp
         self._producer = producer
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SourceOffsets:
         asker = self._log._asker
         assert asker is not None, "start() comes first"
         try:
@@ -234,7 +237,7 @@ class KafkaSourceOwnership:
         except (TimeoutError, KafkaError) as error:
             raise unavailable("committed offset", error, self._log._settings) from error
 
-    async def commit(self, records: Sequence[Out], offset: int) -> None:
+    async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
         await self._producer.transact(records, {self._tp: offset}, self._log._group)
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ from surefoot.state.errors import (
     RecordTooLarge,
 )
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 #: names that topics can have. Source: Kafka, org.apache.kafka.common.internals.Topic
 _NAMED = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -138,7 +138,7 @@ class TransactionalProducer:
             raise
 
     async def transact(
-        self, records: Sequence[Out], offsets: Mapping[TopicPartition, int], group: str
+        self, records: Sequence[ProducerRecord], offsets: Mapping[TopicPartition, int], group: str
     ) -> dict[TopicPartition, int]:
         """Write everything in one transaction, or nothing. Returns the next offset of every
         partition written to. Raises what ports.Ownership.commit says. Under cancellation the
@@ -166,7 +166,7 @@ class TransactionalProducer:
             raise OutcomeUnknown(f"{self.transactional_id}: {error!r}") from error
 
     async def _transact(
-        self, records: Sequence[Out], offsets: Mapping[TopicPartition, int], group: str
+        self, records: Sequence[ProducerRecord], offsets: Mapping[TopicPartition, int], group: str
     ) -> dict[TopicPartition, int]:
         producer = self._producer
         self._ends_sent = self._offsets_sent = 0
@@ -224,11 +224,13 @@ class TransactionalProducer:
                 "`surefoot topics apply` for that agent"
             ) from error
 
-    async def _send(self, producer: AIOKafkaProducer, records: Sequence[Out]) -> list[_Batch]:
+    async def _send(
+        self, producer: AIOKafkaProducer, records: Sequence[ProducerRecord]
+    ) -> list[_Batch]:
         """Hand over the records in batches of our own making, which spares a future and a look-up a
         record. Those of one partition are in order."""
         now_ms = self._clock.now_ms()
-        by_place: dict[TopicPartition, list[Out]] = {}
+        by_place: dict[TopicPartition, list[ProducerRecord]] = {}
         for record in records:
             by_place.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         sent: list[_Batch] = []

@@ -21,7 +21,7 @@ from surefoot.infra.kafka_client.errors import unavailable
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out, Position
+from surefoot.state.ports.log import Position, ProducerRecord
 
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"
@@ -61,7 +61,7 @@ class KafkaAppender:
             max_batch_size=min(BATCH_BYTES, self._settings.record_max_bytes),
         )
 
-    async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
+    async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:
         limit = self._settings.record_max_bytes
         headers = list(out.headers)
         size = DefaultRecordBatchBuilder.estimate_size_in_bytes(out.key, out.value, headers)
@@ -85,7 +85,7 @@ class KafkaAppender:
             ) from error
         return Position(written.partition, written.offset)
 
-    async def _write(self, producer: AIOKafkaProducer, out: Out) -> RecordMetadata:
+    async def _write(self, producer: AIOKafkaProducer, out: ProducerRecord) -> RecordMetadata:
         try:
             await _check_partitions(producer, out.topic, self._settings)
             acked = await producer.send(

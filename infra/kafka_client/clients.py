@@ -31,13 +31,13 @@ _STOP_S = 5.0
 _LEAVE_S = 5.0
 
 
-class Client(Protocol):
+class Startable(Protocol):
     """One of aiokafka's; `close_client` ends it."""
 
     async def start(self) -> None: ...
 
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=Startable)
 
 
 async def open_client(make: Callable[[], C]) -> C:

@@ -88,9 +88,13 @@ async def start_client(client: Any) -> None:
 
 
 def unavailable(
-    doing: str, error: BaseException, settings: Settings, *, operation: str | None = None,
+    doing: str,
+    error: BaseException,
+    settings: Settings,
+    *,
+    operation: str | None = None,
     starting: bool = False,
-) -> Unavailable:  # fmt: skip
+) -> Unavailable:
     """The ports' error for what a client raised while `doing` something, or `starting`.
     `operation` is what it takes, should it turn out that the right to it is missing."""
     cause: BaseException | None = error
@@ -116,9 +120,13 @@ async def told(doing: str, settings: Settings) -> AsyncIterator[None]:
 
 
 def not_allowed(
-    doing: str, denied: type[BaseException], resource: str, settings: Settings, *,
+    doing: str,
+    denied: type[BaseException],
+    resource: str,
+    settings: Settings,
+    *,
     operation: str | None = None,
-) -> NotAllowed:  # fmt: skip
+) -> NotAllowed:
     """A right is missing: whose, to what, and the command that grants it."""
     kind, usual, option = _RIGHTS[denied]
     operation = operation or usual
@@ -157,9 +165,12 @@ async def _look(client: AIOKafkaClient, host: str, port: int) -> Unreachable:
     place = f"Kafka at {host}:{port}"
     try:
         conn = await create_conn(
-            host, port, client_id=client._client_id, request_timeout_ms=int(_LOOK_S * 1000),
+            host,
+            port,
+            client_id=client._client_id,
+            request_timeout_ms=int(_LOOK_S * 1000),
             **_security(client, client._security_protocol),
-        )  # fmt: skip
+        )
         try:
             await conn.send(MetadataRequest([]))
         finally:

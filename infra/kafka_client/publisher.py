@@ -17,7 +17,7 @@ from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import start_client
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -31,11 +31,11 @@ class Publisher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._waiting: asyncio.Queue[Out] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[ProducerRecord] = asyncio.Queue(WAITING_MAX)
         self._task: asyncio.Task[None] | None = None
         self._dropped = 0
 
-    def publish(self, records: Sequence[Out]) -> None:
+    def publish(self, records: Sequence[ProducerRecord]) -> None:
         """Take the records; never blocks."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -74,7 +74,7 @@ class Publisher:
         finally:
             await close_client(producer, within_s=_CLOSE_S)
 
-    async def _write(self, producer: AIOKafkaProducer, out: Out) -> None:
+    async def _write(self, producer: AIOKafkaProducer, out: ProducerRecord) -> None:
         try:
             written = await producer.send(out.topic, out.value, out.key, partition=out.partition)
         except KafkaError as error:

@@ -22,7 +22,7 @@ from surefoot.infra.kafka_client.clients import Background, Shared, close_client
 from surefoot.infra.kafka_client.errors import start_client, told
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StateError
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class KafkaTail:
         self,
         settings: Settings,
         topic: str,
-        apply: Callable[[In], None],
+        apply: Callable[[ConsumerRecord], None],
         *,
         from_end: bool,
         partitions: Iterable[int] | None = None,
@@ -172,17 +172,17 @@ class KafkaLookups:
         self._turn = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         self._background = Background()
 
-    async def one(self, partition: int, offset: int) -> In:
+    async def one(self, partition: int, offset: int) -> ConsumerRecord:
         """The first committed record at or after `offset`; waits for one."""
         async with self._at(partition, offset) as client:
             return received(await readable(client.getone()))
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
-    ) -> tuple[list[In], int]:
+    ) -> tuple[list[ConsumerRecord], int]:
         """Records whose key is wanted, of a piece of the partition that begins at `start` and ends
         at `until` at the latest. Returns them and where the next page begins."""
-        found: list[In] = []
+        found: list[ConsumerRecord] = []
         size = scanned = 0
         tp = TopicPartition(self.topic, partition)
         async with self._at(partition, start) as client:
@@ -331,9 +331,9 @@ async def coordinator_of(admin: AIOKafkaAdminClient, group: str) -> int:
             return found
 
 
-def received(record: Any) -> In:
+def received(record: Any) -> ConsumerRecord:
     """The record as the core knows records."""
-    return In(
+    return ConsumerRecord(
         record.topic,
         record.partition,
         record.offset,

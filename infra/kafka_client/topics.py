@@ -165,9 +165,12 @@ class Topics:
                 error = for_code(code)
                 if is_denied(error):
                     raise not_allowed(
-                        f"cannot create topic {name}", error, name, self._settings,
+                        f"cannot create topic {name}",
+                        error,
+                        name,
+                        self._settings,
                         operation="Create",
-                    )  # fmt: skip
+                    )
                 if code and error is not TopicAlreadyExistsError:
                     raise ConfigError(
                         "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
@@ -246,8 +249,11 @@ class Topics:
             return []
         told = not_allowed(
             f"of those that do not exist, {len(hidden)} may, and not be shown",
-            TopicAuthorizationFailedError, hidden[0], self._settings, operation="Describe",
-        )  # fmt: skip
+            TopicAuthorizationFailedError,
+            hidden[0],
+            self._settings,
+            operation="Describe",
+        )
         return [told.message]
 
     async def names(self) -> list[str]:

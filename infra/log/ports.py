@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from surefoot.state.names.topics import AgentTopics, TopicSpec
-from surefoot.state.ports.log import In, Log, Out, Position
-from surefoot.state.ports.sources import SourceLog, Standing
+from surefoot.state.ports.log import ConsumerRecord, Log, Position, ProducerRecord
+from surefoot.state.ports.sources import SourceLog, SourceOffsets
 from surefoot.state.reading.lag import AgentStanding
 from surefoot.state.reading.ports import Readiness
 
@@ -70,12 +70,12 @@ class Lookups(Protocol):
 
     topic: str
 
-    async def one(self, partition: int, offset: int) -> In:
+    async def one(self, partition: int, offset: int) -> ConsumerRecord:
         """The first committed record at or after `offset`; waits for one."""
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
-    ) -> tuple[list[In], int]:
+    ) -> tuple[list[ConsumerRecord], int]:
         """Records whose key is wanted, of a piece of the partition that begins at `start` and ends
         at `until` at the latest. Returns them and where the next page begins."""
 
@@ -121,7 +121,7 @@ class Standings(Protocol):
 
 
 class Appender(Protocol):
-    async def append(self, out: Out, what: str, *, deadline_s: float) -> Position:
+    async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:
         """Write one record; returns once it will not be lost. `what` it is goes into the error.
 
         Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
@@ -148,7 +148,7 @@ class ArchiveLog(Protocol):
     ) -> None:
         """Join the group; every partition is assigned paused. Raises Unavailable."""
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         """Committed records only. Raises Unavailable; OffsetGone — the partition has to be begun
         anew."""
 
@@ -159,7 +159,7 @@ class ArchiveLog(Protocol):
     def reached(self, partition: int) -> int:
         """Next offset to be read, what is no record of anybody's stepped over."""
 
-    async def standing(self, partition: int) -> Standing:
+    async def standing(self, partition: int) -> SourceOffsets:
         """Raises Unavailable."""
 
     async def commit(self, partition: int, offset: int) -> None:
@@ -190,7 +190,7 @@ class Backend(Protocol):
     def tail(
         self,
         topic: str,
-        apply: Callable[[In], None],
+        apply: Callable[[ConsumerRecord], None],
         *,
         from_end: bool,
         partitions: Iterable[int] | None = None,

@@ -46,7 +46,7 @@ def run_archive(
     async def run() -> tuple[int, list[Archiver]]:
         clock, store = SystemClock(), require_archive(settings)
         try:
-            stop, hurry = until_signalled(settings.drain_timeout_s)
+            stop, abort = until_signalled(settings.drain_timeout_s)
             async with open_backend(settings, clock) as backend:
                 async with backend.topics() as topics:
                     await topics.verify(specs_for(names_of(agents), settings))
@@ -56,7 +56,7 @@ def run_archive(
                     for name in dict.fromkeys(names_of(agents))
                 ]
                 log.info("archive_ready", store=store.name, agents=[a.agent for a in archivers])
-                status = await archive(archivers, settings, stop, hurry, once=once)
+                status = await archive(archivers, settings, stop, abort, once=once)
                 return status, archivers
         finally:
             store.close()
@@ -84,13 +84,13 @@ async def archive(
     archivers: Sequence[Archiver],
     settings: Settings,
     stop: asyncio.Event,
-    hurry: asyncio.Event,
+    abort: asyncio.Event,
     *,
     once: bool,
 ) -> int:
     """Run them side by side; one that cannot go on ends them all. Returns the exit status."""
     running = [
-        asyncio.create_task(each.run(stop, hurry, once=once, drain_s=settings.drain_timeout_s))
+        asyncio.create_task(each.run(stop, abort, once=once, drain_s=settings.drain_timeout_s))
         for each in archivers
     ]
     try:

@@ -31,7 +31,7 @@ from surefoot.infra.runtime.crash import crasher
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.views.http import HttpViews
 from surefoot.infra.writers.commands import LogCommands
-from surefoot.producers.api.app import Limits, gateway_app
+from surefoot.producers.api.app import GatewayLimits, gateway_app
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.agents import schedules_agent_name
@@ -110,7 +110,7 @@ async def serve_gateway(
         deliveries=deliveries,
         overview=overview,
         clock=clock,
-        limits=Limits(
+        limits=GatewayLimits(
             body_bytes=settings.gateway_body_max_bytes,
             gzip=settings.gateway_gzip,
             mapping_s=settings.gateway_mapping_s,

@@ -42,7 +42,7 @@ class Stop(asyncio.Event):
             self._overdue.start()
         super().set()
 
-    def hurry(self) -> None:
+    def abort(self) -> None:
         """The drain is over."""
         self._overdue.hurried.set()
 

@@ -30,9 +30,9 @@ def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
     """
 
     async def run() -> int:
-        stop, hurry = until_signalled(settings.drain_timeout_s)
+        stop, abort = until_signalled(settings.drain_timeout_s)
         async with open_backend(settings, SystemClock(), owner=True) as backend:
-            return await serve(agents, settings, backend, stop, hurry)
+            return await serve(agents, settings, backend, stop, abort)
 
     return asyncio.run(run())
 
@@ -42,7 +42,7 @@ async def serve(
     settings: Settings,
     backend: Backend,
     stop: asyncio.Event,
-    hurry: asyncio.Event,
+    abort: asyncio.Event,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
     """Create the topics, and serve on the running loop until `stop` is set. Returns the exit
@@ -58,7 +58,7 @@ async def serve(
     drain = asyncio.Event()
     serving = asyncio.create_task(serve_gateway(agents, settings, backend, stop, on_listening))
     working = asyncio.create_task(
-        work(everyone, settings, backend, SystemClock(), drain, hurry, slot=0)
+        work(everyone, settings, backend, SystemClock(), drain, abort, slot=0)
     )
     triggering = asyncio.create_task(
         trigger(agents, settings, backend, SystemClock(), stop, slot=0)

@@ -33,7 +33,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.sources.files import FileSource
 from surefoot.infra.sources.sqs import AT_ONCE, SqsSource
 from surefoot.infra.sources.starter import Starter
-from surefoot.infra.sources.supervise import Source, run_sources
+from surefoot.infra.sources.supervise import RunningSource, run_sources
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -130,7 +130,9 @@ async def trigger(
             await commands.stop()
 
 
-def sources_of(agents: Sequence[Agent], settings: Settings, starter: Starter) -> list[Source]:
+def sources_of(
+    agents: Sequence[Agent], settings: Settings, starter: Starter
+) -> list[RunningSource]:
     """One for each queue and each folder that agents listen to.
 
     Raises: ConfigError — AWS cannot be used, or a folder is not there.

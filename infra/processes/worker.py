@@ -20,7 +20,7 @@ import structlog
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.schedules import schedules_agent
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs.stores import check_blobs, open_claims
 from surefoot.infra.kafka_client.topics import names_of, specs_for
@@ -56,13 +56,13 @@ def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int
 
 async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
     clock = SystemClock()
-    stop, hurry = until_signalled(settings.drain_timeout_s)
+    stop, abort = until_signalled(settings.drain_timeout_s)
     async with open_backend(settings, clock) as backend:
         async with backend.topics() as topics:
             await topics.verify(specs_for(names_of(agents), settings))
         following = asyncio.create_task(follow_supervisor(stop))
         try:
-            return await work(agents, settings, backend, clock, stop, hurry, slot=slot)
+            return await work(agents, settings, backend, clock, stop, abort, slot=slot)
         finally:
             following.cancel()
             stop.set()  # however it ends, it does so in time
@@ -71,18 +71,18 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
 def until_signalled(drain_s: float) -> tuple[Stop, asyncio.Event]:
     """(stop, hurry): set by the first SIGTERM or SIGINT, and by the second. The process is to have
     finished so many seconds after the first one."""
-    stop, hurry = Stop(drain_s), asyncio.Event()
+    stop, abort = Stop(drain_s), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
         if stop.is_set():
-            hurry.set()
-            stop.hurry()
+            abort.set()
+            stop.abort()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-    return stop, hurry
+    return stop, abort
 
 
 async def work(
@@ -91,7 +91,7 @@ async def work(
     backend: Backend,
     clock: Clock,
     stop: asyncio.Event,
-    hurry: asyncio.Event,
+    abort: asyncio.Event,
     *,
     slot: int,
 ) -> int:
@@ -116,7 +116,7 @@ async def work(
     declaring = asyncio.create_task(declare_schedules(scheduled, settings, backend, clock))
     try:
         results = await asyncio.gather(
-            *(worker.run(stop, drain_s=settings.drain_timeout_s, hurry=hurry) for worker in workers)
+            *(worker.run(stop, drain_s=settings.drain_timeout_s, abort=abort) for worker in workers)
         )
     finally:
         watchdog.stop()
@@ -141,7 +141,7 @@ def _worker(
         wire=Wire(settings.app, topics, settings.partitions),
         executor=executor,
         clock=clock,
-        limits=Limits(
+        limits=OwnerLimits(
             record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
             dedup_window_ms=_dedup_window_ms(agent, settings),
         ),

@@ -16,9 +16,9 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import State
 from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.admin import DeadLetters
-from surefoot.state.reading.deliveries import Delivery, Outcome
+from surefoot.state.reading.deliveries import Delivery, DeliveryOutcome
 from surefoot.state.reading.lag import AgentStanding
 from surefoot.state.records.run_store import RunStore
 
@@ -48,7 +48,7 @@ class LogOverview:
             return await self._standings.look((*names_of(served), OUTBOX))
 
     async def deliveries(
-        self, *, source: str | None, outcome: Outcome | None, limit: int
+        self, *, source: str | None, outcome: DeliveryOutcome | None, limit: int
     ) -> Sequence[Delivery]:
         def wanted(each: Delivery) -> bool:
             return source in (None, each.source) and outcome in (None, each.outcome)
@@ -84,7 +84,7 @@ class _Books:
         self._tail = backend.tail(self._topic, self._apply, from_end=False)
         self._offsets = backend.offsets()
 
-    def _apply(self, record: In) -> None:
+    def _apply(self, record: ConsumerRecord) -> None:
         self._store.apply([record])
 
     async def now(self) -> dict[str, State]:

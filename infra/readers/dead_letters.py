@@ -8,7 +8,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter
 
 #: offsets that are looked at in one go, from the newest backwards
@@ -45,7 +45,7 @@ class DeadReader:
                 until = start
         return found[:limit]
 
-    async def find(self, offset: int) -> In | None:
+    async def find(self, offset: int) -> ConsumerRecord | None:
         async with bounded():
             begin, end = await self._span()
             if not begin <= offset < end:
@@ -53,7 +53,7 @@ class DeadReader:
             page, _ = await self._lookups.page(_ONLY, offset, offset + 1, lambda _: True)
         return page[0] if page else None
 
-    async def everything(self) -> AsyncIterator[list[In]]:
+    async def everything(self) -> AsyncIterator[list[ConsumerRecord]]:
         """What is there by now, the oldest first, page by page."""
         async with bounded():
             start, end = await self._span()
@@ -67,7 +67,7 @@ class DeadReader:
         ends = await self._offsets.stables(self._topic, [_ONLY])
         return begins[_ONLY], ends[_ONLY]
 
-    async def _pages(self, start: int, until: int) -> AsyncIterator[list[In]]:
+    async def _pages(self, start: int, until: int) -> AsyncIterator[list[ConsumerRecord]]:
         while start < until:
             page, start = await self._lookups.page(_ONLY, start, until, lambda _: True)
             yield page

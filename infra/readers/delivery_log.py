@@ -18,7 +18,7 @@ from surefoot.schemas.codec.codec import CodecError, UndecodableError
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.deliveries import Delivery, delivery_out, read_delivery
 
 log = structlog.get_logger(__name__)
@@ -175,7 +175,7 @@ class DeliveryReader:
 
     async def _records(
         self, partition: int, start: int, end: int, key: bytes | None = None
-    ) -> AsyncIterator[In]:
+    ) -> AsyncIterator[ConsumerRecord]:
         while start < end:
             page, start = await self._lookups.page(
                 partition, start, end, lambda found: key is None or found == key
@@ -190,7 +190,7 @@ class DeliveryReader:
         await self._offsets.stop()
 
 
-def _readable(record: In) -> Delivery | None:
+def _readable(record: ConsumerRecord) -> Delivery | None:
     try:
         return read_delivery(record.value)
     except UndecodableError as error:

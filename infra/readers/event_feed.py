@@ -16,12 +16,12 @@ from typing import Any
 import structlog
 
 from surefoot.infra.log.ports import Lookups, Offsets
-from surefoot.infra.readers.event_hub import WAITING_RECORDS, EventHub, Happened, Watcher
+from surefoot.infra.readers.event_hub import WAITING_RECORDS, EventHub, LiveEvent, Watcher
 from surefoot.infra.readers.runs import LogRunReader, bounded
 from surefoot.schemas.payload import strict_json
 from surefoot.state.feeds import event_id
-from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.ports.log import In
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
+from surefoot.state.ports.log import ConsumerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -41,28 +41,28 @@ class LogEventFeed:
         self,
         agents: Sequence[str],
         start: Mapping[str, Sequence[int]] | None,
-        choice: Choice,
+        choice: EventFilter,
         *,
         earliest: bool,
-    ) -> AsyncGenerator[Told, None]:
+    ) -> AsyncGenerator[FeedMessage, None]:
         sources = [self._sources[name] for name in agents]
         for source in sources:
             async with bounded():
                 await source.hub.started()
-        stand = _Stand()
-        gaps: list[Told] = []
+        stand = FeedPosition()
+        gaps: list[FeedMessage] = []
         for source in sources:
             if start is not None or earliest:
                 gaps += await source.begin(stand, (start or {}).get(source.agent))
             else:
                 stand.at[source.agent] = source.hub.offsets
-        yield Told(stand.token(), "begin", _json({"agents": list(agents)}))
+        yield FeedMessage(stand.token(), "begin", _json({"agents": list(agents)}))
         for gap in gaps:
             yield gap
         while True:
             async for told in _catch_up(sources, stand, choice):
                 yield told
-            watcher: Watcher[Happened] = Watcher()
+            watcher: Watcher[LiveEvent] = Watcher()
             with ExitStack() as joined:
                 for source in sources:
                     joined.enter_context(source.hub.join_all(watcher, choice))
@@ -73,17 +73,19 @@ class LogEventFeed:
                     continue  # more came in meanwhile than may wait: nearer by now, so once more
                 async for happened in watcher:
                     if stand.takes(happened) and happened.event is not None:
-                        yield Told(stand.token(), happened.event["type"], happened.data)
+                        yield FeedMessage(stand.token(), happened.event["type"], happened.data)
                 if watcher.too_slow():
-                    yield Told(None, "slow", _json({"resume": stand.token()}))
+                    yield FeedMessage(None, "slow", _json({"resume": stand.token()}))
                 return
 
-    def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
+    def watch(
+        self, agent: str, run_id: str, after: int | None
+    ) -> AsyncGenerator[FeedMessage, None]:
         """See LogRunReader.watch."""
         return self._reader.watch(agent, run_id, after)
 
 
-class _Stand:
+class FeedPosition:
     """Where one watcher stands: next offset of every partition, by agent."""
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class _Stand:
         self.at[agent][partition] = offset
         self._parts.pop(agent, None)
 
-    def takes(self, happened: Happened) -> bool:
+    def takes(self, happened: LiveEvent) -> bool:
         """Move behind a live event, and behind all that the tail had handed out before it, which
         was told or not chosen. False: it has been told; another gateway was ahead of this one."""
         agent, record = happened.agent, happened.record
@@ -124,9 +126,11 @@ class _Source:
         self.hub = hub
         self._history = history
         self._offsets = offsets
-        self._looks: dict[tuple[int, int, int], asyncio.Task[tuple[list[In], int, int]]] = {}
+        self._looks: dict[
+            tuple[int, int, int], asyncio.Task[tuple[list[ConsumerRecord], int, int]]
+        ] = {}
 
-    async def begin(self, stand: _Stand, start: Sequence[int] | None) -> list[Told]:
+    async def begin(self, stand: FeedPosition, start: Sequence[int] | None) -> list[FeedMessage]:
         """Put the watcher where it wants to be, or where that is not there any more, at the first
         event that is kept. Returns what has to be told of the latter."""
         partitions = range(len(self.hub.offsets))
@@ -144,7 +148,9 @@ class _Source:
                 stand.move(self.agent, p, start[p])
         return gaps
 
-    async def page(self, p: int, start: int, until: int) -> tuple[list[In], int, list[Told]]:
+    async def page(
+        self, p: int, start: int, until: int
+    ) -> tuple[list[ConsumerRecord], int, list[FeedMessage]]:
         """Records from `start` on, where the next page begins, and what to tell of a gap."""
         key = (p, start, until)
         look = self._looks.get(key)
@@ -156,7 +162,7 @@ class _Source:
             return records, max(after, begin), [self._gap(p, start, begin)]
         return records, after, []
 
-    async def _look(self, p: int, start: int, until: int) -> tuple[list[In], int, int]:
+    async def _look(self, p: int, start: int, until: int) -> tuple[list[ConsumerRecord], int, int]:
         """A page, and the first offset that is kept once it has been read: a client whose offset
         is not kept any more is moved on without being told."""
         async with bounded():
@@ -169,15 +175,15 @@ class _Source:
         if not done.cancelled():
             done.exception()  # whoever waits for it has it; nobody may
 
-    def _gap(self, partition: int, wanted: int, begins: int) -> Told:
+    def _gap(self, partition: int, wanted: int, begins: int) -> FeedMessage:
         told = {"agent": self.agent, "partition": partition, "from": wanted, "to": begins}
         log.info("event_feed_gap", **told)
-        return Told(None, "gap", _json(told))
+        return FeedMessage(None, "gap", _json(told))
 
 
 async def _catch_up(
-    sources: Sequence[_Source], stand: _Stand, choice: Choice
-) -> AsyncIterator[Told]:
+    sources: Sequence[_Source], stand: FeedPosition, choice: EventFilter
+) -> AsyncIterator[FeedMessage]:
     """Read on until what is left would fit into a watcher's queue."""
     while True:
         ends = {source.agent: source.hub.offsets for source in sources}
@@ -193,8 +199,11 @@ async def _catch_up(
 
 
 async def _read_up_to(
-    sources: Sequence[_Source], stand: _Stand, choice: Choice, ends: Mapping[str, Sequence[int]]
-) -> AsyncIterator[Told]:
+    sources: Sequence[_Source],
+    stand: FeedPosition,
+    choice: EventFilter,
+    ends: Mapping[str, Sequence[int]],
+) -> AsyncIterator[FeedMessage]:
     """A page of each partition in turn, until all of them are read up to `ends`."""
     going_on = True
     while going_on:
@@ -210,9 +219,9 @@ async def _read_up_to(
                     yield gap
                 for record in records:
                     stand.move(source.agent, p, record.offset + 1)
-                    happened = Happened(source.agent, record, [])
+                    happened = LiveEvent(source.agent, record, [])
                     if happened.event and choice(happened.event):
-                        yield Told(stand.token(), happened.event["type"], happened.data)
+                        yield FeedMessage(stand.token(), happened.event["type"], happened.data)
                 stand.move(source.agent, p, after)
 
 

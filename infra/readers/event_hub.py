@@ -19,8 +19,8 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.feeds.event_id import part
-from surefoot.state.feeds.feed import Choice
-from surefoot.state.ports.log import In
+from surefoot.state.feeds.feed import EventFilter
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.runs import event_json
 
 log = structlog.get_logger(__name__)
@@ -32,11 +32,11 @@ WAITING_RECORDS = 1_000
 WAITING_BYTES = 4 * 1_048_576
 
 
-class Happened:
+class LiveEvent:
     """One event of an agent, and where a reader of the agent's topic stands behind it. What is
     made of it is made once, for all who watch."""
 
-    def __init__(self, agent: str, record: In, offsets: list[int]) -> None:
+    def __init__(self, agent: str, record: ConsumerRecord, offsets: list[int]) -> None:
         self.agent = agent
         self.record = record
         #: next offset of every partition, as the tail had handed them out
@@ -66,9 +66,9 @@ class EventHub:
         self._tail = backend.tail(topic, self._publish, from_end=True)
         self.topic = topic
         self._agent = agent
-        self._watchers: dict[bytes, set[Watcher[In]]] = {}
+        self._watchers: dict[bytes, set[Watcher[ConsumerRecord]]] = {}
         #: of whole agents, by what they choose
-        self._all: dict[Choice, set[Watcher[Happened]]] = {}
+        self._all: dict[EventFilter, set[Watcher[LiveEvent]]] = {}
         self._closed = False
 
     async def started(self) -> None:
@@ -83,15 +83,15 @@ class EventHub:
         return [offset for _, offset in sorted(self._tail.positions.items())]
 
     @contextmanager
-    def watch(self, key: bytes, partition: int) -> Iterator[Watcher[In]]:
+    def watch(self, key: bytes, partition: int) -> Iterator[Watcher[ConsumerRecord]]:
         """Everything with that key from `Watcher.offset` on. There is no await between reading the
         tail's position and being registered, so nothing falls in between."""
-        watcher: Watcher[In] = Watcher(self._tail.positions[partition])
+        watcher: Watcher[ConsumerRecord] = Watcher(self._tail.positions[partition])
         with self.join(key, watcher):
             yield watcher
 
     @contextmanager
-    def join(self, key: bytes, watcher: Watcher[In]) -> Iterator[None]:
+    def join(self, key: bytes, watcher: Watcher[ConsumerRecord]) -> Iterator[None]:
         """Everything with that key from now on, for somebody who watches another topic too."""
         if self._closed:
             watcher.close()
@@ -104,7 +104,7 @@ class EventHub:
                 del self._watchers[key]
 
     @contextmanager
-    def join_all(self, watcher: Watcher[Happened], choice: Choice) -> Iterator[None]:
+    def join_all(self, watcher: Watcher[LiveEvent], choice: EventFilter) -> Iterator[None]:
         """Everything that is chosen, from `offsets` on, as they are now."""
         if self._closed:
             watcher.close()
@@ -116,20 +116,20 @@ class EventHub:
             if not self._all[choice]:
                 del self._all[choice]
 
-    def _publish(self, record: In) -> None:
+    def _publish(self, record: ConsumerRecord) -> None:
         size = len(record.value or b"")
         for watcher in self._watchers.get(record.key or b"", ()):
             self._offer(watcher, record, size)
         if self._all:
             offsets = self.offsets
             offsets[record.partition] = record.offset + 1
-            happened = Happened(self._agent, record, offsets)
+            happened = LiveEvent(self._agent, record, offsets)
             for choice, watchers in self._all.items():
                 if happened.event is not None and choice(happened.event):
                     for each in watchers:
                         each.offer(happened, size)
 
-    def _offer(self, watcher: Watcher[In], record: In, size: int) -> None:
+    def _offer(self, watcher: Watcher[ConsumerRecord], record: ConsumerRecord, size: int) -> None:
         watcher.offer(record, size)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class OutputHub(EventHub):
     """The same of partial output, which nobody counts on: it is left out before the events of
     somebody slow are."""
 
-    def _offer(self, watcher: Watcher[In], record: In, size: int) -> None:
+    def _offer(self, watcher: Watcher[ConsumerRecord], record: ConsumerRecord, size: int) -> None:
         if not watcher.half_full:
             watcher.offer(record, size)
 
@@ -206,7 +206,7 @@ class Watcher(Generic[T]):
         return item
 
 
-def decoded(record: In, schema: str) -> dict[str, Any] | None:
+def decoded(record: ConsumerRecord, schema: str) -> dict[str, Any] | None:
     """The record's values; None, with a line in the log, for what is none of ours."""
     try:
         return decode(record.value, schema)[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from surefoot.infra.log.ports import Lookups
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 #: longest piece, and how many records one page looks at
 _PIECE = 5_000
@@ -23,10 +23,10 @@ async def latest_before(
     end: int,
     wanted: Callable[[bytes | None], bool],
     limit: int,
-) -> tuple[list[In], int | None]:
+) -> tuple[list[ConsumerRecord], int | None]:
     """At most `limit` records from [begin, end), the latest first, and the `end` of the next page;
     None: there can be no more."""
-    found: list[In] = []
+    found: list[ConsumerRecord] = []
     piece, looked_at = limit, 0
     while begin < end and len(found) < limit and looked_at < _LOOKED_AT:
         start = max(begin, end - piece)
@@ -41,15 +41,15 @@ async def latest_before(
 
 async def _between(
     lookups: Lookups, partition: int, start: int, end: int, wanted: Callable[[bytes | None], bool]
-) -> list[In]:
-    found: list[In] = []
+) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
     while start < end:
         page, start = await lookups.page(partition, start, end, wanted)
         found += page
     return found
 
 
-def source_of(record: In) -> str | None:
+def source_of(record: ConsumerRecord) -> str | None:
     """What the record answers: topic/partition/offset of a command or task, or the timer."""
     source = next((value for name, value in record.headers if name == "sf-src"), None)
     return None if source is None else source.decode("utf-8", "backslashreplace")

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Sequence
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.log.ports import Appender, Backend
 from surefoot.infra.runtime.settings import Settings
-from surefoot.producers.commands.replay import Bounds, Piece
+from surefoot.producers.commands.replay import Bounds, OffsetSlice
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import INPUT_KINDS, In, InputKind, Out
+from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord, InputKind, ProducerRecord
 
 _DEADLINE_S = 10.0
 
 
-class LogStretch:
+class ReplayRange:
     """`replay.Stretch` for one agent."""
 
     def __init__(
@@ -32,7 +32,7 @@ class LogStretch:
 
     async def pieces(
         self, wanted: Bounds, partitions: Sequence[int], offsets_of: InputKind
-    ) -> list[Piece]:
+    ) -> list[OffsetSlice]:
         """What lies in between in each partition, commands first. Times are those of the records,
         and mean both topics; offsets are those of one. What is appended from now on is not part
         of it.
@@ -50,7 +50,7 @@ class LogStretch:
         except (sqlite3.Error, OSError, TimeoutError) as error:
             raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
 
-    async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
+    async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> OffsetSlice:
         topic = self._names[kind]
         first = (await self._offsets.begins(topic, [partition]))[partition]
         last = (await self._offsets.ends(topic, [partition]))[partition]
@@ -61,9 +61,9 @@ class LogStretch:
                 f"partition {partition} of {topic} has offsets {first} to {last}; what was before "
                 f"has expired; got {wanted.start} to {end}",
             )
-        return Piece(kind=kind, partition=partition, start=wanted.start, end=end)
+        return OffsetSlice(kind=kind, partition=partition, start=wanted.start, end=end)
 
-    async def _by_time(self, wanted: Bounds, kind: InputKind, partition: int) -> Piece:
+    async def _by_time(self, wanted: Bounds, kind: InputKind, partition: int) -> OffsetSlice:
         topic = self._names[kind]
         first = (await self._offsets.begins(topic, [partition]))[partition]
         last = (await self._offsets.ends(topic, [partition]))[partition]
@@ -74,7 +74,7 @@ class LogStretch:
 
         start = await offset(wanted.start)
         end = last if wanted.end is None else await offset(wanted.end)
-        return Piece(
+        return OffsetSlice(
             kind=kind,
             partition=partition,
             start=start,
@@ -82,7 +82,7 @@ class LogStretch:
             cut=0 < first == start < last,
         )
 
-    async def read(self, piece: Piece) -> AsyncIterator[In]:
+    async def read(self, piece: OffsetSlice) -> AsyncIterator[ConsumerRecord]:
         """Committed records, in order.
 
         Raises: Unavailable — the log cannot be read just now.
@@ -99,7 +99,7 @@ class LogStretch:
             for record in page:
                 yield record
 
-    async def append(self, record: Out) -> None:
+    async def append(self, record: ProducerRecord) -> None:
         """Write one record. Raises Unavailable: it may or may not have been written."""
         await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
 

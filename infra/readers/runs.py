@@ -23,12 +23,12 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.feeds.feed import Told
-from surefoot.state.feeds.live_output import Piece, Shown, settled
+from surefoot.state.feeds.feed import FeedMessage
+from surefoot.state.feeds.live_output import Shown, StreamRecord, settled
 from surefoot.state.machine.model import Entry, Status
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import OUTBOX, AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.ports import Backlog, RunPage, RunView
 from surefoot.state.reading.query import Activity, HistoryEntry, HistoryPage, RunQuery
 from surefoot.state.reading.runs import (
@@ -230,7 +230,9 @@ class LogRunReader:
                 if kind == "event":
                     yield offset, values
 
-    async def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
+    async def watch(
+        self, agent: str, run_id: str, after: int | None
+    ) -> AsyncGenerator[FeedMessage, None]:
         """The same, with the partial output of the step in work: `output` without an id, and only
         what belongs to the attempt in work (state/feeds/live_output.py). It is best effort. `slow`
         is last for a watcher that is too slow, and names the id to go on from.
@@ -246,7 +248,7 @@ class LogRunReader:
                         for void in seen.event(values):
                             yield _output(void)
                         after = offset
-                        yield Told(str(offset), values["type"], _json(event_json(values)))
+                        yield FeedMessage(str(offset), values["type"], _json(event_json(values)))
                     case "piece":
                         for each in seen.piece(values):
                             yield _output(each)
@@ -255,7 +257,7 @@ class LogRunReader:
                             yield _output(each)
                     case "slow":
                         resume = None if after is None else str(after)
-                        yield Told(None, "slow", _json({"resume": resume}))
+                        yield FeedMessage(None, "slow", _json({"resume": resume}))
 
     async def _follow(
         self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
@@ -306,7 +308,7 @@ class LogRunReader:
         async with bounded():
             end = (await self._offsets.ends(topic, [partition]))[partition]
             begin = await self._offsets.at(topic, partition, since_ms - _SKEW_MS)
-            found: list[In] = []
+            found: list[ConsumerRecord] = []
             while begin is not None and begin < end and not found:
                 found, older = await latest_before(
                     self._effects, partition, begin, end, effect_id.encode().__eq__, 1
@@ -417,7 +419,7 @@ class AgentReader:
         """The partition that the run lives in."""
         return partition_of(run_id, self._count)
 
-    def _apply(self, record: In) -> None:
+    def _apply(self, record: ConsumerRecord) -> None:
         if reason := self.index.apply(record):
             log.warning(
                 "checkpoint_undecodable",
@@ -491,7 +493,7 @@ class AgentReader:
         start = await self.offsets.at(self._topics.events, partition, since_ms)
         return until if start is None else start, until, over
 
-    async def written(self, run_id: str, seen: Shown) -> list[Piece]:
+    async def written(self, run_id: str, seen: Shown) -> list[StreamRecord]:
         """The partial output of the attempt in work, up to now."""
         run = self.index.runs.get(run_id)
         partition, key = self.home(run_id), run_id.encode()
@@ -502,7 +504,7 @@ class AgentReader:
                 since_ms = run.updated_ms - _SKEW_MS
                 start = await self.offsets.at(self.pieces.topic, partition, since_ms)
         position = end if start is None else max(start, end - _PIECES)
-        told: list[Piece] = []
+        told: list[StreamRecord] = []
         while position < end:
             async with bounded():
                 page, position = await self.pieces.page(partition, position, end, key.__eq__)
@@ -517,7 +519,7 @@ class AgentReader:
         partition: int,
         since_ms: int,
         wanted: Callable[[bytes | None], bool],
-    ) -> AsyncIterator[In]:
+    ) -> AsyncIterator[ConsumerRecord]:
         """Records with such keys of one partition, from that time to what is its end now."""
         async with bounded():
             end = (await self.offsets.ends(lookups.topic, [partition]))[partition]
@@ -541,9 +543,12 @@ class AgentReader:
             end = (await self.offsets.ends(topic, [partition]))[partition]
             left.append(max(end - done, 0))
         return Backlog(
-            partition=partition, commands=left[0], tasks=left[1], workers=workers,
+            partition=partition,
+            commands=left[0],
+            tasks=left[1],
+            workers=workers,
             start_worker=self._groups.start_worker,
-        )  # fmt: skip
+        )
 
     @never_cut_short
     async def stop(self) -> None:
@@ -555,21 +560,21 @@ class AgentReader:
         await self.states.stop()
 
 
-async def _decoded(records: AsyncIterator[In]) -> AsyncGenerator[dict[str, Any], None]:
+async def _decoded(records: AsyncIterator[ConsumerRecord]) -> AsyncGenerator[dict[str, Any], None]:
     async for record in records:
         if (event := _event(record)) is not None:
             yield event
 
 
-def _output(piece: Piece) -> Told:
-    return Told(None, "output", _json(piece))
+def _output(piece: StreamRecord) -> FeedMessage:
+    return FeedMessage(None, "output", _json(piece))
 
 
 def _json(values: Any) -> str:
     return strict_json(values).decode()
 
 
-def _event(record: In) -> dict[str, Any] | None:
+def _event(record: ConsumerRecord) -> dict[str, Any] | None:
     return decoded(record, "Event")
 
 

@@ -19,7 +19,7 @@ from surefoot.state.machine.model import State
 from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.run_store import RunStore
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ async def read_schedules(settings: Settings, backend: Backend, agent: str) -> di
     partitions = range(settings.partitions)
     store = RunStore()
 
-    def apply(record: In) -> None:
+    def apply(record: ConsumerRecord) -> None:
         store.apply([record])
 
     tail, offsets = backend.tail(topic, apply, from_end=False), backend.offsets()

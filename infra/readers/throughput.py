@@ -14,7 +14,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 #: the stretch of time that is looked at, in seconds
 WINDOW_S = 10
@@ -23,7 +23,7 @@ WINDOW_S = 10
 Recent = dict[tuple[int, int], tuple[int, str]]
 
 
-class Pulse:
+class Throughput:
     """Of some agents. Begins with what the log has of the last seconds, so that the first answer is
     as good as any."""
 
@@ -79,7 +79,7 @@ class Pulse:
         await self._offsets.stop()
 
 
-def _note(recent: Recent, record: In) -> None:
+def _note(recent: Recent, record: ConsumerRecord) -> None:
     """Its time and its type, by its place."""
     try:
         event = decode(record.value, "Event")[1]

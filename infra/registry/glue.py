@@ -66,9 +66,13 @@ class GlueRegistry:
             )
         except NotFound:
             told = await self._ask(
-                "create_schema", RegistryId={"RegistryName": self._name}, SchemaName=subject,
-                DataFormat="AVRO", Compatibility="BACKWARD", SchemaDefinition=definition,
-            )  # fmt: skip
+                "create_schema",
+                RegistryId={"RegistryName": self._name},
+                SchemaName=subject,
+                DataFormat="AVRO",
+                Compatibility="BACKWARD",
+                SchemaDefinition=definition,
+            )
         status = told.get("Status") or told.get("SchemaVersionStatus")
         if status == "FAILURE":
             raise Refused(
@@ -81,9 +85,10 @@ class GlueRegistry:
         other, both ways; [] when they do, also for a schema that there is not yet."""
         try:
             told = await self._ask(
-                "get_schema_version", SchemaId=self._id(subject),
+                "get_schema_version",
+                SchemaId=self._id(subject),
                 SchemaVersionNumber={"LatestVersion": True},
-            )  # fmt: skip
+            )
         except NotFound:
             return []
         old = f"{subject} in Glue registry {self._name}"

@@ -133,7 +133,12 @@ async def _spawn(child: Child) -> asyncio.subprocess.Process:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(child.log_path.open("ab")) if child.log_path else None
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "surefoot", *child.args,
+            sys.executable,
+            "-m",
+            "surefoot",
+            *child.args,
             env={**os.environ, **child.env, _SUPERVISOR: str(os.getpid())},
-            stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )

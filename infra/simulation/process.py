@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from surefoot.consumers.attempts.attempt import Call
+from surefoot.consumers.attempts.attempt import StepCall
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
 from surefoot.infra.embedded.memory import MemoryBroker
@@ -23,7 +23,7 @@ from surefoot.infra.simulation.time import VirtualClock, VirtualLoop, in_thread
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run
 from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec
-from surefoot.state.ports.log import In, InputKind, Out
+from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire
 
 #: largest record, in bytes
@@ -33,7 +33,7 @@ _OVERHEAD = 512
 #: watching, and a virtual year should not be made of half seconds
 _SELDOM_S = 30 * 86_400.0
 
-LIMITS = Limits(
+LIMITS = OwnerLimits(
     record_bytes=RECORD_BYTES - _OVERHEAD, forward_after_s=_SELDOM_S, idle_commit_s=_SELDOM_S
 )
 
@@ -59,7 +59,7 @@ class World:
     #: where the process is to be killed
     kill_at: Point | None = None
     #: records of each commit that was begun, the first one first
-    commits: list[Sequence[Out]] = field(default_factory=list)
+    commits: list[Sequence[ProducerRecord]] = field(default_factory=list)
     #: told of each attempt that begins
     on_attempt: Callable[[Run], None] = lambda _run: None
     broker: MemoryBroker = field(init=False)
@@ -111,7 +111,7 @@ class Process:
         never = asyncio.Event()
         try:
             await asyncio.gather(
-                *(worker.run(never, drain_s=0.0, hurry=never) for worker, _ in self._workers)
+                *(worker.run(never, drain_s=0.0, abort=never) for worker, _ in self._workers)
             )
         except Exception as error:  # noqa: BLE001  (raised where the process is driven)
             self._fail(error)
@@ -165,7 +165,7 @@ def _is_settled(worker: Worker) -> bool:
     owners = list(worker._owners.values())
     if not owners or not worker.ready or worker._in_flight():
         return False
-    if any(owner._slowed for owner in owners):
+    if any(owner._rate_limited for owner in owners):
         return False
     return not any(
         (run.timed or run.status in ("pending", "running")) and run.run_id not in owner._held
@@ -181,7 +181,7 @@ class _Log(EmbeddedLog):
         super().__init__(broker=process.world.broker, group=group, topics=topics, slot=0)
         self._process = process
 
-    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
         """News wakes it: to look more often would find nothing."""
         return await super().poll(max(timeout_s, _SELDOM_S))
 
@@ -195,7 +195,9 @@ class _Ownership(EmbeddedOwnership):
         self._process = process
         self._number = 0
 
-    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+    async def commit(
+        self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> int:
         commits = self._process.world.commits
         commits.append(records)
         self._number = len(commits)
@@ -227,7 +229,7 @@ class _Executor(Executor):
     def stop(self) -> None:
         """The loop is not its own."""
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: StepCall) -> None:
         self._world.on_attempt(call.run)
         super()._begin(call)
 

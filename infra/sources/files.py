@@ -264,11 +264,12 @@ def _put_back(target: Path, moved: _Moved) -> None:
 
 def _tell_late(path: Path, what: str) -> None:
     log.warning(
-        "file_changed_late", file=_shown(path),
+        "file_changed_late",
+        file=_shown(path),
         advice=f"it was written to after it had been taken, so what was taken is a part of it; "
         f"{what}. Make SUREFOOT_FILE_SETTLE_S longer than its writer pauses, or write files under "
         "another name and rename them",
-    )  # fmt: skip
+    )
 
 
 def run_id_of(file: WatchedFile) -> str:

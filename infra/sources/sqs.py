@@ -113,11 +113,12 @@ class SqsSource:
             else:
                 if "RedrivePolicy" not in told.get("Attributes", {}):
                     log.warning(
-                        "queue_without_redrive", queue=self._queue,
+                        "queue_without_redrive",
+                        queue=self._queue,
                         advice="a message that cannot be used is seen again until the queue's "
                         "retention is over, and in a FIFO queue its group waits for that; give the "
                         "queue a redrive policy",
-                    )  # fmt: skip
+                    )
                 return str(url)
         raise AssertionError
 
@@ -140,12 +141,15 @@ class SqsSource:
         nobody has to wait for it."""
         polling = asyncio.ensure_future(
             self._aws.call(
-                "receive_message", QueueUrl=url, MaxNumberOfMessages=self._batch,
-                WaitTimeSeconds=self._wait_s, VisibilityTimeout=self._visibility_s,
+                "receive_message",
+                QueueUrl=url,
+                MaxNumberOfMessages=self._batch,
+                WaitTimeSeconds=self._wait_s,
+                VisibilityTimeout=self._visibility_s,
                 MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["MessageGroupId", "MessageDeduplicationId"],
             )
-        )  # fmt: skip
+        )
         try:
             answer = await asyncio.shield(polling)
         except asyncio.CancelledError:

@@ -71,10 +71,13 @@ class Mappings:
         self._hanging += 1
         asked.add_done_callback(self._back)
         log.error(
-            "mapping_hangs", source=self._source, agent=agent.name, mapping=label(fn),
+            "mapping_hangs",
+            source=self._source,
+            agent=agent.name,
+            mapping=label(fn),
             threads_hanging=self._hanging,
             advice="give what it waits for a time limit; its thread cannot be stopped",
-        )  # fmt: skip
+        )
         raise BadEvent(f"the mapping {label(fn)} has not ended within {MAPPING_S:g} s")
 
     def _ended(self, asked: asyncio.Future[Any]) -> None:

@@ -20,7 +20,7 @@ WAIT_MOST_S = 30.0
 HEALTHY_S = 60.0
 
 
-class Source(Protocol):
+class RunningSource(Protocol):
     """Something outside that starts runs: a topic, a queue, a folder."""
 
     @property
@@ -32,7 +32,7 @@ class Source(Protocol):
         it: it is run again. A ConfigError and a NotAllowed end the process."""
 
 
-async def run_sources(sources: Sequence[Source], stop: asyncio.Event, clock: Clock) -> None:
+async def run_sources(sources: Sequence[RunningSource], stop: asyncio.Event, clock: Clock) -> None:
     """Run all of them until `stop` is set. One that fails does not disturb the others.
 
     Raises: ConfigError, NotAllowed — one of them found that it cannot work, or may not; the others
@@ -52,7 +52,7 @@ async def run_sources(sources: Sequence[Source], stop: asyncio.Event, clock: Clo
             task.result()
 
 
-async def _keep(source: Source, clock: Clock) -> None:
+async def _keep(source: RunningSource, clock: Clock) -> None:
     waits = backoff(clock, most_s=WAIT_MOST_S)
     while True:
         began_s = clock.monotonic_s()

@@ -148,9 +148,11 @@ class _Step:
 
 def _named(run: Run) -> dict[str, Any]:
     return {
-        "surefoot.agent": run.agent, "surefoot.run_id": run.run_id, "surefoot.seq": run.seq,
+        "surefoot.agent": run.agent,
+        "surefoot.run_id": run.run_id,
+        "surefoot.seq": run.seq,
         "surefoot.epoch": run.epoch,
-    }  # fmt: skip
+    }
 
 
 def start_tracing(settings: Settings) -> None:

@@ -36,7 +36,7 @@ from surefoot.infra.views.shard import Shard
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import VIEWS_TABLE
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +50,12 @@ _WITHIN_S, _BATCH = 0.25, 2_000
 _RETRY_S, _LOOK_S = 1.0, 0.1
 #: of each partition's RocksDB, in bytes; Faust's own defaults are 2 GiB and 192 MiB
 _ROCKSDB = {
-    "driver": "rocksdict", "block_cache_size": 32 * 1_048_576, "max_open_files": 256,
-    "write_buffer_size": 8 * 1_048_576, "max_write_buffer_number": 2,
-}  # fmt: skip
+    "driver": "rocksdict",
+    "block_cache_size": 32 * 1_048_576,
+    "max_open_files": 256,
+    "write_buffer_size": 8 * 1_048_576,
+    "max_write_buffer_number": 2,
+}
 
 
 class FaustViews(Shard):
@@ -73,13 +76,21 @@ class FaustViews(Shard):
         folder.mkdir(parents=True, exist_ok=True)
         self._app: Any = _app(self.topics.views, settings, url=url, folder=folder)
         source = self._app.topic(
-            self.topics.events, key_type=bytes, value_type=bytes, key_serializer="raw",
-            value_serializer="raw", partitions=settings.partitions, maxsize=_FETCHES,
-        )  # fmt: skip
+            self.topics.events,
+            key_type=bytes,
+            value_type=bytes,
+            key_serializer="raw",
+            value_serializer="raw",
+            partitions=settings.partitions,
+            maxsize=_FETCHES,
+        )
         self._table: Any = self._app.Table(
-            VIEWS_TABLE, key_type=bytes, value_type=bytes, partitions=settings.partitions,
+            VIEWS_TABLE,
+            key_type=bytes,
+            value_type=bytes,
+            partitions=settings.partitions,
             options=dict(_ROCKSDB),
-        )  # fmt: skip
+        )
         self._app.agent(source, name="fold")(self._follow)
         self._app.on_partitions_revoked.connect(self._revoked, weak=False)
         self._opening: asyncio.Task[None] | None = None
@@ -152,7 +163,7 @@ class FaustViews(Shard):
 
     async def _follow(self, stream: Any) -> None:
         async for fetches in stream.noack_take(_FETCHES, within=_WITHIN_S):
-            records: defaultdict[int, list[In]] = defaultdict(list)
+            records: defaultdict[int, list[ConsumerRecord]] = defaultdict(list)
             for fetch in fetches:
                 records[fetch.message.partition] += map(received, fetch.message.value)
             generation = fetches[-1].message.generation_id
@@ -162,7 +173,9 @@ class FaustViews(Shard):
             for fetch in fetches:
                 fetch.ack()
 
-    async def _take(self, partition: int, records: Sequence[In], generation: int) -> None:
+    async def _take(
+        self, partition: int, records: Sequence[ConsumerRecord], generation: int
+    ) -> None:
         """Until it has worked, or the partition may be somebody else's."""
         while generation == self._app.consumer_generation_id and self.holds(partition):
             try:
@@ -248,9 +261,11 @@ def _credentials(kafka: Mapping[str, Any]) -> Any:
     context = kafka.get("ssl_context")
     if kafka["security_protocol"].startswith("SASL"):
         return SASLCredentials(
-            mechanism=kafka["sasl_mechanism"], username=kafka["sasl_plain_username"],
-            password=kafka["sasl_plain_password"], ssl_context=context,
-        )  # fmt: skip
+            mechanism=kafka["sasl_mechanism"],
+            username=kafka["sasl_plain_username"],
+            password=kafka["sasl_plain_password"],
+            ssl_context=context,
+        )
     return SSLCredentials(context=context) if context is not None else None
 
 

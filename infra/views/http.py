@@ -219,9 +219,12 @@ def views_app(shards: Mapping[str, Shard], views: MergedViews) -> FastAPI:
 
     add_views(app, shards.keys(), views)
     for name, handler in (
-        ("summary", summary), ("attention", attention), ("windows", windows), ("run", run),
+        ("summary", summary),
+        ("attention", attention),
+        ("windows", windows),
+        ("run", run),
         ("digest", digest),
-    ):  # fmt: skip
+    ):
         app.get(f"/parts/{{agent}}/{name}")(handler)
     app.add_api_route("/health", health, methods=["GET", "HEAD"])
     return app

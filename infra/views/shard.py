@@ -24,8 +24,8 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
-from surefoot.state.ports.log import In
-from surefoot.state.reading.statistics import Partition, Values
+from surefoot.state.ports.log import ConsumerRecord
+from surefoot.state.reading.statistics import PartitionStatistics, Values
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Shard(ABC):
         self._clock = clock
         self._lookups = backend.lookups(self.topics.events)
         self._offsets = backend.offsets()
-        self._opened: dict[int, Partition] = {}
+        self._opened: dict[int, PartitionStatistics] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: by partition, up to where there is nothing but markers behind what is in
         self._empty_to: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Shard(ABC):
         Raises: Unavailable — they are being distributed.
         """
 
-    async def opened(self) -> Mapping[int, Partition]:
+    async def opened(self) -> Mapping[int, PartitionStatistics]:
         """The views of the partitions that this instance has.
 
         Raises: Unavailable — they are being distributed, or read.
@@ -112,7 +112,7 @@ class Shard(ABC):
         async with bounded():
             end = (await self._offsets.ends(self.topics.events, [partition]))[partition]
             begin = await self._begin(partition)
-        seen: Partition | None = None
+        seen: PartitionStatistics | None = None
         while True:
             async with self._locks[partition]:
                 if not self.holds(partition):
@@ -125,13 +125,13 @@ class Shard(ABC):
                     return
                 position = await self._read(partition, view, position, end)
 
-    async def take(self, partition: int, records: Sequence[In]) -> None:
+    async def take(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
         """Take in events of one partition, in the order of their offsets; none, if it has moved."""
         async with self._locks[partition]:
             if not self.holds(partition):
                 return
             view = await self._view(partition)
-            fit: list[In] = []
+            fit: list[ConsumerRecord] = []
             at = view.applied
             for record in records:
                 if record.offset <= at:
@@ -144,15 +144,15 @@ class Shard(ABC):
                 at = record.offset
             await self._fold(partition, view, fit)
 
-    async def _view(self, partition: int) -> Partition:
+    async def _view(self, partition: int) -> PartitionStatistics:
         if (view := self._opened.get(partition)) is None:
-            view = Partition(self.values(partition))
+            view = PartitionStatistics(self.values(partition))
             for _ in view.open():
                 await asyncio.sleep(0)
             self._opened[partition] = view
         return view
 
-    async def _fill(self, partition: int, view: Partition, until: int) -> None:
+    async def _fill(self, partition: int, view: PartitionStatistics, until: int) -> None:
         async with bounded():
             position = max(view.applied + 1, await self._begin(partition))
         while position < until:
@@ -161,14 +161,18 @@ class Shard(ABC):
     async def _begin(self, partition: int) -> int:
         return (await self._offsets.begins(self.topics.events, [partition]))[partition]
 
-    async def _read(self, partition: int, view: Partition, position: int, until: int) -> int:
+    async def _read(
+        self, partition: int, view: PartitionStatistics, position: int, until: int
+    ) -> int:
         """Take in a page of the log. Returns where the next one begins."""
         async with bounded():
             page, after = await self._lookups.page(partition, position, until, _all)
         await self._fold(partition, view, page)
         return after
 
-    async def _fold(self, partition: int, view: Partition, records: Sequence[In]) -> None:
+    async def _fold(
+        self, partition: int, view: PartitionStatistics, records: Sequence[ConsumerRecord]
+    ) -> None:
         changes = view.fold((record.offset, _event(record)) for record in records)
         if not changes:
             return
@@ -216,7 +220,7 @@ def _all(_key: bytes | None) -> bool:
     return True
 
 
-def _event(record: In) -> Mapping[str, Any] | None:
+def _event(record: ConsumerRecord) -> Mapping[str, Any] | None:
     try:
         return decode(record.value, "Event")[1]
     except UndecodableError as error:

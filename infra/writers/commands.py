@@ -38,9 +38,16 @@ class LogCommands:
     ) -> Position:
         """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
         return await self.send(
-            agent, run_id, "start", payload=payload, traceparent=traceparent,
-            tracestate=tracestate, baggage=baggage, by=by, deadline_s=deadline_s,
-        )  # fmt: skip
+            agent,
+            run_id,
+            "start",
+            payload=payload,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            baggage=baggage,
+            by=by,
+            deadline_s=deadline_s,
+        )
 
     async def send(
         self,

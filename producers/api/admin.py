@@ -23,13 +23,13 @@ from fastapi.responses import JSONResponse
 
 from surefoot.producers.commands.operations import Operator
 from surefoot.producers.commands.schedules import DOES, steer
-from surefoot.producers.guards import Refused
+from surefoot.producers.guards import RequestRefused
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import State
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
-from surefoot.state.reading.deliveries import Outcome, delivery_json
+from surefoot.state.reading.deliveries import DeliveryOutcome, delivery_json
 from surefoot.state.reading.lag import standing_json
 from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
@@ -43,7 +43,7 @@ _NOT_LISTED = ("headers", "body")
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class AdminApi:
     agents: Mapping[str, Agent]
     #: what each declares, as JSON values
     declared: Mapping[str, dict[str, Any]]
@@ -84,7 +84,7 @@ class Desk:
     async def list_deliveries(
         self,
         source: Annotated[str | None, Query()] = None,
-        outcome: Annotated[Outcome | None, Query()] = None,
+        outcome: Annotated[DeliveryOutcome | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> Response:
         """What came to the webhook sources, the newest first: verified or why not, and its runs.
@@ -122,13 +122,13 @@ class Desk:
         is. A trigger's answer has the name of the run that it starts."""
         known = next((each for each in DOES if each == do), None)
         if known is None:
-            raise Refused(
+            raise RequestRefused(
                 "SF5009", 404, f"there is no such operation; there are: {', '.join(DOES)}"
             )
         states = await self.overview.schedules(self._named(agent))
         run = states.get(schedule, State(None)).run
         if run is None:
-            raise Refused(
+            raise RequestRefused(
                 "SF5036",
                 404,
                 "there is no such schedule, or no worker has begun it; there are: "
@@ -176,7 +176,7 @@ class Desk:
 
     def _named(self, agent: str) -> str:
         if agent not in self.agents:
-            raise Refused(
+            raise RequestRefused(
                 "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
             )
         return agent

@@ -43,7 +43,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from surefoot.producers import dashboard
-from surefoot.producers.api.admin import Desk
+from surefoot.producers.api.admin import AdminApi
 from surefoot.producers.api.events import Feeds
 from surefoot.producers.api.openapi import document
 from surefoot.producers.api.run_lists import RunLists
@@ -60,7 +60,7 @@ from surefoot.producers.event_stream import EventStreams
 from surefoot.producers.guards import (
     AWAY,
     RETRY_AFTER_S,
-    Refused,
+    RequestRefused,
     carried,
     check_json,
     check_origin,
@@ -71,7 +71,7 @@ from surefoot.producers.guards import (
     utf8,
 )
 from surefoot.producers.webhooks.intake import Intake, start_all
-from surefoot.producers.webhooks.mapping import Started, by_source
+from surefoot.producers.webhooks.mapping import MappedStart, by_source
 from surefoot.producers.webhooks.mapping_threads import MappingThreads
 from surefoot.producers.webhooks.recorder import Recorder
 from surefoot.producers.webhooks.verification import doors
@@ -103,7 +103,7 @@ _ONE_ID = "give one id: as Idempotency-Key or in the body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GatewayLimits:
     """What one request may use."""
 
     body_bytes: int = 1_048_576
@@ -136,7 +136,7 @@ def gateway_app(
     deliveries: DeliveryLog,
     overview: Overview,
     clock: Clock,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     views: Views | None = None,
     crash: Callable[[], None] | None = None,
     held: Mapping[str, str] | None = None,
@@ -153,7 +153,7 @@ def gateway_app(
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
-    limits = limits or Limits()
+    limits = limits or GatewayLimits()
     held = {} if held is None else held
     commands = _Holding(commands, held)
     gateway = _Gateway(
@@ -199,7 +199,7 @@ def gateway_app(
         body_s=limits.body_s,
         start_s=limits.start_s,
     )
-    desk = Desk(
+    desk = AdminApi(
         agents=served,
         declared={name: agent_json(agent) for name, agent in gateway.agents.items()},
         overview=overview,
@@ -294,7 +294,7 @@ class _Gateway:
     reader: RunBrowser
     readiness: Readiness
     clock: Clock
-    limits: Limits
+    limits: GatewayLimits
     operator: Operator
     effects: Effects | None
     archive: Fault | None
@@ -307,7 +307,7 @@ class _Gateway:
         about_it = asked.url.path.startswith("/ready/")
         if asked.scope["type"] == "http" and agent in self.held and not about_it:
             message = f"agent {agent} is not served just now: {self.held[agent]}"
-            raise Refused("SF5075", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
+            raise RequestRefused("SF5075", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
 
     # Runs -----------------------------------------------------------------------------------
 
@@ -327,14 +327,14 @@ class _Gateway:
         """One run, as of its latest commit."""
         run = await self._run(agent, run_id)
         if run is None:
-            raise Refused("SF4101", 404, "there is no such run")
+            raise RequestRefused("SF4101", 404, "there is no such run")
         return JSONResponse(run_json(run))
 
     async def explain_run(self, agent: str, run_id: str) -> Response:
         """Why a run stands where it stands, and the commands to type."""
         run = await self._run(agent, run_id)
         if run is None:
-            raise Refused("SF4101", 404, "there is no such run")
+            raise RequestRefused("SF4101", 404, "there is no such run")
         backlog = await self.reader.backlog(agent, run_id)
         told = explain(run, self.clock.now_ms(), backlog, self.agents[agent].version)
         return JSONResponse(
@@ -359,14 +359,14 @@ class _Gateway:
         """
         known = next((each for each in BODIES if each == verb), None)
         if known is None:
-            raise Refused(
+            raise RequestRefused(
                 "SF5009", 404, f"there is no such operation; there are: {', '.join(BODIES)}"
             )
         self._agent(agent)
         try:
             check_run_id(run_id)
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         command_id, fields = await self._command(known, request)
         try:
             reply = await self.operator.ask(agent, run_id, known, command_id=command_id, **fields)
@@ -388,7 +388,7 @@ class _Gateway:
             told = await self.operator.retry_failed(self.reader, agent, asked)
         elif self.reading.locked():
             message = "somebody has effects tried again just now; try again when that is done"
-            raise Refused("SF5096", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
+            raise RequestRefused("SF5096", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
         else:
             async with self.reading, effects() as reader:
                 operator = replace(self.operator, reader=reader)
@@ -409,12 +409,12 @@ class _Gateway:
         try:
             check_run_id(run_id)
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         return await self.reader.get(agent, run_id)
 
     def _agent(self, name: str) -> Agent:
         if name not in self.agents:
-            raise Refused(
+            raise RequestRefused(
                 "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
             )
         return self.agents[name]
@@ -471,15 +471,17 @@ def _values(raw: bytes) -> Any:
     try:
         return parse_json(raw)
     except BadPayload as error:
-        raise Refused("SF5007", 400, f"the body is not strict JSON: {error}") from None
+        raise RequestRefused("SF5007", 400, f"the body is not strict JSON: {error}") from None
 
 
-def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> Started:
+def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> MappedStart:
     """The start that these JSON values ask for; `keys` as the request's Idempotency-Key headers
     have them. Raises Refused."""
     step = agent.start_step
     if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
-        raise Refused("SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name')
+        raise RequestRefused(
+            "SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name'
+        )
     given, told = "run_id" in body or bool(keys), None
     try:
         if "run_id" in body:
@@ -492,11 +494,11 @@ def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> Started
             run_id = new_id
         payload = dump(step.adapter, load(step.adapter, strict_json(body["payload"])))
         named = agent.name_run(run_id, payload, given=given)
-        return Started(agent.name, named, payload, told)
+        return MappedStart(agent.name, named, payload, told)
     except (BadPayload, Unserialisable) as error:
-        raise Refused(error.number, 422, f"payload of {step.name}: {error}") from None
+        raise RequestRefused(error.number, 422, f"payload of {step.name}: {error}") from None
     except BadArgument as error:
-        raise Refused(error.number, 422, error.message) from None
+        raise RequestRefused(error.number, 422, error.message) from None
 
 
 def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, dict[str, Any]]:
@@ -505,23 +507,23 @@ def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, di
     try:
         if isinstance(body, dict) and keys:
             if body.get("id", keys[0]) != _only(keys):
-                raise Refused("SF5010", 422, _ONE_ID)
+                raise RequestRefused("SF5010", 422, _ONE_ID)
             body["id"] = run_id_for(utf8(keys[0]), most=COMMAND_ID_MAX)
         return command(verb, body)
     except BadArgument as error:
-        raise Refused(error.number, 422, error.message) from None
+        raise RequestRefused(error.number, 422, error.message) from None
 
 
 def _failed(body: Any) -> RetryFailed:
     try:
         return retry_failed(body)
     except BadArgument as error:
-        raise Refused(error.number, 422, error.message) from None
+        raise RequestRefused(error.number, 422, error.message) from None
 
 
 def _only(keys: Sequence[str]) -> str:
     if len(set(keys)) > 1:
-        raise Refused("SF5010", 422, _ONE_ID)
+        raise RequestRefused("SF5010", 422, _ONE_ID)
     return keys[0]
 
 

@@ -23,10 +23,10 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.requests import HTTPConnection
 
 from surefoot.producers.event_stream import EventStreams
-from surefoot.producers.guards import AWAY, RETRY_AFTER_S, Refused
+from surefoot.producers.guards import AWAY, RETRY_AFTER_S, RequestRefused
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.feeds import event_id
-from surefoot.state.feeds.feed import Choice, EventFeed, Told
+from surefoot.state.feeds.feed import EventFeed, EventFilter, FeedMessage
 from surefoot.state.machine.model import TERMINAL, EventType, Status
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.reading.ports import RunReader
@@ -97,7 +97,7 @@ class Feeds:
         try:
             _check_origin(socket.headers)
             first, rest = await self._run(agent, run_id, socket)
-        except (Refused, Unavailable) as error:
+        except (RequestRefused, Unavailable) as error:
             await _deny(socket, error)
             return
         await self.streams.serve(socket, first or [], rest, ends=True)
@@ -112,7 +112,7 @@ class Feeds:
         try:
             _check_origin(socket.headers)
             first, rest = await self._events([self._known(agent) for agent in agents], socket)
-        except (Refused, Unavailable) as error:
+        except (RequestRefused, Unavailable) as error:
             await _deny(socket, error)
             return
         await self.streams.serve(socket, first, rest, ends=False)
@@ -121,14 +121,14 @@ class Feeds:
 
     async def _run(
         self, agent: str, run_id: str, asked: HTTPConnection
-    ) -> tuple[list[Told] | None, AsyncGenerator[Told, None]]:
+    ) -> tuple[list[FeedMessage] | None, AsyncGenerator[FeedMessage, None]]:
         """(what comes first, what comes then); None: the run is over and all of it was seen."""
         after = offset_of(asked)
         self._known(agent)
         try:
             check_run_id(run_id)
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         run = await self.reader.get(agent, run_id)
         self.streams.check_room()
         events = self.feed.watch(agent, run_id, after)
@@ -140,11 +140,11 @@ class Feeds:
 
     async def _events(
         self, agents: list[str], asked: HTTPConnection
-    ) -> tuple[list[Told], AsyncGenerator[Told, None]]:
+    ) -> tuple[list[FeedMessage], AsyncGenerator[FeedMessage, None]]:
         query = asked.query_params
         _check(query)
         start = self._position(_last_id(asked), agents)
-        choice = Choice(
+        choice = EventFilter(
             types=frozenset(query.getlist("type")),
             statuses=frozenset(query.getlist("status")),
             steps=frozenset(query.getlist("step")),
@@ -156,7 +156,7 @@ class Feeds:
 
     def _known(self, agent: str) -> str:
         if agent not in self.agents:
-            raise Refused(
+            raise RequestRefused(
                 "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
             )
         return agent
@@ -167,9 +167,11 @@ class Feeds:
         try:
             at = event_id.parse(text)
         except BadArgument as error:
-            raise Refused(error.number, 400, error.message) from None
+            raise RequestRefused(error.number, 400, error.message) from None
         if any(len(offsets) != self.feed.partitions for offsets in at.values()):
-            raise Refused("SF5004", 400, f"{_NOT_AN_ID}; this one is of another app's topics")
+            raise RequestRefused(
+                "SF5004", 400, f"{_NOT_AN_ID}; this one is of another app's topics"
+            )
         return {agent: offsets for agent, offsets in at.items() if agent in agents}
 
 
@@ -185,7 +187,7 @@ def offset_of(asked: HTTPConnection) -> int | None:
     if not text:
         return None
     if not _OFFSET.fullmatch(text) or int(text) > _OFFSET_MAX:
-        raise Refused("SF5004", 400, _NOT_AN_ID)
+        raise RequestRefused("SF5004", 400, _NOT_AN_ID)
     return int(text)
 
 
@@ -195,14 +197,16 @@ def _check(query: QueryParams) -> None:
     for name in query:
         if name not in _PARAMETERS:
             known = ", ".join(_PARAMETERS)
-            raise Refused("SF5022", 400, f"there is no filter {name[:40]!r}; there are: {known}")
+            raise RequestRefused(
+                "SF5022", 400, f"there is no filter {name[:40]!r}; there are: {known}"
+            )
         values, known_values = query.getlist(name), _PARAMETERS[name]
         if len(values) > _VALUES_MAX:
-            raise Refused("SF5022", 400, f"{name}: {_VALUES_MAX} values at most")
+            raise RequestRefused("SF5022", 400, f"{name}: {_VALUES_MAX} values at most")
         for value in values:
             if known_values is not None and value not in known_values:
                 told = ", ".join(sorted(known_values))
-                raise Refused("SF5022", 400, f"{name}: {value[:40]!r} is none of: {told}")
+                raise RequestRefused("SF5022", 400, f"{name}: {value[:40]!r} is none of: {told}")
 
 
 def _check_origin(headers: Headers) -> None:
@@ -210,12 +214,12 @@ def _check_origin(headers: Headers) -> None:
     which it always sends, tells whose page it is. Raises Refused (403)."""
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise Refused("SF5023", 403, "a page of another origin may not watch")
+        raise RequestRefused("SF5023", 403, "a page of another origin may not watch")
 
 
-async def _deny(socket: WebSocket, error: Refused | Unavailable) -> None:
+async def _deny(socket: WebSocket, error: RequestRefused | Unavailable) -> None:
     """Answer the handshake as a request would have been."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         answer = JSONResponse({"error": str(error)}, error.status, error.headers)
     else:
         log.warning("log_unavailable", path=socket.scope["path"], reason=str(error))

@@ -358,27 +358,54 @@ def _list(items: Schema) -> Schema:
 
 #: what `_desk` tells of; made of the helpers above
 _DELIVERY = _object(
-    id=_TEXT, source=_TEXT, at_ms=_NUMBER, outcome=_TEXT, status=_NUMBER, reason=_MAYBE_TEXT,
-    verified={"type": "boolean"}, runs=_list(_STARTED), errors=_list(_TEXT),
-)  # fmt: skip
+    id=_TEXT,
+    source=_TEXT,
+    at_ms=_NUMBER,
+    outcome=_TEXT,
+    status=_NUMBER,
+    reason=_MAYBE_TEXT,
+    verified={"type": "boolean"},
+    runs=_list(_STARTED),
+    errors=_list(_TEXT),
+)
 _SCHEDULE = _object(
-    agent=_TEXT, schedule=_TEXT, cron=_TEXT, tz=_TEXT, state=_TEXT, paused={"type": "boolean"},
-    last=_MAYBE_TEXT, next=_MAYBE_TEXT, coming=_list(_TEXT), runs=_NUMBER, skipped=_NUMBER,
-    waiting=_NUMBER, under_way=_MAYBE_TEXT,
-)  # fmt: skip
+    agent=_TEXT,
+    schedule=_TEXT,
+    cron=_TEXT,
+    tz=_TEXT,
+    state=_TEXT,
+    paused={"type": "boolean"},
+    last=_MAYBE_TEXT,
+    next=_MAYBE_TEXT,
+    coming=_list(_TEXT),
+    runs=_NUMBER,
+    skipped=_NUMBER,
+    waiting=_NUMBER,
+    under_way=_MAYBE_TEXT,
+)
 _DEAD_LETTER = _object(
-    offset=_NUMBER, at_ms=_NUMBER, code=_TEXT, number=_MAYBE_TEXT, message=_TEXT,
-    attempts=_NUMBER, agent=_MAYBE_TEXT, run_id=_MAYBE_TEXT, step=_MAYBE_TEXT,
-    source=_MAYBE_OBJECT, value_bytes=_NUMBER, do=_list(_TEXT),
-)  # fmt: skip
+    offset=_NUMBER,
+    at_ms=_NUMBER,
+    code=_TEXT,
+    number=_MAYBE_TEXT,
+    message=_TEXT,
+    attempts=_NUMBER,
+    agent=_MAYBE_TEXT,
+    run_id=_MAYBE_TEXT,
+    step=_MAYBE_TEXT,
+    source=_MAYBE_OBJECT,
+    value_bytes=_NUMBER,
+    do=_list(_TEXT),
+)
 _RETRIED = _object(
     agent=_TEXT,
     matches={**_NUMBER, "description": "runs that had failed, and whose id begins so"},
-    retried=_NUMBER, refused=_NUMBER,
+    retried=_NUMBER,
+    refused=_NUMBER,
     unanswered={**_NUMBER, "description": "asked, and no owner has answered yet"},
     runs=_list(_object(run_id=_TEXT, id=_TEXT, accepted={"type": ["boolean", "null"]})),
     next={**_MAYBE_TEXT, "description": "the `before` that goes on with the others"},
-)  # fmt: skip
+)
 _STANDING = _object(
     agent=_TEXT,
     group=_TEXT,
@@ -387,12 +414,18 @@ _STANDING = _object(
     workers=_list(_object(name=_TEXT, host=_TEXT, partitions=_list(_NUMBER))),
     topics=_list(
         _object(
-            topic=_TEXT, partition=_NUMBER, start=_NUMBER, end=_NUMBER, stable=_NUMBER,
-            committed=_MAYBE_NUMBER, lag=_MAYBE_NUMBER, exact={"type": "boolean"},
+            topic=_TEXT,
+            partition=_NUMBER,
+            start=_NUMBER,
+            end=_NUMBER,
+            stable=_NUMBER,
+            committed=_MAYBE_NUMBER,
+            lag=_MAYBE_NUMBER,
+            exact={"type": "boolean"},
             owner=_MAYBE_TEXT,
         )
     ),
-)  # fmt: skip
+)
 
 
 def operation(

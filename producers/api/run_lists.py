@@ -17,14 +17,14 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.guards import Refused
+from surefoot.producers.guards import RequestRefused
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Status
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.ports import RunBrowser
-from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.reading.query import PageCursor, RunQuery
 from surefoot.state.reading.runs import event_json, run_list_json
 
 
@@ -57,13 +57,18 @@ class RunLists:
         the next page; `matches` counts the runs of all pages."""
         self._known(agent)
         try:
-            place = None if before is None else Place.parse(before)
+            place = None if before is None else PageCursor.parse(before)
         except BadArgument as error:
-            raise Refused(error.number, 422, error.message) from None
+            raise RequestRefused(error.number, 422, error.message) from None
         query = RunQuery(
-            status=status, needs_person=needs is not None, version=version, step=step,
-            prefix=prefix, before=place, limit=limit,
-        )  # fmt: skip
+            status=status,
+            needs_person=needs is not None,
+            version=version,
+            step=step,
+            prefix=prefix,
+            before=place,
+            limit=limit,
+        )
         page = await self.reader.page(agent, query)
         return JSONResponse(
             {
@@ -87,7 +92,7 @@ class RunLists:
         try:
             check_run_id(run_id)
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         page = await self.reader.past(agent, run_id, before=before, limit=limit)
         return JSONResponse(
             {
@@ -112,10 +117,12 @@ class RunLists:
         try:
             check_run_id(effect_id)
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         event = await self.reader.effect(effect_id, since_ms)
         if event is None:
-            raise Refused("SF4101", 404, "its delivery has not begun, or is not told any more")
+            raise RequestRefused(
+                "SF4101", 404, "its delivery has not begun, or is not told any more"
+            )
         told = event_json(event)
         return JSONResponse(
             {
@@ -148,17 +155,19 @@ class RunLists:
                 "buckets": [bucket._asdict() for bucket in found.buckets],
                 "oldest": {
                     status: {
-                        "run_id": run.run_id, "step": run.step, "since_ms": run.since_ms,
+                        "run_id": run.run_id,
+                        "step": run.step,
+                        "since_ms": run.since_ms,
                         "runs": run.runs,
                     }
                     for status, run in found.oldest.items()
                 },
                 "needs_person": found.needs_person,
             }
-        )  # fmt: skip
+        )
 
     def _known(self, agent: str) -> None:
         if agent not in self.agents:
-            raise Refused(
+            raise RequestRefused(
                 "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
             )

@@ -19,7 +19,7 @@ from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.producers.api.openapi import Schema, operation, path, query
-from surefoot.producers.guards import Refused
+from surefoot.producers.guards import RequestRefused
 from surefoot.state.errors import BadArgument
 from surefoot.state.names.ids import RUN_ID_PATTERN, check_run_id
 from surefoot.state.reading.ports import Views
@@ -33,7 +33,9 @@ def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
 
     def known(agent: str) -> str:
         if agent not in agents:
-            raise Refused("SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}")
+            raise RequestRefused(
+                "SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}"
+            )
         return agent
 
     async def summary(agent: str) -> Response:
@@ -53,9 +55,9 @@ def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
         try:
             found = await views.run(known(agent), check_run_id(run_id))
         except BadArgument as error:
-            raise Refused(error.number, 404, error.message) from None
+            raise RequestRefused(error.number, 404, error.message) from None
         if found["run"] is None:
-            raise Refused("SF4101", 404, "there is no such run")
+            raise RequestRefused("SF4101", 404, "there is no such run")
         return JSONResponse(found)
 
     app.get("/views/{agent}/summary")(summary)
@@ -70,9 +72,10 @@ def paths(agents: Collection[str]) -> dict[str, Any]:
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     number: Schema = {"type": "integer"}
     lag: Schema = {
-        "type": "object", "required": ["events", "ms"],
+        "type": "object",
+        "required": ["events", "ms"],
         "properties": {"events": number, "ms": number},
-    }  # fmt: skip
+    }
 
     def answer(**told: Schema) -> dict[int, Schema]:
         properties: Schema = {"agent": {"type": "string"}, "lag": lag} | told
@@ -89,10 +92,8 @@ def paths(agents: Collection[str]) -> dict[str, Any]:
             [agent, minutes],
             answer(windows=rows, steps=rows),
         ),
-        "runs/{run_id}": (
-            "Where one run stands", [agent, run_id], answer(run={"type": "object"})
-        ),
-    }  # fmt: skip
+        "runs/{run_id}": ("Where one run stands", [agent, run_id], answer(run={"type": "object"})),
+    }
     return {
         f"/views/{{agent}}/{name}": {"get": operation(*described, (404, 422, 503))}
         for name, described in told.items()

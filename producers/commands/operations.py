@@ -22,26 +22,49 @@ from surefoot.state.machine.model import Action, Entry, jsonable
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.ports import Commands, RunBrowser, RunReader, RunView
-from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.reading.query import PageCursor, RunQuery
 from surefoot.state.reading.runs import run_json
 from surefoot.state.reading.versions import Version, Versions
 
 #: HTTP status of what a run's owner refuses
 REFUSALS: Mapping[str, int] = {
-    "unknown_run": 404, "unknown_question": 404, "no_such_version": 404, "not_allowed": 403,
-    "too_late": 409, "already_decided": 409, "not_possible": 409, "stale_epoch": 409,
-    "expired": 409, "compensated": 409, "nothing_in_doubt": 409, "bad_payload": 422,
-    "bad_choice": 422, "unknown_step": 422, "mailbox_full": 429, "no_such_action": 404,
-}  # fmt: skip
+    "unknown_run": 404,
+    "unknown_question": 404,
+    "no_such_version": 404,
+    "not_allowed": 403,
+    "too_late": 409,
+    "already_decided": 409,
+    "not_possible": 409,
+    "stale_epoch": 409,
+    "expired": 409,
+    "compensated": 409,
+    "nothing_in_doubt": 409,
+    "bad_payload": 422,
+    "bad_choice": 422,
+    "unknown_step": 422,
+    "mailbox_full": 429,
+    "no_such_action": 404,
+}
 
 #: of many commands: how many are on their way at a time
 _AT_A_TIME = 50
 
 #: events that answer a command; a later one may have a signal's id as well
-_ANSWERS = frozenset({
-    "run.paused", "run.resumed", "run.cancelled", "run.cancelling", "run.retried", "run.resolved",
-    "run.rewound", "signal.received", "approval.decided", "command.repeated", "command.refused",
-})  # fmt: skip
+_ANSWERS = frozenset(
+    {
+        "run.paused",
+        "run.resumed",
+        "run.cancelled",
+        "run.cancelling",
+        "run.retried",
+        "run.resolved",
+        "run.rewound",
+        "signal.received",
+        "approval.decided",
+        "command.repeated",
+        "command.refused",
+    }
+)
 
 Verb = Literal["pause", "resume", "cancel", "retry", "signal", "approve", "resolve"]
 
@@ -103,9 +126,9 @@ class RetryFailed(BaseModel):
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     by: Name | None = None
 
-    def place(self) -> Place | None:
+    def place(self) -> PageCursor | None:
         """Raises BadArgument."""
-        return None if self.before is None else Place.parse(self.before)
+        return None if self.before is None else PageCursor.parse(self.before)
 
 
 def retry_failed(said: Any) -> RetryFailed:
@@ -122,9 +145,14 @@ def retry_failed(said: Any) -> RetryFailed:
 
 
 BODIES: Mapping[Verb, type[_Body]] = {
-    "pause": _Body, "resume": _Body, "cancel": _Body, "retry": _Body, "signal": _Signal,
-    "approve": _Approve, "resolve": _Resolve,
-}  # fmt: skip
+    "pause": _Body,
+    "resume": _Body,
+    "cancel": _Body,
+    "retry": _Body,
+    "signal": _Signal,
+    "approve": _Approve,
+    "resolve": _Resolve,
+}
 
 
 def command(verb: Verb, said: Any) -> tuple[str | None, dict[str, Any]]:
@@ -146,7 +174,7 @@ def _told(error: ValidationError) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class CommandReply:
     """What came of a command."""
 
     id: str
@@ -188,9 +216,9 @@ class Retried:
     #: how many had, and fit
     matches: int
     #: by run_id
-    replies: Mapping[str, Reply]
+    replies: Mapping[str, CommandReply]
     #: behind which the others stand; None: there are no others
-    next: Place | None
+    next: PageCursor | None
 
     def json(self) -> dict[str, Any]:
         """Nothing of what the runs hold: those of the outbox hold the credentials of effects."""
@@ -228,7 +256,7 @@ class Operator:
         *,
         command_id: str,
         **fields: Any,
-    ) -> Reply:
+    ) -> CommandReply:
         """Have a command answered by the owner of its run. `fields`: others of Command.avsc.
 
         Raises: Unavailable — it may or may not have been sent: ask again with the same id;
@@ -245,10 +273,10 @@ class Operator:
             except TimeoutError:
                 event = None
         if event is None:
-            return Reply(id=command_id, accepted=None)
+            return CommandReply(id=command_id, accepted=None)
         run = await self._latest(agent, run_id)
         refused = event["type"] == "command.refused"
-        return Reply(
+        return CommandReply(
             id=command_id,
             accepted=not refused,
             event=event["type"],
@@ -273,7 +301,7 @@ class Operator:
             status="failed", prefix=asked.prefix, before=asked.place(), limit=asked.limit
         )
         page = await runs.page(agent, query)
-        replies: dict[str, Reply] = {}
+        replies: dict[str, CommandReply] = {}
 
         async def retry(run_id: str) -> None:
             replies[run_id] = await self.ask(
@@ -289,7 +317,7 @@ class Operator:
                         group.create_task(retry(run.run_id))
             except* Unavailable as errors:
                 raise errors.exceptions[0] from None
-            place = Place(some[-1].updated_ms, some[-1].run_id)
+            place = PageCursor(some[-1].updated_ms, some[-1].run_id)
             if any(replies[run.run_id].accepted is None for run in some):
                 break
         whole = len(replies) == len(page.runs)
@@ -306,7 +334,7 @@ class Operator:
         emit: bool,
         repeat: Collection[str] = (),
         by: str | None = None,
-    ) -> Reply:
+    ) -> CommandReply:
         """Send a run back to its version `seq`, as its history tells it. What it has done with
         ctx.once since then is not done again, but for the actions that `repeat` names.
 
@@ -318,7 +346,7 @@ class Operator:
             return _refusal(command_id, "unknown_run", f"agent {agent} has no run {run_id}")
         line = lines[run_id]
         if command_id in line.rewinds:
-            return Reply(id=command_id, accepted=True, event="command.repeated", run=run)
+            return CommandReply(id=command_id, accepted=True, event="command.repeated", run=run)
         version = line.versions.get(seq)
         if version is None:
             return _refusal(command_id, "no_such_version", no_version(run, seq), run)
@@ -354,7 +382,7 @@ class Operator:
         *,
         new_id: str,
         repeat: Collection[str] = (),
-    ) -> Reply:
+    ) -> CommandReply:
         """Start another run from version `seq` of this one. Its name is the id of the command: the
         same name again is the same run. What this one has done with ctx.once since then is in doubt
         for the new one, but for the actions that `repeat` names: it simply does those.
@@ -379,7 +407,7 @@ class Operator:
         there = await self.reader.latest(agent, new_id)
         if there is not None:
             if there.input_digest == digest(version.payload):
-                return Reply(id=new_id, accepted=True, event="command.repeated", run=there)
+                return CommandReply(id=new_id, accepted=True, event="command.repeated", run=there)
             return _refusal(new_id, "not_possible", f"there is another run {new_id} already", there)
         done = found_by(await versions.calls(agent, run_id), run, seq)
         if (unknown := _not_done(repeat, done, seq)) is not None:
@@ -390,7 +418,7 @@ class Operator:
         )
         return replace(reply, kept=_kept(done, repeat))
 
-    async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> Reply:
+    async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> CommandReply:
         async with self.reader.answers(agent, run_id) as events:
             await self.commands.send(
                 agent, run_id, "start", deadline_s=self.send_s, stored=True, **fields
@@ -401,11 +429,11 @@ class Operator:
             except TimeoutError:
                 event = None
         if event is None:
-            return Reply(id=run_id, accepted=None)
+            return CommandReply(id=run_id, accepted=None)
         run = await self._latest(agent, run_id)
         if event["type"] == "start.ignored":
             return _refusal(run_id, "not_possible", f"there is another run {run_id} already", run)
-        return Reply(id=run_id, accepted=True, event=event["type"], run=run)
+        return CommandReply(id=run_id, accepted=True, event=event["type"], run=run)
 
 
 async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[str, Any] | None:
@@ -416,8 +444,8 @@ async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[
     return None
 
 
-def _refusal(identity: str, code: str, message: str, run: RunView | None = None) -> Reply:
-    return Reply(id=identity, accepted=False, code=code, message=message, run=run)
+def _refusal(identity: str, code: str, message: str, run: RunView | None = None) -> CommandReply:
+    return CommandReply(id=identity, accepted=False, code=code, message=message, run=run)
 
 
 def _not_done(repeat: Collection[str], done: Sequence[Entry], seq: int) -> str | None:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
-from surefoot.producers.commands.operations import Operator, Reply, rewind_fields, thread_of
+from surefoot.producers.commands.operations import CommandReply, Operator, rewind_fields, thread_of
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.machine.model import TERMINAL
-from surefoot.state.ports.log import In, InputKind, Out
+from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.reading.versions import Version, Versions
 from surefoot.state.records.encoding import decode_command, decode_task
@@ -79,7 +79,7 @@ def _moment(option: str, text: str) -> tuple[Unit, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class OffsetSlice:
     """A part of one input topic's partition."""
 
     kind: InputKind
@@ -94,10 +94,10 @@ class Piece:
 class Stretch(Protocol):
     """The input topics of an agent, to be read and appended to."""
 
-    def read(self, piece: Piece) -> AsyncIterator[In]:
+    def read(self, piece: OffsetSlice) -> AsyncIterator[ConsumerRecord]:
         """Committed records, in order. Raises Unavailable."""
 
-    async def append(self, record: Out) -> None:
+    async def append(self, record: ProducerRecord) -> None:
         """Write one record. Raises Unavailable: it may or may not have been written."""
 
 
@@ -113,7 +113,7 @@ class Touched:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReplayRow:
     """What is to be done with one run, for people."""
 
     run_id: str
@@ -131,7 +131,7 @@ class Replay:
     agent: str
     stretch: Stretch
     versions: Versions
-    pieces: Sequence[Piece]
+    pieces: Sequence[OffsetSlice]
 
     async def touched(self) -> dict[str, Touched]:
         """The runs of the stretch, in the order in which they come."""
@@ -151,7 +151,7 @@ class Replay:
 
     # Appending again ---------------------------------------------------------------------------
 
-    async def foresee(self, touched: Mapping[str, Touched]) -> list[Row]:
+    async def foresee(self, touched: Mapping[str, Touched]) -> list[ReplayRow]:
         """What appending the stretch again would do."""
         found = await self.versions.summaries(self.agent, touched)
         return [_foreseen(run_id, found.get(run_id), run) for run_id, run in touched.items()]
@@ -166,7 +166,7 @@ class Replay:
         """
         count = 0
         for piece in self.pieces:
-            batch: list[Out] = []
+            batch: list[ProducerRecord] = []
             async for record in self.stretch.read(piece):
                 if _said(piece.kind, record) is None:
                     continue
@@ -177,12 +177,12 @@ class Replay:
             count += await self._append(batch)
         return count
 
-    def _copy(self, record: In) -> Out:
+    def _copy(self, record: ConsumerRecord) -> ProducerRecord:
         kept = [header for header in record.headers if not header[0].startswith("sf-")]
         headers = (*kept, ("sf-replay", self.id.encode()))
-        return Out(record.topic, record.partition, record.key, record.value, headers)
+        return ProducerRecord(record.topic, record.partition, record.key, record.value, headers)
 
-    async def _append(self, batch: Sequence[Out]) -> int:
+    async def _append(self, batch: Sequence[ProducerRecord]) -> int:
         appends = (self.stretch.append(record) for record in batch)
         for outcome in await asyncio.gather(*appends, return_exceptions=True):
             if outcome is not None:
@@ -193,9 +193,9 @@ class Replay:
 
     async def plan(
         self, touched: Mapping[str, Touched], step: str | None
-    ) -> tuple[list[Row], dict[str, Return]]:
+    ) -> tuple[list[ReplayRow], dict[str, Return]]:
         """What running again would do, and the runs that are to be sent back."""
-        rows: list[Row] = []
+        rows: list[ReplayRow] = []
         back: dict[str, Return] = {}
         found = await self.versions.summaries(self.agent, touched)
         whole = [run_id for run_id, run in found.items() if not run.child and run.broken is None]
@@ -206,10 +206,12 @@ class Replay:
             run = found.get(run_id)
             line = lines.get(run_id)
             if run is None or line is None:
-                rows.append(Row(run_id, run.status if run else "unknown", _left_out(run)))
+                rows.append(ReplayRow(run_id, run.status if run else "unknown", _left_out(run)))
                 continue
             if self.command_id(run_id) in line.rewinds:
-                rows.append(Row(run_id, run.status, "skipped: this replay has sent it back before"))
+                rows.append(
+                    ReplayRow(run_id, run.status, "skipped: this replay has sent it back before")
+                )
                 continue
             version = min(line.versions.values(), key=lambda each: each.seq, default=None)
             why = _no_return(version, step)
@@ -219,7 +221,7 @@ class Replay:
                     f"sent back from version {run.seq} to {version.seq}, before step "
                     f"{version.step!r}, in epoch {run.epoch + 1}"
                 )
-            rows.append(Row(run_id, run.status, why or "", acts=run_id in back))
+            rows.append(ReplayRow(run_id, run.status, why or "", acts=run_id in back))
         return rows, back
 
     async def rerun(
@@ -229,10 +231,10 @@ class Replay:
         *,
         emit: bool,
         repeat: Collection[str] = (),
-    ) -> dict[str, Reply]:
+    ) -> dict[str, CommandReply]:
         """Send the runs back; returns what their owners have answered. Actions that `repeat` names
         may be done again."""
-        replies: dict[str, Reply] = {}
+        replies: dict[str, CommandReply] = {}
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(run_id: str, to: Return) -> None:
@@ -248,22 +250,33 @@ class Replay:
 
     async def _send_back(
         self, operator: Operator, run_id: str, to: Return, *, emit: bool, repeat: Collection[str]
-    ) -> Reply:
+    ) -> CommandReply:
         command_id = self.command_id(run_id)
         try:
             messages = await self.versions.messages(self.agent, run_id, thread_of(to.version))
             return await operator.ask(
-                self.agent, run_id, "rewind", command_id=command_id, by=f"replay {self.id}",
+                self.agent,
+                run_id,
+                "rewind",
+                command_id=command_id,
+                by=f"replay {self.id}",
                 stored=True,
                 **rewind_fields(
-                    to.version, messages, epoch=to.epoch, emit=emit, repeat=repeat,
-                    created_ms=to.created_ms, now_ms=operator.clock.now_ms(),
+                    to.version,
+                    messages,
+                    epoch=to.epoch,
+                    emit=emit,
+                    repeat=repeat,
+                    created_ms=to.created_ms,
+                    now_ms=operator.clock.now_ms(),
                 ),
-            )  # fmt: skip
+            )
         except (StateError, RecordTooLarge) as error:
-            return Reply(id=command_id, accepted=False, code="not_possible", message=str(error))
+            return CommandReply(
+                id=command_id, accepted=False, code="not_possible", message=str(error)
+            )
         except Unavailable as error:
-            return Reply(id=command_id, accepted=None, message=str(error))
+            return CommandReply(id=command_id, accepted=None, message=str(error))
 
     def command_id(self, run_id: str) -> str:
         """Id of the command that this replay sends to that run."""
@@ -279,7 +292,7 @@ class Return:
     created_ms: int
 
 
-def _said(kind: InputKind, record: In) -> tuple[str, int | None] | None:
+def _said(kind: InputKind, record: ConsumerRecord) -> tuple[str, int | None] | None:
     """(run_id, number of the step that is asked for; None: a start); None for anything else."""
     try:
         if kind == "tasks":
@@ -291,17 +304,19 @@ def _said(kind: InputKind, record: In) -> tuple[str, int | None] | None:
     return (command["run_id"], None) if command["kind"] == "start" else None
 
 
-def _foreseen(run_id: str, run: RunSummary | None, told: Touched) -> Row:
+def _foreseen(run_id: str, run: RunSummary | None, told: Touched) -> ReplayRow:
     if run is None and told.starts:
-        return Row(run_id, "unknown", "started: nothing is known of it", acts=True)
+        return ReplayRow(run_id, "unknown", "started: nothing is known of it", acts=True)
     if run is None:
-        return Row(run_id, "unknown", "skipped: nothing is known of it, and it is not started here")
+        return ReplayRow(
+            run_id, "unknown", "skipped: nothing is known of it, and it is not started here"
+        )
     if run.status in TERMINAL:
-        return Row(run_id, run.status, "skipped: it is finished")
+        return ReplayRow(run_id, run.status, "skipped: it is finished")
     if run.status == "running" and run.seq in told.tasks:
         what = f"step {run.step!r} (number {run.seq}) is run, unless it is in work"
-        return Row(run_id, run.status, what, acts=True)
-    return Row(run_id, run.status, "skipped: it is further on")
+        return ReplayRow(run_id, run.status, what, acts=True)
+    return ReplayRow(run_id, run.status, "skipped: it is further on")
 
 
 def _left_out(run: RunSummary | None) -> str:

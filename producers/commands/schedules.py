@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from surefoot.producers.commands.operations import Operator, Reply
+from surefoot.producers.commands.operations import CommandReply, Operator
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run, State
@@ -58,9 +58,14 @@ def _wanted(
 
     def tell(name: str, said: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         return commands.send(
-            keeper, name, "signal", id=clock.unique(), name=ASK, payload=strict_json(said),
+            keeper,
+            name,
+            "signal",
+            id=clock.unique(),
+            name=ASK,
+            payload=strict_json(said),
             deadline_s=SEND_S,
-        )  # fmt: skip
+        )
 
     for name, schedule in agent.schedules.items():
         if name not in known:
@@ -83,7 +88,7 @@ DOES: tuple[Do, ...] = get_args(Do)
 
 async def steer(
     operator: Operator, run: Run, do: Do, *, command_id: str, by: str | None = None
-) -> Reply:
+) -> CommandReply:
     """Pause a schedule, resume it, or have it start a run now; `run` is the schedule's own. One
     that has failed is resumed by trying again.
 
@@ -97,9 +102,14 @@ async def steer(
 
 async def say(
     operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
-) -> Reply:
+) -> CommandReply:
     """Tell a schedule something: one of `state.schedule.ASKS`. Raises as `Operator.ask`."""
     return await operator.ask(
-        run.agent, run.run_id, "signal", command_id=command_id, by=by, name=ASK,
+        run.agent,
+        run.run_id,
+        "signal",
+        command_id=command_id,
+        by=by,
+        name=ASK,
         payload=strict_json(dict(said)),
-    )  # fmt: skip
+    )

@@ -23,18 +23,25 @@ import structlog
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.guards import RETRY_AFTER_S, Refused, carried, headers_of, parsed, read_body
-from surefoot.producers.webhooks.mapping import Planned, Started, Triggers, planned
+from surefoot.producers.guards import (
+    RETRY_AFTER_S,
+    RequestRefused,
+    carried,
+    headers_of,
+    parsed,
+    read_body,
+)
+from surefoot.producers.webhooks.mapping import MappedStart, Planned, Triggers, planned
 from surefoot.producers.webhooks.mapping_threads import Hangs, MappingThreads
 from surefoot.producers.webhooks.recorder import Arrival, Recorder, shown_headers
-from surefoot.producers.webhooks.verification import Door, Sender
+from surefoot.producers.webhooks.verification import ProviderSpec, SourceVerifier
 from surefoot.schemas.payload import BadPayload
 from surefoot.schemas.trace import Carried
 from surefoot.state.declare.webhook_body import json_values
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.ports.clock import Clock
-from surefoot.state.reading.deliveries import Outcome
+from surefoot.state.reading.deliveries import DeliveryOutcome
 from surefoot.state.reading.ports import Commands
 from surefoot.state.telemetry import metrics
 
@@ -49,7 +56,7 @@ _GZIP_BITS = 31
 
 
 async def start_all(
-    commands: Commands, starts: Iterable[Started], *, trace: Carried, deadline_s: float
+    commands: Commands, starts: Iterable[MappedStart], *, trace: Carried, deadline_s: float
 ) -> None:
     """Returns once the log has every command. All are tried, so that one that fails takes no other
     with it.
@@ -76,7 +83,7 @@ async def start_all(
 class Intake:
     """Takes the deliveries of every source."""
 
-    doors: Mapping[str, Door]
+    doors: Mapping[str, SourceVerifier]
     triggers: Mapping[str, Triggers]
     #: by source, as the triggers
     threads: Mapping[str, MappingThreads]
@@ -102,7 +109,7 @@ class Intake:
         record = partial(self._record, arrival)
         try:
             response = await self._taken(door, arrival, request)
-        except Refused as refused:
+        except RequestRefused as refused:
             log.warning(
                 "delivery_refused",
                 source=arrival.source,
@@ -122,28 +129,33 @@ class Intake:
         return response
 
     def _record(
-        self, arrival: Arrival, outcome: Outcome, status: int, reason: str | None = None
+        self, arrival: Arrival, outcome: DeliveryOutcome, status: int, reason: str | None = None
     ) -> None:
         metrics.WEBHOOKS.add(arrival.source, outcome)
         self.recorder.record(arrival, outcome, status, reason)
 
-    async def _taken(self, door: Door | None, arrival: Arrival, request: Request) -> Response:
+    async def _taken(
+        self, door: SourceVerifier | None, arrival: Arrival, request: Request
+    ) -> Response:
         if door is None:
-            raise Refused("SF5102", 404, "no agent listens to this webhook source")
+            raise RequestRefused("SF5102", 404, "no agent listens to this webhook source")
         headers = headers_of(request)
         arrival.headers = shown_headers(headers, door.sender)
         arrival.body = await read_body(request, bytes_max=self.body_bytes, timeout_s=self.body_s)
         if door.sender.greets(headers, arrival.body):
             return Response()
         if fault := door.refuses(headers, arrival.body, self.clock.now_ms() // 1000):
-            raise Refused("SF5103", 401, "the signature is missing or wrong", why=fault)
+            raise RequestRefused("SF5103", 401, "the signature is missing or wrong", why=fault)
         arrival.verified = True
         packed = "content-encoding" in headers
         delivery = await parsed(
             self.body_bytes if packed else len(arrival.body),
             partial(read_delivery, bytes_max=self.body_bytes, gzip=self.gzip),
-            arrival.source, door.sender, arrival.headers, arrival.body,
-        )  # fmt: skip
+            arrival.source,
+            door.sender,
+            arrival.headers,
+            arrival.body,
+        )
         if (challenge := door.sender.answer(delivery)) is not None:
             return JSONResponse(challenge)
         arrival.delivery = delivery
@@ -167,12 +179,12 @@ class Intake:
             )
             message = "the mappings of this source do not end; try again"
             headers = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused("SF5179", 503, message, headers) from None
+            raise RequestRefused("SF5179", 503, message, headers) from None
 
 
 def read_delivery(
     source: str,
-    sender: Sender,
+    sender: ProviderSpec,
     headers: Mapping[str, str],
     body: bytes,
     *,
@@ -187,7 +199,7 @@ def read_delivery(
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         if not gzip or encoding not in _GZIP:
-            raise Refused("SF5109", 415, "send the body without a Content-Encoding")
+            raise RequestRefused("SF5109", 415, "send the body without a Content-Encoding")
         body = unpacked(body, bytes_max)
         headers = {name: text for name, text in headers.items() if name != "content-encoding"}
     values, unreadable = None, ""
@@ -199,8 +211,8 @@ def read_delivery(
     id_, event = sender.name(headers, body, values)
     if not id_.strip():
         if unreadable:
-            raise Refused("SF5105", 400, unreadable)
-        raise Refused("SF5104", 400, f"{sender.id_is} is missing")
+            raise RequestRefused("SF5105", 400, unreadable)
+        raise RequestRefused("SF5104", 400, f"{sender.id_is} is missing")
     read = {} if values is None else {"json": values}
     return Webhook(source=source, id=id_, event=event, headers=headers, body=body, **read)
 
@@ -214,15 +226,17 @@ def unpacked(body: bytes, bytes_max: int) -> bytes:
     try:
         made = unpacking.decompress(body, bytes_max + 1)
     except zlib.error as error:
-        raise Refused("SF5178", 400, f"the body cannot be unpacked: {error}") from None
+        raise RequestRefused("SF5178", 400, f"the body cannot be unpacked: {error}") from None
     if len(made) > bytes_max:
-        raise Refused("SF5178", 413, f"unpacked, the body is longer than {bytes_max} bytes")
+        raise RequestRefused("SF5178", 413, f"unpacked, the body is longer than {bytes_max} bytes")
     if not unpacking.eof or unpacking.unused_data:
-        raise Refused("SF5178", 400, "the body cannot be unpacked: it is not one whole gzip stream")
+        raise RequestRefused(
+            "SF5178", 400, "the body cannot be unpacked: it is not one whole gzip stream"
+        )
     return made
 
 
-def _outcome(arrival: Arrival) -> Outcome:
+def _outcome(arrival: Arrival) -> DeliveryOutcome:
     if arrival.delivery is None:
         return "answered"
     if arrival.plan.errors:

@@ -24,7 +24,7 @@ Triggers = Sequence[tuple[Agent, WebhookTrigger]]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class MappedStart:
     """One run to start."""
 
     agent: str
@@ -38,7 +38,7 @@ class Started:
 class Planned:
     """The runs that a delivery asks for, and by agent what went wrong."""
 
-    starts: list[Started] = field(default_factory=list)
+    starts: list[MappedStart] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ def planned(triggers: Triggers, delivery: Webhook) -> Planned:
     return plan
 
 
-def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[Started]:
+def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[MappedStart]:
     if trigger.events is not None and delivery.event not in trigger.events:
         return []
     if trigger.where is not None and not finished(trigger.where(delivery)):
@@ -112,7 +112,7 @@ def _is_batch(value: Any) -> bool:
     return starts > 0
 
 
-def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) -> Started:
+def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) -> MappedStart:
     start = value if isinstance(value, Start) else Start(value)
     if start.id is not None:
         name = start.id
@@ -129,6 +129,8 @@ def _started(agent: Agent, delivery: Webhook, value: Any, number: int | None) ->
     except Unserialisable as error:
         raise _Misfit(f"payload of {step.name}: {error}") from None
     try:
-        return Started(agent.name, agent.name_run(run_id, payload), payload, told_by(told, run_id))
+        return MappedStart(
+            agent.name, agent.name_run(run_id, payload), payload, told_by(told, run_id)
+        )
     except ValueError as error:
         raise _Misfit(str(error)) from None

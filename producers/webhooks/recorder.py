@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from surefoot.producers.webhooks.mapping import Planned
-from surefoot.producers.webhooks.verification import Sender
+from surefoot.producers.webhooks.verification import ProviderSpec
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.ports.clock import Clock
-from surefoot.state.reading.deliveries import Delivery, DeliveryLog, Outcome
+from surefoot.state.reading.deliveries import Delivery, DeliveryLog, DeliveryOutcome
 
 #: headers by name that neither a mapping nor a record may have
 _CREDENTIALS = re.compile(
@@ -29,7 +29,7 @@ REFUSED_BURST = 30
 REFUSED_EVERY_S = 10.0
 
 
-def shown_headers(headers: Mapping[str, str], sender: Sender) -> dict[str, str]:
+def shown_headers(headers: Mapping[str, str], sender: ProviderSpec) -> dict[str, str]:
     """The headers without credentials: those that prove who sends, and all that look like some but
     for those that name the delivery."""
     return {
@@ -46,7 +46,7 @@ class Arrival:
 
     source: str
     #: None: no agent listens there
-    sender: Sender | None = None
+    sender: ProviderSpec | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     #: once its signature is known to be right
@@ -67,7 +67,7 @@ class Recorder:
     _unrecorded: int = 0
 
     def record(
-        self, arrival: Arrival, outcome: Outcome, status: int, reason: str | None = None
+        self, arrival: Arrival, outcome: DeliveryOutcome, status: int, reason: str | None = None
     ) -> None:
         """Offer the record of a delivery that has been decided. Never waits, never raises."""
         if not arrival.verified and not self._has_room():

@@ -63,9 +63,9 @@ _PRIVATE_KEY = "whsec_"
 _ED25519_KEY_BYTES, _ED25519_BYTES = 32, 64
 
 #: names in lower case
-Headers = Mapping[str, str]
+RequestHeaders = Mapping[str, str]
 #: given headers, raw body and the time in epoch seconds: what is wrong; None: it is right
-Verify = Callable[[Headers, bytes, int], str | None]
+Verify = Callable[[RequestHeaders, bytes, int], str | None]
 
 
 class BadSecret(ValueError):
@@ -81,7 +81,7 @@ def hmac_verifier(declared: Hmac, secret: str) -> Verify:
 
 
 def _verify_hmac(
-    declared: Hmac, secret: bytes, headers: Headers, body: bytes, now_s: int
+    declared: Hmac, secret: bytes, headers: RequestHeaders, body: bytes, now_s: int
 ) -> str | None:
     name = declared.header.lower()
     given = headers.get(name)
@@ -124,7 +124,7 @@ def bearer_verifier(declared: Bearer, secret: str) -> Verify:
 
 
 def _verify_bearer(
-    declared: Bearer, secret: bytes, headers: Headers, _body: bytes, _now_s: int
+    declared: Bearer, secret: bytes, headers: RequestHeaders, _body: bytes, _now_s: int
 ) -> str | None:
     name, size = declared.header.lower(), len(declared.prefix)
     given = headers.get(name, "")
@@ -145,7 +145,7 @@ def stripe_verifier(secret: str) -> Verify:
     return partial(_verify_stripe, strong(secret))
 
 
-def _verify_stripe(secret: bytes, headers: Headers, body: bytes, now_s: int) -> str | None:
+def _verify_stripe(secret: bytes, headers: RequestHeaders, body: bytes, now_s: int) -> str | None:
     given = headers.get("stripe-signature")
     if not given:
         return "no stripe-signature"
@@ -193,7 +193,7 @@ _Right = Callable[[list[bytes], bytes], bool]
 
 
 def _verify_standard(
-    version: str, right: _Right, headers: Headers, body: bytes, now_s: int
+    version: str, right: _Right, headers: RequestHeaders, body: bytes, now_s: int
 ) -> str | None:
     given = [text for name in STANDARD_SIGNATURES if (text := headers.get(name))]
     if not given:
@@ -211,7 +211,7 @@ def _verify_standard(
     return "webhook-signature is not of this body and secret"
 
 
-def _agreed(headers: Headers, names: Iterable[str]) -> str | None:
+def _agreed(headers: RequestHeaders, names: Iterable[str]) -> str | None:
     """What all of these headers say that are there; "" when none is, None when they differ: only
     one of the two would have been signed."""
     said = {headers[name] for name in names if name in headers}

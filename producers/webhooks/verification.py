@@ -18,7 +18,7 @@ from surefoot.producers.webhooks.signatures import (
     STANDARD_IDS,
     STANDARD_SIGNATURES,
     BadSecret,
-    Headers,
+    RequestHeaders,
     Verify,
     bearer_verifier,
     hmac_verifier,
@@ -35,16 +35,16 @@ _SSL_CHECK_MAX = 1_000
 
 #: given headers, body and its values (None: it has none): (id, name of the event); an id of "" is
 #: missing
-Name = Callable[[Headers, bytes, Any], tuple[str, str]]
+NameDelivery = Callable[[RequestHeaders, bytes, Any], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class ProviderSpec:
     """One provider: how its deliveries are verified, named and answered."""
 
     #: of one secret. Raises BadSecret
     verifier: Callable[[str], Verify]
-    name: Name
+    name: NameDelivery
     #: where the id is, for a person
     id_is: str
     #: headers that nobody may be shown, and those that name a delivery; lower case
@@ -55,19 +55,19 @@ class Sender:
     #: what a delivery must be answered with instead of starting anything; None for most
     answer: Callable[[Webhook], dict[str, Any] | None] = lambda _delivery: None
     #: whether it asks for nothing but an answer, which even a stranger may have
-    greets: Callable[[Headers, bytes], bool] = lambda _headers, _body: False
+    greets: Callable[[RequestHeaders, bytes], bool] = lambda _headers, _body: False
     #: whether what is answered is shown to a person, so that an empty 200 it must be
     quiet: bool = False
 
 
-def _named(naming: Naming, headers: Headers, body: bytes, values: Any) -> tuple[str, str]:
+def _named(naming: Naming, headers: RequestHeaders, body: bytes, values: Any) -> tuple[str, str]:
     id_ = _said(naming.id_header, naming.id_field, headers, values)
     if naming.id_header is None and naming.id_field is None:
         id_ = hashlib.sha256(body).hexdigest()[:32]
     return id_, _said(naming.event_header, naming.event_field, headers, values)
 
 
-def _said(header: str | None, path: str | None, headers: Headers, values: Any) -> str:
+def _said(header: str | None, path: str | None, headers: RequestHeaders, values: Any) -> str:
     if header is not None:
         return utf8(headers.get(header.lower(), ""))
     return "" if path is None else _text(values, path)
@@ -86,9 +86,9 @@ def _id_is(naming: Naming) -> str:
     return "the id" if naming.id_field is None else f"{naming.id_field!r} in the body"
 
 
-def _sender(naming: Naming, verifier: Callable[[str], Verify], *signatures: str) -> Sender:
+def _sender(naming: Naming, verifier: Callable[[str], Verify], *signatures: str) -> ProviderSpec:
     headers = (naming.id_header, naming.event_header)
-    return Sender(
+    return ProviderSpec(
         verifier=verifier,
         name=partial(_named, naming),
         reads=naming.id_field is not None or naming.event_field is not None,
@@ -98,7 +98,7 @@ def _sender(naming: Naming, verifier: Callable[[str], Verify], *signatures: str)
     )
 
 
-def _github() -> Sender:
+def _github() -> ProviderSpec:
     declared = Hmac(
         header="X-Hub-Signature-256",
         prefix="sha256=",
@@ -108,13 +108,13 @@ def _github() -> Sender:
     return _sender(declared, partial(hmac_verifier, declared), declared.header, "X-Hub-Signature")
 
 
-def _stripe() -> Sender:
+def _stripe() -> ProviderSpec:
     return _sender(Naming(id_field="id", event_field="type"), stripe_verifier, "Stripe-Signature")
 
 
-def _standard() -> Sender:
+def _standard() -> ProviderSpec:
     """As the specification names its headers, or as Svix does."""
-    return Sender(
+    return ProviderSpec(
         verifier=standard_verifier,
         name=_standard_name,
         reads=True,
@@ -124,20 +124,20 @@ def _standard() -> Sender:
     )
 
 
-def _standard_name(headers: Headers, _body: bytes, values: Any) -> tuple[str, str]:
+def _standard_name(headers: RequestHeaders, _body: bytes, values: Any) -> tuple[str, str]:
     """Whoever has both headers has the same in both, or its signature would be none."""
     ids = [headers[name] for name in STANDARD_IDS if name in headers]
     return utf8(ids[0]) if ids else "", _text(values, "type")
 
 
-def _slack() -> Sender:
+def _slack() -> ProviderSpec:
     declared = Hmac(
         header="X-Slack-Signature",
         prefix="v0=",
         signed="v0:{timestamp}:{body}",
         timestamp_header="X-Slack-Request-Timestamp",
     )
-    return Sender(
+    return ProviderSpec(
         verifier=partial(hmac_verifier, declared),
         name=_slack_name,
         reads=True,
@@ -149,7 +149,7 @@ def _slack() -> Sender:
     )
 
 
-def _slack_name(_headers: Headers, body: bytes, values: Any) -> tuple[str, str]:
+def _slack_name(_headers: RequestHeaders, body: bytes, values: Any) -> tuple[str, str]:
     """Events have an id that is equal on every retry; commands and interactions are sent once, and
     most have a trigger. What has neither is known by its body.
     Source: docs.slack.dev, "The Events API", "Slash commands", "Handling user interaction"."""
@@ -165,7 +165,7 @@ def _slack_challenge(delivery: Webhook) -> dict[str, Any] | None:
     return {"challenge": _text(delivery.json, "challenge")}
 
 
-def _is_slack_ssl_check(headers: Headers, body: bytes) -> bool:
+def _is_slack_ssl_check(headers: RequestHeaders, body: bytes) -> bool:
     """Slack looks now and then whether the address of a command still has a good certificate; it
     does not sign that. Source: docs.slack.dev, "Slash commands"; Bolt, SslCheck."""
     if len(body) > _SSL_CHECK_MAX:
@@ -176,7 +176,7 @@ def _is_slack_ssl_check(headers: Headers, body: bytes) -> bool:
         return False
 
 
-_KNOWN: Mapping[str, Callable[[], Sender]] = {
+_KNOWN: Mapping[str, Callable[[], ProviderSpec]] = {
     "github": _github,
     "slack": _slack,
     "standard": _standard,
@@ -184,7 +184,7 @@ _KNOWN: Mapping[str, Callable[[], Sender]] = {
 }
 
 
-def sender(provider: Provider) -> Sender:
+def sender(provider: Provider) -> ProviderSpec:
     """What there is to know of a provider."""
     match provider:
         case Hmac():
@@ -196,13 +196,13 @@ def sender(provider: Provider) -> Sender:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Door:
+class SourceVerifier:
     """One source with its secrets: opens for what carries a right signature."""
 
-    sender: Sender
+    sender: ProviderSpec
     _verifiers: tuple[Verify, ...]
 
-    def refuses(self, headers: Headers, body: bytes, now_s: int) -> str | None:
+    def refuses(self, headers: RequestHeaders, body: bytes, now_s: int) -> str | None:
         """Why it stays shut, for the operator; None: it opens. Every live secret is tried, so that
         how long it takes does not tell which one fits."""
         for name in self.sender.signature_headers:
@@ -214,7 +214,7 @@ class Door:
 
 def doors(
     triggers: Iterable[WebhookTrigger], secrets: Mapping[str, Sequence[str]]
-) -> dict[str, Door]:
+) -> dict[str, SourceVerifier]:
     """One door for each source that an agent listens to.
 
     Raises: ConfigError — two triggers say that other senders send there, or a secret is missing,
@@ -234,7 +234,7 @@ def doors(
     }
 
 
-def _door(source: str, chosen: Sender, secrets: Sequence[str]) -> Door:
+def _door(source: str, chosen: ProviderSpec, secrets: Sequence[str]) -> SourceVerifier:
     variable = f"SUREFOOT_WEBHOOK_{source.upper().replace('-', '_')}_SECRET"
     if not secrets:
         raise ConfigError(
@@ -252,4 +252,4 @@ def _door(source: str, chosen: Sender, secrets: Sequence[str]) -> Door:
                 f"secret {number} of {len(secrets)} in {variable} {fault}; separate two live "
                 "secrets by one comma, and make each with `openssl rand -hex 32`",
             ) from None
-    return Door(chosen, tuple(verifiers))
+    return SourceVerifier(chosen, tuple(verifiers))

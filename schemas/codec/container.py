@@ -47,9 +47,14 @@ def write_rows(rows: Iterable[dict[str, Any]], metadata: Mapping[str, str]) -> b
     seed = repr(sorted(metadata.items())).encode()
     out = io.BytesIO()
     writer(
-        out, _PARSED, rows, codec=_CODEC, sync_interval=_BLOCK, metadata=dict(metadata),
+        out,
+        _PARSED,
+        rows,
+        codec=_CODEC,
+        sync_interval=_BLOCK,
+        metadata=dict(metadata),
         sync_marker=hashlib.sha256(seed).digest()[:16],
-    )  # fmt: skip
+    )
     return out.getvalue()
 
 

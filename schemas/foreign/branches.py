@@ -14,15 +14,25 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator, core_schema
 
-__all__ = ["Branch", "ByBranch", "named"]
+__all__ = ["ByBranch", "UnionBranch", "named"]
 
 #: where pydantic's schema of a type has those of its parts
 _PARTS = frozenset(
     {
-        "choices", "definitions", "extras_schema", "fields", "items_schema", "keys_schema",
-        "lax_schema", "python_schema", "schema", "steps", "strict_schema", "values_schema",
+        "choices",
+        "definitions",
+        "extras_schema",
+        "fields",
+        "items_schema",
+        "keys_schema",
+        "lax_schema",
+        "python_schema",
+        "schema",
+        "steps",
+        "strict_schema",
+        "values_schema",
     }
-)  # fmt: skip
+)
 #: those that may be by name
 _BY_NAME = ("choices", "fields")
 _RECORDS = ("dataclass", "model", "typed-dict")
@@ -30,7 +40,7 @@ _RECORDS = ("dataclass", "model", "typed-dict")
 _NO_RECORD = ""
 
 
-class Branch(dict[str, Any]):
+class UnionBranch(dict[str, Any]):
     """A record that was one of several in its union."""
 
     __slots__ = ("record",)
@@ -45,7 +55,7 @@ def named(value: Any) -> Any:
     """What fastavro has read, with each of its (name, fields) as a Branch."""
     match value:
         case (str() as record, dict() as fields) if isinstance(value, tuple):
-            return Branch(_short(record), named(fields))
+            return UnionBranch(_short(record), named(fields))
         case dict():
             return {name: named(each) for name, each in value.items()}
         case list():
@@ -61,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def _record_of(value: Any) -> str:
-    return value.record if isinstance(value, Branch) else _NO_RECORD
+    return value.record if isinstance(value, UnionBranch) else _NO_RECORD
 
 
 class ByBranch:

@@ -38,7 +38,7 @@ from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Amount, Amounts
 from surefoot.state.names.agents import SCHEDULES, pool_agent_name
 from surefoot.state.names.ids import RUN_ID_MAX, _made_of, check_run_id
-from surefoot.state.ports.sources import Start
+from surefoot.state.ports.sources import StartPosition
 from surefoot.state.scheduling.book import Misfire, Overlap, Spec, Tick, spec_of
 
 _AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -107,9 +107,11 @@ class Budget:
         """
         made = []
         units = (
-            ("money", self.money, 1e6), ("ms", self.seconds, 1e3), ("steps", self.steps, 1),
+            ("money", self.money, 1e6),
+            ("ms", self.seconds, 1e3),
+            ("steps", self.steps, 1),
             ("tokens", self.tokens, 1),
-        )  # fmt: skip
+        )
         for what, value, unit in units:
             if value is None:
                 continue
@@ -451,9 +453,13 @@ class Agent:
                 )
             try:
                 spec = spec_of(
-                    cron, tz, jitter_s=duration_s(jitter), overlap=overlap, misfire=misfire,
+                    cron,
+                    tz,
+                    jitter_s=duration_s(jitter),
+                    overlap=overlap,
+                    misfire=misfire,
                     grace_s=duration_s(grace),
-                )  # fmt: skip
+                )
             except ConfigError as error:
                 raise ConfigError("SF1127", f"{where}: {error}") from error
             self.schedules[known] = Schedule(name=known, spec=spec, fn=fn)
@@ -479,7 +485,7 @@ class Agent:
         events: str | Iterable[str] = ("run.completed", "run.failed", "run.cancelled"),
         where: Callable[[RunEvent], Any] | None = None,
         data: Callable[[RunEvent], Any] | None = None,
-        start: Start = "latest",
+        start: StartPosition = "latest",
     ) -> None:
         """Send a signed webhook to `url` of each of these events of the agent's runs for which
         `where` says so. `data` makes what is sent of an event, as JSON; without it, what a RunEvent

@@ -89,9 +89,10 @@ class Flow:
         for name in ("key", "id", "priority"):
             if is_async(getattr(self, name)):
                 raise ConfigError(
-                    "SF1125", f"Flow: {name} is asked while a run is named, and cannot wait; write "
-                    "a plain def"
-                )  # fmt: skip
+                    "SF1125",
+                    f"Flow: {name} is asked while a run is named, and cannot wait; write "
+                    "a plain def",
+                )
         _ = self.debounce_ms, self.dedup_ms
 
     @property

@@ -17,7 +17,7 @@ from surefoot.state.declare.callables import finished
 from surefoot.state.egress.policy import target_of
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.machine.model import EventType
-from surefoot.state.ports.sources import Start
+from surefoot.state.ports.sources import StartPosition
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TYPES: frozenset[str] = frozenset(get_args(EventType))
@@ -52,7 +52,7 @@ class RunEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class WebhookMessage:
     """What is sent of one event, and under which id: the same whenever it is sent again."""
 
     id: str
@@ -68,9 +68,9 @@ class Subscription:
     events: frozenset[str]
     where: Callable[[RunEvent], Any] | None
     data: Callable[[RunEvent], Any] | None
-    start: Start
+    start: StartPosition
 
-    def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> Message | None:
+    def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> WebhookMessage | None:
         """What is sent of an event that stands at (partition, offset); None: nothing. `event`: its
         JSON values, as state.views.event_json has them.
 
@@ -86,7 +86,7 @@ class Subscription:
         body = {"type": told.type, "timestamp": iso(told.at_ms), "data": data}
         # The time tells it from that of a topic that was made anew.
         identity = f"{told.agent}-{partition}-{offset}-{told.at_ms}"
-        return Message(id=identity, body=strict_json(body).decode())
+        return WebhookMessage(id=identity, body=strict_json(body).decode())
 
 
 def run_event(event: Mapping[str, Any]) -> RunEvent:
@@ -115,7 +115,7 @@ def subscription(
     events: Iterable[str],
     where: Callable[[RunEvent], Any] | None,
     data: Callable[[RunEvent], Any] | None,
-    start: Start,
+    start: StartPosition,
 ) -> Subscription:
     """Raises ConfigError when the declaration cannot work."""
     place = f"subscription {name!r} of agent {agent!r}"
@@ -129,7 +129,7 @@ def subscription(
         raise ConfigError(
             "SF1138", f"{place}: events names {unknown}; there are: {', '.join(sorted(_TYPES))}"
         )
-    if start not in get_args(Start):
+    if start not in get_args(StartPosition):
         raise ConfigError("SF1138", f'{place}: start is "latest" or "earliest"; got {start!r}')
     try:
         target_of(url)

@@ -33,7 +33,7 @@ from surefoot.state.declare.annotations import MISSING, annotation, plain_functi
 from surefoot.state.declare.callables import finished, label
 from surefoot.state.declare.stored_types import check_defined
 from surefoot.state.errors import ConfigError
-from surefoot.state.ports.sources import Lost, Received, Standing, Start
+from surefoot.state.ports.sources import LostEvents, Received, SourceOffsets, StartPosition
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 #: so that topic, partition and offset still make a run_id
@@ -51,7 +51,7 @@ class Unusable(Exception):
         self.message = message
 
 
-class Started(NamedTuple):
+class EventStart(NamedTuple):
     """The run that an event asks for."""
 
     run_id: str
@@ -65,7 +65,7 @@ class EventTrigger:
     topic: str
     fn: Callable[..., Any]
     event_type: Any
-    start: Start
+    start: StartPosition
     key: Callable[..., Any] | str | None = None
     where: Callable[..., Any] | None = None
     #: Avro schemas of the author's by fingerprint, and the one that events are read as
@@ -105,12 +105,12 @@ class EventTrigger:
         except BadPayload as error:
             raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
 
-    def begin(self, event: Any, received: Received) -> Started | None:
+    def begin(self, event: Any, received: Received) -> EventStart | None:
         """Ask the author's functions what to start; None: nothing. Raises Unusable."""
         if not self._asked["where"](event, received):
             return None
         payload = self._asked["fn"](event, received)
-        return None if payload is None else Started(self._run_id(event, received), payload)
+        return None if payload is None else EventStart(self._run_id(event, received), payload)
 
     def _run_id(self, event: Any, received: Received) -> str:
         if self.key is None:
@@ -138,7 +138,9 @@ def default_run_id(received: Received) -> str:
     return f"{topic}-{received.partition}-{received.offset}"
 
 
-def begin_at(standing: Standing, start: Start, *, refused: bool) -> tuple[int, Lost | None]:
+def begin_at(
+    standing: SourceOffsets, start: StartPosition, *, refused: bool
+) -> tuple[int, LostEvents | None]:
     """The offset to go on at, and what was lost. Pure.
 
     A partition without a committed offset was added after the trigger had begun, so all that is in
@@ -152,10 +154,10 @@ def begin_at(standing: Standing, start: Start, *, refused: bool) -> tuple[int, L
         return committed, None
     if committed < first:
         told = f"retention has deleted {first - committed} offsets that had not been read"
-        return first, Lost(committed, first, f"{told}: {committed} to {first - 1}")
+        return first, LostEvents(committed, first, f"{told}: {committed} to {first - 1}")
     position = first if start == "earliest" else end
     told = f"the log ends at {end}, before the committed offset {committed}: cut, or made anew"
-    return position, Lost(end, committed, f"{told}; going on at {position} (start={start!r})")
+    return position, LostEvents(end, committed, f"{told}; going on at {position} (start={start!r})")
 
 
 def _always(_event: Any) -> bool:
@@ -210,9 +212,15 @@ def declare_event(
     except BadSchema as error:
         raise ConfigError("SF1126", f"{place}: {error}") from error
     trigger = EventTrigger(
-        topic=topic, fn=fn, event_type=event_type, start=typing.cast("Start", start), key=key,
-        where=where, schemas=schemas, reader_schema=reader,
-    )  # fmt: skip
+        topic=topic,
+        fn=fn,
+        event_type=event_type,
+        start=typing.cast("StartPosition", start),
+        key=key,
+        where=where,
+        schemas=schemas,
+        reader_schema=reader,
+    )
     try:
         _ = trigger.adapter
     except (PydanticSchemaGenerationError, PydanticUserError) as error:

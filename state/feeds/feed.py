@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 
-class Told(NamedTuple):
+class FeedMessage(NamedTuple):
     """One message to a watcher."""
 
     #: where the watcher stands behind it; None: where it stood before
@@ -19,7 +19,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class EventFilter:
     """Which events are told; an empty set chooses all."""
 
     types: frozenset[str] = frozenset()
@@ -43,10 +43,10 @@ class EventFeed(Protocol):
         self,
         agents: Sequence[str],
         start: Mapping[str, Sequence[int]] | None,
-        choice: Choice,
+        choice: EventFilter,
         *,
         earliest: bool,
-    ) -> AsyncGenerator[Told, None]:
+    ) -> AsyncGenerator[FeedMessage, None]:
         """The chosen events of these agents from a position on, then live: no gap, no repeat, those
         of one run in order. Without a position: from now, or from the first one that is kept.
 
@@ -57,7 +57,9 @@ class EventFeed(Protocol):
         Raises: Unavailable — the log cannot be read just now; nothing has been left out so far.
         """
 
-    def watch(self, agent: str, run_id: str, after: int | None) -> AsyncGenerator[Told, None]:
+    def watch(
+        self, agent: str, run_id: str, after: int | None
+    ) -> AsyncGenerator[FeedMessage, None]:
         """The history of one run behind the offset `after`, then live until the run is over, with
         `output`: pieces of what the step in work has written so far (state/feeds/live_output.py).
 

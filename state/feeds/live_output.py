@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: what is told of a piece; the rest says where it came from
-Piece = Mapping[str, Any]
+StreamRecord = Mapping[str, Any]
 
 
 class Shown:
@@ -24,13 +24,13 @@ class Shown:
         #: characters shown, by name
         self._length: dict[str, int] = {}
 
-    def piece(self, piece: Piece) -> list[Piece]:
+    def piece(self, piece: StreamRecord) -> list[StreamRecord]:
         """What to show of a piece of output; nothing, when it is of an attempt that is over or has
         been shown."""
         work, name, length = (piece["seq"], piece["attempt"]), piece["name"], len(piece["text"])
         if work < self._least or work < self._work:
             return []
-        told: list[Piece] = []
+        told: list[StreamRecord] = []
         if work > self._work:
             told = self._discard(piece)
             self._work = work
@@ -41,7 +41,7 @@ class Shown:
         self._length[name] = piece["offset"] + length
         return [*told, piece]
 
-    def event(self, event: Mapping[str, Any]) -> list[Piece]:
+    def event(self, event: Mapping[str, Any]) -> list[StreamRecord]:
         """What to show before an event of the run: that its output is void, if it is."""
         kind, seq, attempt = event["type"], event["seq"], event["attempt"]
         if kind == "run.rewound":
@@ -54,23 +54,28 @@ class Shown:
             return []
         return self._discard(event)
 
-    def _discard(self, cause: Mapping[str, Any]) -> list[Piece]:
+    def _discard(self, cause: Mapping[str, Any]) -> list[StreamRecord]:
         if not self._length:
             return []
         self._length.clear()
         return [
             {
-                "run_id": cause["run_id"], "name": None, "seq": self._work[0],
-                "attempt": self._work[1], "kind": "discard", "offset": 0, "text": "",
+                "run_id": cause["run_id"],
+                "name": None,
+                "seq": self._work[0],
+                "attempt": self._work[1],
+                "kind": "discard",
+                "offset": 0,
+                "text": "",
                 "at_ms": cause["at_ms"],
             }
-        ]  # fmt: skip
+        ]
 
 
 _STEP_OVER = frozenset({"step.completed", "run.completed", "run.failed", "run.cancelled"})
 
 
-def settled(pieces: Iterable[Piece]) -> list[Piece]:
+def settled(pieces: Iterable[StreamRecord]) -> list[StreamRecord]:
     """The same output in fewer pieces, for somebody who has seen none of it."""
     kept: dict[str, list[dict[str, Any]]] = {}
     for piece in pieces:
@@ -87,7 +92,7 @@ def settled(pieces: Iterable[Piece]) -> list[Piece]:
     return [piece for mine in kept.values() for piece in mine]
 
 
-def _follows(last: Piece, piece: Piece) -> bool:
+def _follows(last: StreamRecord, piece: StreamRecord) -> bool:
     """Whether the two make one piece of text."""
     end: int = last["offset"] + len(last["text"])
     return (last["kind"], piece["kind"], piece["offset"]) == ("text", "text", end)

@@ -13,23 +13,33 @@ from typing import Any, Literal
 
 from surefoot.state.declare.agent import Agent, Step
 from surefoot.state.inspect import lint
-from surefoot.state.steps.results import Approve, Call, Done, Fork, Handoff, Next, Sleep, Wait
+from surefoot.state.steps.results import Approve, Call, Done, Handoff, Next, Parallel, Sleep, Wait
 
-Kind = Literal[
-    "next", "sleep", "wait", "approve", "timeout", "branch", "join", "call", "handoff", "done",
-    "cancelled", "failed",
-]  # fmt: skip
+NodeKind = Literal[
+    "next",
+    "sleep",
+    "wait",
+    "approve",
+    "timeout",
+    "branch",
+    "join",
+    "call",
+    "handoff",
+    "done",
+    "cancelled",
+    "failed",
+]
 
 #: of what a step may return: its parameters that name a step, and what such an edge is
-_EDGES: dict[Any, dict[str, Kind]] = {
+_EDGES: dict[Any, dict[str, NodeKind]] = {
     Next: {"step": "next"},
     Sleep: {"then": "sleep"},
     Wait: {"then": "wait", "on_timeout": "timeout"},
     Approve: {"then": "approve", "on_timeout": "timeout"},
-    Fork: {"join": "join"},
+    Parallel: {"join": "join"},
     Call: {"then": "call"},
 }
-_AGENTS: dict[Any, Kind] = {Call: "call", Handoff: "handoff"}
+_AGENTS: dict[Any, NodeKind] = {Call: "call", Handoff: "handoff"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +47,7 @@ class Edge:
     """`target` is a step; an agent where it has another one run; None: the run is over."""
 
     source: str
-    kind: Kind
+    kind: NodeKind
     target: str | None
     #: the target is an agent
     agent: bool = False
@@ -73,7 +83,7 @@ def _edges(agent: Agent, step: Step) -> Iterator[Edge | None]:
                 yield _to_step(agent, step, named, target)
         if kind in _AGENTS:
             yield _to_agent(step, _AGENTS[kind], given.get("agent"))
-        if kind is Fork:
+        if kind is Parallel:
             yield from _branches(agent, step, given.get("branches"))
 
 
@@ -81,13 +91,13 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _to_step(agent: Agent, step: Step, kind: Kind, target: ast.expr) -> Edge | None:
+def _to_step(agent: Agent, step: Step, kind: NodeKind, target: ast.expr) -> Edge | None:
     fn = lint.resolve(target, step)
     named = agent.step_of(fn) if callable(fn) else None
     return None if named is None else Edge(step.name, kind, named.name)
 
 
-def _to_agent(step: Step, kind: Kind, target: ast.expr | None) -> Edge | None:
+def _to_agent(step: Step, kind: NodeKind, target: ast.expr | None) -> Edge | None:
     if isinstance(target, ast.Constant) and isinstance(target.value, str):
         return Edge(step.name, kind, target.value, agent=True)
     found = None if target is None else lint.resolve(target, step)

@@ -22,7 +22,7 @@ from surefoot.state.declare.callables import label
 from surefoot.state.declare.stored_types import check_stored
 from surefoot.state.errors import ConfigError
 from surefoot.state.steps.journal import result_adapter
-from surefoot.state.steps.results import Approve, Call, Fork, Next, Sleep, Wait
+from surefoot.state.steps.results import Approve, Call, Next, Parallel, Sleep, Wait
 
 #: what a step may return, and the parameters of it that name a step
 _TARGETS: dict[Any, set[str]] = {
@@ -30,11 +30,11 @@ _TARGETS: dict[Any, set[str]] = {
     Sleep: {"then"},
     Wait: {"then", "on_timeout"},
     Approve: {"then", "on_timeout"},
-    Fork: {"join"},
+    Parallel: {"join"},
     Call: {"then"},
 }
 #: parameters whose step may take a third argument
-_AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Fork, "join"), (Call, "then")}
+_AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Parallel, "join"), (Call, "then")}
 
 
 def check(agent: Agent) -> None:

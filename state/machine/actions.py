@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from surefoot.state.machine.decision import Turn
+from surefoot.state.machine.decision import DecisionBuilder
 from surefoot.state.machine.model import Action, Entry, Rewind, Run
 
 
@@ -31,40 +31,49 @@ class AtVersion(Protocol):
     def step(self) -> str: ...
 
 
-def keep(turn: Turn, run: Run) -> None:
+def keep(builder: DecisionBuilder, run: Run) -> None:
     """The run leaves the step in work: keep what that has done, or begun."""
-    for entry in list(turn.entries.values()):
+    for entry in list(builder.entries.values()):
         if _in_work(entry, run):
-            turn.put(
+            builder.write_entry(
                 replace(
-                    entry, slot=_slot(entry.seq, entry.epoch, call_of(entry)), kind="done",
-                    name=entry.name or run.step, value=outcome(entry),
+                    entry,
+                    slot=_slot(entry.seq, entry.epoch, call_of(entry)),
+                    kind="done",
+                    name=entry.name or run.step,
+                    value=outcome(entry),
                 )
-            )  # fmt: skip
+            )
 
 
-def set_back(turn: Turn, run: Run, event: Rewind) -> None:
+def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
     """What has been done since that version is past; what is to be repeated is forgotten."""
-    keep(turn, run)
-    for entry in list(turn.entries.values()):
-        if not _since(entry, event.seq):
+    keep(builder, run)
+    for entry in list(builder.entries.values()):
+        if not _since(entry, input_.seq):
             continue
-        if name_of(entry) in event.repeat:
-            turn.forget(entry.slot)
+        if name_of(entry) in input_.repeat:
+            builder.forget(entry.slot)
         elif entry.kind == "done":
-            turn.put(replace(entry, kind="past"))
+            builder.write_entry(replace(entry, kind="past"))
 
 
-def inherit(turn: Turn, run: Run, actions: Iterable[Action]) -> None:
+def inherit(builder: DecisionBuilder, run: Run, actions: Iterable[Action]) -> None:
     """A copy of another run begins."""
     for number, action in enumerate(actions):
-        turn.put(
+        builder.write_entry(
             Entry(
-                run_id=run.run_id, slot=_slot(number, -1, action.call), kind="past", seq=number,
-                epoch=-1, digest=action.digest, name=action.step, by=action.run_id,
-                at_ms=turn.now_ms,
+                run_id=run.run_id,
+                slot=_slot(number, -1, action.call),
+                kind="past",
+                seq=number,
+                epoch=-1,
+                digest=action.digest,
+                name=action.step,
+                by=action.run_id,
+                at_ms=builder.now_ms,
             )
-        )  # fmt: skip
+        )
 
 
 def found_by(entries: Iterable[Entry], run: AtVersion, seq: int) -> list[Entry]:
@@ -90,9 +99,11 @@ def handed_on(entries: Iterable[Entry], repeat: Collection[str]) -> Iterator[Act
     for entry in entries:
         if name_of(entry) not in repeat:
             yield Action(
-                run_id=entry.by or entry.run_id, step=entry.name or "", call=call_of(entry),
+                run_id=entry.by or entry.run_id,
+                step=entry.name or "",
+                call=call_of(entry),
                 digest=entry.digest or b"",
-            )  # fmt: skip
+            )
 
 
 def outcome(entry: Entry) -> bytes | None:

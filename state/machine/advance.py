@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import keep
-from surefoot.state.machine.decision import Turn
+from surefoot.state.machine.decision import DecisionBuilder
 from surefoot.state.machine.model import (
     Amount,
     Amounts,
@@ -21,7 +21,7 @@ from surefoot.state.machine.model import (
     Parent,
     Run,
     Status,
-    Wait,
+    WaitState,
     over,
     total,
 )
@@ -29,29 +29,29 @@ from surefoot.state.machine.pooled_step import encode_input
 from surefoot.state.names.agents import pool_agent_name
 
 
-def go_on(turn: Turn, run: Run, *, task: bool = True) -> Run:
+def go_on(builder: DecisionBuilder, run: Run, *, task: bool = True) -> Run:
     """The step that the run names is next: ask for it, here or in its pool, unless its time has
     not come or the budget has no step left for it."""
     if run.status == "paused":
         return run
     short = _used_up(run)
     if short is not None:
-        return overspent(turn, run, short, f"the run has used up its {short}")
+        return overspent(builder, run, short, f"the run has used up its {short}")
     if run.due_ms is not None:
-        return run if run.status == "waiting" else turn.moved(run, status="waiting")
-    pool = turn.rules.pools.get(run.step)
+        return run if run.status == "waiting" else builder.update(run, status="waiting")
+    pool = builder.rules.pools.get(run.step)
     if pool is None:
         if run.status != "running":
-            run = turn.moved(run, status="running")
+            run = builder.update(run, status="running")
         if task:
-            turn.task(run)
+            builder.task(run)
         return run
     branch = Branch(
         agent=pool_agent_name(run.agent, pool),
         step=run.step,
-        payload=encode_input(run, turn.entries),
+        payload=encode_input(run, builder.entries),
     )
-    return _spawn(turn, run, Wait(kind="pool", since_ms=turn.now_ms, branches=(branch,)))
+    return _spawn(builder, run, WaitState(kind="pool", since_ms=builder.now_ms, branches=(branch,)))
 
 
 def _used_up(run: Run) -> str | None:
@@ -61,40 +61,45 @@ def _used_up(run: Run) -> str | None:
     return over(total(run.memory.spent, (Amount("steps", 1),)), run.memory.granted)
 
 
-def journaled_cost(turn: Turn, run: Run) -> Amounts:
+def journaled_cost(builder: DecisionBuilder, run: Run) -> Amounts:
     """Of the calls of the step in work."""
     mine = (run.seq, run.epoch)
-    return total(*(e.cost for e in turn.entries.values() if (e.seq, e.epoch) == mine))
+    return total(*(e.cost for e in builder.entries.values() if (e.seq, e.epoch) == mine))
 
 
-def park(turn: Turn, run: Run, failure: Failure) -> Run:
+def park(builder: DecisionBuilder, run: Run, failure: Failure) -> Run:
     """A person has to look."""
-    run = turn.moved(run, status="attention", failure=failure)
-    turn.tell(run, "run.attention", step=run.step)
+    run = builder.update(run, status="attention", failure=failure)
+    builder.emit(run, "run.attention", step=run.step)
     return run
 
 
-def overspent(turn: Turn, run: Run, what: str, message: str, cost: Amounts = ()) -> Run:
+def overspent(
+    builder: DecisionBuilder, run: Run, what: str, message: str, cost: Amounts = ()
+) -> Run:
     """Ask for more, each time with a question of its own. `due_ms` stays: it is the time of the
     step that is next."""
     if cost and run.memory is not None:
         run = replace(run, memory=replace(run.memory, spent=total(run.memory.spent, cost)))
-    about = b"budget:%s:%d" % (what.encode(), turn.now_ms)
-    wait = Wait(
-        kind="budget", since_ms=turn.now_ms, names=(what,), question=wait_rules.question(run, about)
+    about = b"budget:%s:%d" % (what.encode(), builder.now_ms)
+    wait = WaitState(
+        kind="budget",
+        since_ms=builder.now_ms,
+        names=(what,),
+        question=wait_rules.question(run, about),
     )
-    run = turn.moved(
+    run = builder.update(
         run,
         status="paused" if run.status == "paused" else "waiting",
         wait=wait,
         failure=Failure(code="budget_spent", message=message, step=run.step),
     )
-    turn.tell(run, "budget.spent", name=what, wait=wait)
+    builder.emit(run, "budget.spent", name=what, wait=wait)
     return run
 
 
 def end(
-    turn: Turn,
+    builder: DecisionBuilder,
     run: Run,
     status: Status,
     told: dict[str, Any],
@@ -104,7 +109,7 @@ def end(
 ) -> Run:
     """The run is over. A failed one is kept whole, so that it can be tried again."""
     parked = status == "failed"
-    ended = turn.moved(
+    ended = builder.update(
         run,
         status=status,
         due_ms=run.due_ms if parked else None,
@@ -117,74 +122,99 @@ def end(
         reason=run.reason if parked else None,
     )
     kind: Mapping[Status, EventType] = {
-        "completed": "run.completed", "failed": "run.failed", "cancelled": "run.cancelled"
-    }  # fmt: skip
+        "completed": "run.completed",
+        "failed": "run.failed",
+        "cancelled": "run.cancelled",
+    }
     if not parked:
-        for signal in wait_rules.signals(turn.entries):
-            turn.tell(
-                run, "signal.unread", id=signal.id, name=signal.name, by=signal.by,
+        for signal in wait_rules.signals(builder.entries):
+            builder.emit(
+                run,
+                "signal.unread",
+                id=signal.id,
+                name=signal.name,
+                by=signal.by,
                 payload=signal.value,
-            )  # fmt: skip
-        keep(turn, run)
-        turn.forget_all()
+            )
+        keep(builder, run)
+        builder.forget_all()
     if run.memory is not None and run.memory.granted:  # what the last step has cost is told, too
         told = {"memory": run.memory, **told}
-    turn.tell(ended, kind[status], **{"result": result, **told})
+    builder.emit(ended, kind[status], **{"result": result, **told})
     if run.parent is not None:
         reason = failure
         if status == "cancelled":
             reason = Failure(code="cancelled", message=f"run {run.run_id} was cancelled")
-        tell_parent(turn, run, run.parent, result, reason)
+        tell_parent(builder, run, run.parent, result, reason)
     return ended
 
 
 def tell_parent(
-    turn: Turn, run: Run, parent: Parent, result: bytes | None, failure: Failure | None
+    builder: DecisionBuilder,
+    run: Run,
+    parent: Parent,
+    result: bytes | None,
+    failure: Failure | None,
 ) -> None:
     if not parent.fork:
-        turn.records.append(wait_rules.ended(run, parent, failure))
+        builder.records.append(wait_rules.ended(run, parent, failure))
         return
-    turn.records.append(
+    builder.records.append(
         CommandRecord(
-            agent=parent.agent, run_id=parent.run_id, kind="child", id=run.run_id,
-            payload=result or b"null", parent=parent, failure=failure,
+            agent=parent.agent,
+            run_id=parent.run_id,
+            kind="child",
+            id=run.run_id,
+            payload=result or b"null",
+            parent=parent,
+            failure=failure,
         )
-    )  # fmt: skip
+    )
 
 
-def fail(turn: Turn, run: Run, failure: Failure, *, of: Run, started_ms: int | None = None) -> Run:
+def fail(
+    builder: DecisionBuilder, run: Run, failure: Failure, *, of: Run, started_ms: int | None = None
+) -> Run:
     """No way on: compensate if the agent can, else the run is failed."""
     told = {"of": of, "step": of.step, "started_ms": started_ms}
     if run.ending is None:
-        turn.records.append(
+        builder.records.append(
             DeadRecord(
-                run_id=run.run_id, step=run.step, payload=run.payload, failure=failure,
+                run_id=run.run_id,
+                step=run.step,
+                payload=run.payload,
+                failure=failure,
                 attempts=run.attempt,
             )
-        )  # fmt: skip
-    turn.records.extend(wait_rules.cancel_children(run, turn.entries))
-    if turn.rules.on_failure is not None and run.ending is None:
-        return compensate(turn, run, turn.rules.on_failure, "failed", failure, told)
-    return end(turn, run, "failed", told, failure=failure)
+        )
+    builder.records.extend(wait_rules.cancel_children(run, builder.entries))
+    if builder.rules.on_failure is not None and run.ending is None:
+        return compensate(builder, run, builder.rules.on_failure, "failed", failure, told)
+    return end(builder, run, "failed", told, failure=failure)
 
 
 def compensate(
-    turn: Turn, run: Run, step: str, ending: Status, why: Failure, told: dict[str, Any]
+    builder: DecisionBuilder,
+    run: Run,
+    step: str,
+    ending: Status,
+    why: Failure,
+    told: dict[str, Any],
 ) -> Run:
     """The compensation is a step of its own, with a seq of its own: what still comes from the
     step that did not happen is not taken for its outcome."""
     doubt = [
         entry.slot.removeprefix("c:")
-        for entry in turn.entries.values()
+        for entry in builder.entries.values()
         if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch)
     ]
     payload = _ended(run.payload, step=run.step, code=why.code, message=why.message, in_doubt=doubt)
     memory = run.memory
     if memory is not None and memory.granted:
-        memory = replace(memory, spent=total(memory.spent, journaled_cost(turn, run)))
-    keep(turn, run)
-    turn.forget_all("signal")
-    follow = turn.moved(
+        memory = replace(memory, spent=total(memory.spent, journaled_cost(builder, run)))
+    keep(builder, run)
+    builder.forget_all("signal")
+    follow = builder.update(
         run,
         status="paused" if run.status == "paused" and ending == "failed" else "running",
         seq=run.seq + 1,
@@ -200,8 +230,8 @@ def compensate(
         failure=None,
     )
     kind: EventType = "run.cancelling" if ending == "cancelled" else "run.failing"
-    turn.tell(follow, kind, **{"next_step": step, "failure": why, **told})
-    return go_on(turn, follow)
+    builder.emit(follow, kind, **{"next_step": step, "failure": why, **told})
+    return go_on(builder, follow)
 
 
 def _ended(payload: bytes, **ended: Any) -> bytes:
@@ -213,19 +243,21 @@ def _ended(payload: bytes, **ended: Any) -> bytes:
         return strict_json(ended | {"payload": payload.decode("utf-8", "backslashreplace")})
 
 
-def _spawn(turn: Turn, run: Run, wait: Wait) -> Run:
+def _spawn(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
     """Start the branches that have no result yet; those of a paused run when it is resumed."""
     if run.status == "paused":
         return replace(run, wait=wait)
     wait = replace(wait, fork=run.forks + 1)
-    run = turn.moved(run, status="waiting", forks=wait.fork, wait=wait)
-    for index in wait_rules.started(wait, turn.entries):
-        turn.records.append(wait_rules.start_child(run, wait, index))
+    run = builder.update(run, status="waiting", forks=wait.fork, wait=wait)
+    for index in wait_rules.started(wait, builder.entries):
+        builder.records.append(wait_rules.start_child(run, wait, index))
     return run
 
 
-def spawn_and_tell(turn: Turn, run: Run, wait: Wait, kind: EventType, told: dict[str, Any]) -> Run:
-    at = len(turn.records)
-    run = _spawn(turn, run, wait)
-    turn.tell(run, kind, **told | {"children": len(turn.records) - at})
+def spawn_and_tell(
+    builder: DecisionBuilder, run: Run, wait: WaitState, kind: EventType, told: dict[str, Any]
+) -> Run:
+    at = len(builder.records)
+    run = _spawn(builder, run, wait)
+    builder.emit(run, kind, **told | {"children": len(builder.records) - at})
     return run

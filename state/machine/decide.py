@@ -20,48 +20,48 @@ from typing import Final, assert_never
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import inherit
 from surefoot.state.machine.advance import go_on, overspent, park, tell_parent
-from surefoot.state.machine.decision import Refused, Rules, Turn, at_work, illegal
+from surefoot.state.machine.decision import DecisionBuilder, InputRefused, Rules, at_work, illegal
 from surefoot.state.machine.model import (
     COMMANDS_KEPT,
     NO_MEMORY,
     OPERATIONS,
     TERMINAL,
-    Answer,
+    AnswerQuestion,
+    BudgetExceeded,
     Cancel,
+    CarryForward,
     ChildDone,
     Decision,
+    Defer,
+    DeliverSignal,
+    EntryRecorded,
     Failure,
-    Forward,
     Input,
-    Journaled,
     Operation,
-    Overspent,
+    Park,
     Pause,
-    Quarantine,
-    Queue,
-    Raised,
     Record,
-    Resolve,
+    ResolveCall,
     Resume,
     RetryRun,
-    Returned,
     Rewind,
     Run,
-    Signal,
-    Start,
+    StartRun,
     State,
     Status,
+    StepFailed,
+    StepReturned,
     TimedOut,
 )
 from surefoot.state.machine.operations import cancel, is_resolved, resolve, resume, retry, rewind
 from surefoot.state.machine.step_ends import (
     answer,
+    append_messages,
     child_done,
     is_decided,
     journaled,
     raised,
     returned,
-    say,
     signal,
     timed_out,
 )
@@ -76,30 +76,32 @@ def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]
     can_work: tuple[Status, ...] = ("pending", "running", "waiting", "paused")
     alive: tuple[Status, ...] = (*can_work, "attention")
     table: dict[tuple[Status | None, type[Input]], frozenset[Status | None]] = {
-        (None, Start): _ON,
-        (None, Signal): frozenset({None}),
-        ("running", Queue): frozenset({"pending"}),
-        ("running", Forward): frozenset({"running"}),
+        (None, StartRun): _ON,
+        (None, DeliverSignal): frozenset({None}),
+        ("running", Defer): frozenset({"pending"}),
+        ("running", CarryForward): frozenset({"running"}),
         ("waiting", TimedOut): _ON | {"failed"},
-        ("waiting", Answer): _ON | {"failed"},
+        ("waiting", AnswerQuestion): _ON | {"failed"},
         ("waiting", ChildDone): _ON | _ENDS | {"attention"},
         ("paused", Resume): _ON | _ENDS | {"attention"},
         ("attention", RetryRun): _ON | _ENDS | {"attention"},
         ("failed", RetryRun): _ON,
-        ("attention", Resolve): _ON | {"failed"},
+        ("attention", ResolveCall): _ON | {"failed"},
     }
     for status in can_work:
         on = _PARKED if status == "paused" else _ON
-        table[status, Returned] = on | _ENDS
-        table[status, Raised] = on | {"failed"}
-        table[status, Overspent] = on - {"running"}
-        table[status, Journaled] = frozenset({status})
-        table[status, Quarantine] = frozenset({"attention"})
+        table[status, StepReturned] = on | _ENDS
+        table[status, StepFailed] = on | {"failed"}
+        table[status, BudgetExceeded] = on - {"running"}
+        table[status, EntryRecorded] = frozenset({status})
+        table[status, Park] = frozenset({"attention"})
     for status in alive:
         # What has not begun has nothing to be undone.
         begun: tuple[Status, ...] = () if status == "pending" else ("running",)
         table[status, Cancel] = frozenset((*begun, "cancelled"))
-        table[status, Signal] = frozenset({status}) | (_ON if status == "waiting" else frozenset())
+        table[status, DeliverSignal] = frozenset({status}) | (
+            _ON if status == "waiting" else frozenset()
+        )
     for status in ("paused", "attention"):
         table[status, ChildDone] = frozenset({status})
     for status in ("running", "waiting"):
@@ -114,104 +116,104 @@ def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]
 TABLE: Final = _table()
 
 
-def decide(rules: Rules, state: State, event: Input, now_ms: int) -> Decision:
+def decide(rules: Rules, state: State, input_: Input, now_ms: int) -> Decision:
     """Apply one input to one run. Pure: `state` is not changed."""
     run = state.run
-    turn = Turn(rules, dict(state.entries), now_ms)
+    builder = DecisionBuilder(rules, dict(state.entries), now_ms)
     status = run.status if run is not None else None
     try:
-        if isinstance(event, OPERATIONS) and _repeated(run, state, event):
-            turn.tell(run, "command.repeated", id=event.id, by=event.by)
-            return Decision(run, tuple(turn.records))
-        if (status, type(event)) not in TABLE:
-            raise illegal(status, event)
-        after = _apply(turn, run, event)
-    except Refused as error:
-        if not isinstance(event, OPERATIONS):
+        if isinstance(input_, OPERATIONS) and _repeated(run, state, input_):
+            builder.emit(run, "command.repeated", id=input_.id, by=input_.by)
+            return Decision(run, tuple(builder.records))
+        if (status, type(input_)) not in TABLE:
+            raise illegal(status, input_)
+        after = _apply(builder, run, input_)
+    except InputRefused as error:
+        if not isinstance(input_, OPERATIONS):
             return Decision(run, refused=error.refusal)
-        turn = Turn(rules, {}, now_ms)
-        turn.refuse(run, event, error.refusal)
-        return Decision(run, tuple(turn.records), error.refusal)
-    if after is not None and isinstance(event, OPERATIONS):
-        kept = (*after.commands, event.id)[-COMMANDS_KEPT:]
+        builder = DecisionBuilder(rules, {}, now_ms)
+        builder.refuse(run, input_, error.refusal)
+        return Decision(run, tuple(builder.records), error.refusal)
+    if after is not None and isinstance(input_, OPERATIONS):
+        kept = (*after.commands, input_.id)[-COMMANDS_KEPT:]
         after = replace(after, commands=kept)
-    return Decision(after, tuple(turn.records))
+    return Decision(after, tuple(builder.records))
 
 
-def ignored_start(start: Start, failure: Failure, now_ms: int) -> tuple[Record, ...]:
+def ignored_start(start: StartRun, failure: Failure, now_ms: int) -> tuple[Record, ...]:
     """For the history: the start was ignored, and why. A parent is told that this child will not
     come."""
-    turn = Turn(Rules(agent=start.agent), {}, now_ms)
-    run = _new_run(turn, start)
-    turn.tell(run, "start.ignored", failure=failure)
+    builder = DecisionBuilder(Rules(agent=start.agent), {}, now_ms)
+    run = _new_run(builder, start)
+    builder.emit(run, "start.ignored", failure=failure)
     if run.parent is not None:
-        tell_parent(turn, run, run.parent, None, failure)
-    return tuple(turn.records)
+        tell_parent(builder, run, run.parent, None, failure)
+    return tuple(builder.records)
 
 
-def _apply(turn: Turn, run: Run | None, event: Input) -> Run | None:
-    if isinstance(event, Start):
-        return _start(turn, event)
-    if isinstance(event, Signal):
-        return signal(turn, run, event)
+def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | None:
+    if isinstance(input_, StartRun):
+        return _start(builder, input_)
+    if isinstance(input_, DeliverSignal):
+        return signal(builder, run, input_)
     assert run is not None
-    match event:
-        case Queue():
-            run = turn.moved(run, status="pending")
-            turn.tell(run, "run.accepted")
-        case Forward():
-            if event.failure is not None:
-                run = turn.moved(run, failure=event.failure)
-            turn.task(run)
-        case Returned():
-            run = returned(turn, at_work(run, event.work), event)
-        case Raised():
-            run = raised(turn, at_work(run, event.work), event)
-        case Overspent():
-            run = replace(at_work(run, event.work), due_ms=None)
-            run = overspent(turn, run, event.what, event.message, event.cost)
-        case Journaled():
-            journaled(turn, at_work(run, event.work), event)
-        case Quarantine():
-            if event.work is not None:
-                run = at_work(run, event.work)
-            run = park(turn, run, event.failure)
+    match input_:
+        case Defer():
+            run = builder.update(run, status="pending")
+            builder.emit(run, "run.accepted")
+        case CarryForward():
+            if input_.failure is not None:
+                run = builder.update(run, failure=input_.failure)
+            builder.task(run)
+        case StepReturned():
+            run = returned(builder, at_work(run, input_.work), input_)
+        case StepFailed():
+            run = raised(builder, at_work(run, input_.work), input_)
+        case BudgetExceeded():
+            run = replace(at_work(run, input_.work), due_ms=None)
+            run = overspent(builder, run, input_.what, input_.message, input_.cost)
+        case EntryRecorded():
+            journaled(builder, at_work(run, input_.work), input_)
+        case Park():
+            if input_.work is not None:
+                run = at_work(run, input_.work)
+            run = park(builder, run, input_.failure)
         case TimedOut():
-            run = timed_out(turn, run, event)
+            run = timed_out(builder, run, input_)
         case ChildDone():
-            run = child_done(turn, run, event)
-        case Answer():
-            run = answer(turn, run, event)
+            run = child_done(builder, run, input_)
+        case AnswerQuestion():
+            run = answer(builder, run, input_)
         case Pause():
-            run = turn.moved(run, status="paused")
-            turn.tell(run, "run.paused", id=event.id, by=event.by)
+            run = builder.update(run, status="paused")
+            builder.emit(run, "run.paused", id=input_.id, by=input_.by)
         case Resume():
-            run = resume(turn, run, event)
+            run = resume(builder, run, input_)
         case Cancel():
-            run = cancel(turn, run, event)
+            run = cancel(builder, run, input_)
         case RetryRun():
-            run = retry(turn, run, event)
-        case Resolve():
-            run = resolve(turn, run, event)
+            run = retry(builder, run, input_)
+        case ResolveCall():
+            run = resolve(builder, run, input_)
         case Rewind():
-            run = rewind(turn, run, event)
+            run = rewind(builder, run, input_)
         case _:
-            assert_never(event)
+            assert_never(input_)
     return run
 
 
-def _repeated(run: Run | None, state: State, event: Operation) -> bool:
+def _repeated(run: Run | None, state: State, input_: Operation) -> bool:
     """The command was taken before, or asks for what is already so.
 
     Raises: Refused — an answer to a question that was answered otherwise.
     """
-    if isinstance(event, Signal) and f"s:{event.id}" in state.entries:
+    if isinstance(input_, DeliverSignal) and f"s:{input_.id}" in state.entries:
         return True
     if run is None:
         return False
-    if event.id in run.commands:
+    if input_.id in run.commands:
         return True
-    match event:
+    match input_:
         case Pause():
             return run.status == "paused"
         case Resume():
@@ -221,45 +223,45 @@ def _repeated(run: Run | None, state: State, event: Operation) -> bool:
             return "cancelled" in (run.status, ending)
         case RetryRun():
             return run.status == "running"
-        case Resolve():
-            return is_resolved(run, state.entries, event)
-        case Answer():
-            return is_decided(run, event)
+        case ResolveCall():
+            return is_resolved(run, state.entries, input_)
+        case AnswerQuestion():
+            return is_decided(run, input_)
     return False
 
 
-def _new_run(turn: Turn, event: Start) -> Run:
-    memory = event.memory
-    if turn.rules.budget and (memory is None or not memory.granted):
-        memory = replace(memory or NO_MEMORY, granted=turn.rules.budget)
-    if event.messages or memory is not None:
-        memory = replace(memory or NO_MEMORY, thread=len(event.messages))
-    early = [signal.id for signal in wait_rules.signals(turn.entries) if signal.id is not None]
+def _new_run(builder: DecisionBuilder, input_: StartRun) -> Run:
+    memory = input_.memory
+    if builder.rules.budget and (memory is None or not memory.granted):
+        memory = replace(memory or NO_MEMORY, granted=builder.rules.budget)
+    if input_.messages or memory is not None:
+        memory = replace(memory or NO_MEMORY, thread=len(input_.messages))
+    early = [signal.id for signal in wait_rules.signals(builder.entries) if signal.id is not None]
     return Run(
-        run_id=event.run_id,
-        agent=event.agent,
-        version=event.version,
+        run_id=input_.run_id,
+        agent=input_.agent,
+        version=input_.version,
         status="running",
         seq=0,
-        step=event.step,
+        step=input_.step,
         attempt=0,
-        payload=event.payload,
-        created_ms=turn.now_ms,
-        updated_ms=turn.now_ms,
-        input_digest=event.input_digest,
-        traceparent=event.traceparent,
-        tracestate=event.tracestate,
-        baggage=event.baggage,
-        parent=event.parent,
-        carry=event.carry,
+        payload=input_.payload,
+        created_ms=builder.now_ms,
+        updated_ms=builder.now_ms,
+        input_digest=input_.input_digest,
+        traceparent=input_.traceparent,
+        tracestate=input_.tracestate,
+        baggage=input_.baggage,
+        parent=input_.parent,
+        carry=input_.carry,
         memory=memory,
         commands=tuple(early[-COMMANDS_KEPT:]),
     )
 
 
-def _start(turn: Turn, event: Start) -> Run:
-    run = _new_run(turn, event)
-    say(turn, run.run_id, 0, event.messages)
-    inherit(turn, run, event.actions)
-    turn.tell(run, "run.started", version=True, by=event.by)
-    return go_on(turn, run, task=False)
+def _start(builder: DecisionBuilder, input_: StartRun) -> Run:
+    run = _new_run(builder, input_)
+    append_messages(builder, run.run_id, 0, input_.messages)
+    inherit(builder, run, input_.actions)
+    builder.emit(run, "run.started", version=True, by=input_.by)
+    return go_on(builder, run, task=False)

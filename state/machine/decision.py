@@ -10,35 +10,35 @@ from surefoot.state.machine import wait_rules
 from surefoot.state.machine.model import (
     TERMINAL,
     Amounts,
-    Answer,
+    AnswerQuestion,
+    BudgetExceeded,
     Cancel,
+    CarryForward,
     ChildDone,
+    Defer,
+    DeliverSignal,
     Entry,
     EntryKind,
+    EntryRecorded,
     EventRecord,
     EventType,
     Failure,
     Forget,
-    Forward,
     Input,
-    Journaled,
     Operation,
-    Overspent,
+    Park,
     Pause,
-    Quarantine,
-    Queue,
-    Raised,
     Record,
     Refusal,
-    Resolve,
+    ResolveCall,
     Resume,
     RetryRun,
-    Returned,
     Rewind,
     Run,
-    Signal,
-    Start,
+    StartRun,
     Status,
+    StepFailed,
+    StepReturned,
     TaskRecord,
     TimedOut,
     Work,
@@ -63,7 +63,7 @@ class Rules:
     accepts: wait_rules.Accepts = wait_rules.anything
 
 
-class Refused(Exception):
+class InputRefused(Exception):
     """The input moves nothing; `code` and `message` are for whoever sent it."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -71,7 +71,7 @@ class Refused(Exception):
         self.refusal = Refusal(code, message)
 
 
-class Turn:
+class DecisionBuilder:
     """One decision while it is being made: what it writes, and the entries as they will be."""
 
     def __init__(self, rules: Rules, entries: dict[str, Entry], now_ms: int) -> None:
@@ -80,10 +80,10 @@ class Turn:
         self.now_ms = now_ms
         self.records: list[Record] = []
 
-    def moved(self, run: Run, **changes: Any) -> Run:
+    def update(self, run: Run, **changes: Any) -> Run:
         return replace(run, updated_ms=self.now_ms, **changes)
 
-    def put(self, entry: Entry) -> None:
+    def write_entry(self, entry: Entry) -> None:
         self.entries[entry.slot] = entry
         self.records.append(entry)
 
@@ -100,7 +100,7 @@ class Turn:
     def task(self, run: Run) -> None:
         self.records.append(TaskRecord(run_id=run.run_id, seq=run.seq, step=run.step))
 
-    def tell(
+    def emit(
         self,
         run: Run | None,
         kind: EventType,
@@ -117,54 +117,77 @@ class Turn:
         else:
             run_id = run.run_id
             about = {
-                "version": run.version, "status": run.status, "seq": (of or run).seq,
-                "attempt": (of or run).attempt, "due_ms": run.due_ms, "failure": run.failure,
+                "version": run.version,
+                "status": run.status,
+                "seq": (of or run).seq,
+                "attempt": (of or run).attempt,
+                "due_ms": run.due_ms,
+                "failure": run.failure,
                 "epoch": run.epoch,
-            }  # fmt: skip
+            }
             if version:
                 about |= {
-                    "next_step": run.step, "payload": run.payload, "carry": run.carry,
-                    "memory": run.memory, "wait": run.wait,
-                }  # fmt: skip
+                    "next_step": run.step,
+                    "payload": run.payload,
+                    "carry": run.carry,
+                    "memory": run.memory,
+                    "wait": run.wait,
+                }
         self.records.append(
             EventRecord(
                 type=kind, run_id=run_id, agent=self.rules.agent, at_ms=self.now_ms, **about | told
             )
         )
 
-    def refuse(self, run: Run | None, event: Operation, refusal: Refusal) -> None:
+    def refuse(self, run: Run | None, input_: Operation, refusal: Refusal) -> None:
         """Tell whoever sent the command that it moved nothing."""
-        self.tell(
-            run, "command.refused", id=event.id, by=event.by, name=refusal.code,
+        self.emit(
+            run,
+            "command.refused",
+            id=input_.id,
+            by=input_.by,
+            name=refusal.code,
             failure=Failure(code=refusal.code, message=refusal.message),
-        )  # fmt: skip
+        )
 
 
 #: what people and logs call an input; of a command, its own word
 WORDS: Final[Mapping[type[Input], str]] = {
-    Start: "start", Queue: "a place in the queue", Forward: "carrying the task forward",
-    Returned: "a result of the step", Raised: "a failure of the step",
-    Overspent: "a question for more budget", Journaled: "a record of a call",
-    Quarantine: "setting aside", TimedOut: "a timeout", ChildDone: "the end of a child",
-    Signal: "signal", Answer: "approve", Pause: "pause", Resume: "resume", Cancel: "cancel",
-    RetryRun: "retry", Resolve: "resolve", Rewind: "rewind",
-}  # fmt: skip
+    StartRun: "start",
+    Defer: "a place in the queue",
+    CarryForward: "carrying the task forward",
+    StepReturned: "a result of the step",
+    StepFailed: "a failure of the step",
+    BudgetExceeded: "a question for more budget",
+    EntryRecorded: "a record of a call",
+    Park: "setting aside",
+    TimedOut: "a timeout",
+    ChildDone: "the end of a child",
+    DeliverSignal: "signal",
+    AnswerQuestion: "approve",
+    Pause: "pause",
+    Resume: "resume",
+    Cancel: "cancel",
+    RetryRun: "retry",
+    ResolveCall: "resolve",
+    Rewind: "rewind",
+}
 
 
-def illegal(status: Status | None, event: Input) -> Refused:
+def illegal(status: Status | None, input_: Input) -> InputRefused:
     """What the table does not have is refused with that."""
-    name = WORDS[type(event)]
+    name = WORDS[type(input_)]
     if status is None:
-        return Refused("unknown_run", f"{name} is not possible: there is no such run")
+        return InputRefused("unknown_run", f"{name} is not possible: there is no such run")
     if status in TERMINAL:
-        return Refused("too_late", f"{name} comes too late: the run is {status}")
-    return Refused("not_possible", f"{name} is not possible: the run is {status}")
+        return InputRefused("too_late", f"{name} comes too late: the run is {status}")
+    return InputRefused("not_possible", f"{name} is not possible: the run is {status}")
 
 
 def at_work(run: Run, work: Work) -> Run:
     """The run, if it still is where that attempt began."""
     if (run.seq, run.attempt, run.epoch) != (work.seq, work.attempt, work.epoch):
-        raise Refused("stale", "the run has moved on since that attempt began")
+        raise InputRefused("stale", "the run has moved on since that attempt began")
     if run.wait is not None:
-        raise Refused("stale", f"the run waits for {run.wait.kind} now")
+        raise InputRefused("stale", f"the run waits for {run.wait.kind} now")
     return run

@@ -130,7 +130,7 @@ WaitKind = Literal["signal", "approval", "budget", "children", "pool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitState:
     """What a waiting run waits for, besides its time."""
 
     kind: WaitKind
@@ -218,7 +218,7 @@ class Run:
     emit: int = 0
     #: forks so far; part of the run_id of each child
     forks: int = 0
-    wait: Wait | None = None
+    wait: WaitState | None = None
     #: what the waiting step handed on: third argument of the step to run next
     carry: bytes | None = None
     parent: Parent | None = None
@@ -303,7 +303,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Go:
+class GoTo:
     """Another step is next, `after_ms` from now or at `at_ms` at the earliest."""
 
     step: str
@@ -313,14 +313,14 @@ class Go:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class Complete:
     """The run is over."""
 
     result: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Await:
+class AwaitInput:
     """Wait for signals, or for the answer to a question (`about`: what is to be approved)."""
 
     then: str
@@ -336,7 +336,7 @@ class Await:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spawn:
+class StartChildren:
     """Start child runs, and go on with `join` when they are over."""
 
     branches: tuple[Branch, ...]
@@ -353,14 +353,14 @@ class HandOver:
     to: Branch
 
 
-Outlook = Go | End | Await | Spawn | HandOver
+StepResult = GoTo | Complete | AwaitInput | StartChildren | HandOver
 
 
 # What happens to a run ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartRun:
     """Begin a run. Serves as the task of its first step."""
 
     run_id: str
@@ -383,12 +383,12 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class Defer:
     """Keep a started run for later: another one of its lane goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
+class CarryForward:
     """Ask again for the step in work, so that its old offset can be committed."""
 
     #: what whoever asks why the run stands there should know of that step
@@ -405,11 +405,11 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class StepReturned:
     """The step's body returned."""
 
     work: Work
-    then: Outlook
+    then: StepResult
     #: handed on to the step after the wait
     carry: bytes | None = None
     effects: tuple[Effect, ...] = ()
@@ -429,7 +429,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class StepFailed:
     """The step's body failed. `retry_in_ms` None: no further attempt can help or is left."""
 
     work: Work
@@ -440,7 +440,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overspent:
+class BudgetExceeded:
     """The attempt asks for more of something than the run's budget has left."""
 
     work: Work
@@ -451,7 +451,7 @@ class Overspent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journaled:
+class EntryRecorded:
     """Something of the attempt in work is to be kept: a call's result, an intent, partial text."""
 
     work: Work
@@ -469,7 +469,7 @@ class Journaled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Park:
     """A person has to look: nothing is guessed, nothing is run. `work` None: whatever is next."""
 
     failure: Failure
@@ -495,7 +495,7 @@ class ChildDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class DeliverSignal:
     id: str
     #: a signal may come before its run
     run_id: str
@@ -505,7 +505,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerQuestion:
     """To the question of an approval or of a spent budget."""
 
     id: str
@@ -542,7 +542,7 @@ class RetryRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolve:
+class ResolveCall:
     """Tell what became of a call that is in doubt: happened (with `result`), did_not, give_up."""
 
     id: str
@@ -564,7 +564,7 @@ class Rewind:
     carry: bytes | None
     memory: Memory | None
     messages: tuple[bytes, ...]
-    wait: Wait | None
+    wait: WaitState | None
     due_ms: int | None
     #: of a run that is over, of which only a receipt is left
     created_ms: int | None = None
@@ -574,17 +574,19 @@ class Rewind:
     repeat: tuple[str, ...] = ()
 
 
-Operation = Signal | Answer | Pause | Resume | Cancel | RetryRun | Resolve | Rewind
+Operation = (
+    DeliverSignal | AnswerQuestion | Pause | Resume | Cancel | RetryRun | ResolveCall | Rewind
+)
 OPERATIONS: Final = get_args(Operation)
 Input = (
-    Start
-    | Queue
-    | Forward
-    | Returned
-    | Raised
-    | Overspent
-    | Journaled
-    | Quarantine
+    StartRun
+    | Defer
+    | CarryForward
+    | StepReturned
+    | StepFailed
+    | BudgetExceeded
+    | EntryRecorded
+    | Park
     | TimedOut
     | ChildDone
     | Operation
@@ -627,7 +629,7 @@ class EventRecord:
     payload: bytes | None = None
     carry: bytes | None = None
     memory: Memory | None = None
-    wait: Wait | None = None
+    wait: WaitState | None = None
     children: int = 0
 
 
@@ -707,7 +709,7 @@ def _plain(item: Any) -> Any:
     return jsonable(item) if is_dataclass(item) else item
 
 
-class Piece(NamedTuple):
+class OutputPiece(NamedTuple):
     """A piece of partial output of an attempt."""
 
     run_id: str

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from surefoot.state.machine.model import Entries, Entry, Memory, Overspent, Returned, Run, Work
+from surefoot.state.machine.model import (
+    BudgetExceeded,
+    Entries,
+    Entry,
+    Memory,
+    Run,
+    StepReturned,
+    Work,
+)
 from surefoot.state.machine.wait_rules import signals
 
 
@@ -52,7 +60,7 @@ def step_input(run: Run, messages: Sequence[bytes], inbox: Sequence[Entry]) -> S
 
 
 _INPUT: TypeAdapter[StepInput] = TypeAdapter(StepInput)
-_OUTCOME: TypeAdapter[Returned | Overspent] = TypeAdapter(Returned | Overspent)
+_OUTCOME: TypeAdapter[StepReturned | BudgetExceeded] = TypeAdapter(StepReturned | BudgetExceeded)
 
 
 def encode_input(run: Run, entries: Entries) -> bytes:
@@ -80,11 +88,11 @@ def decode_input(payload: bytes) -> StepInput:
     return _INPUT.validate_json(payload)
 
 
-def encode_outcome(outcome: Returned | Overspent) -> bytes:
+def encode_outcome(outcome: StepReturned | BudgetExceeded) -> bytes:
     """The result of a pool's run."""
     return _OUTCOME.dump_json(outcome)
 
 
-def decode_outcome(result: bytes, work: Work) -> Returned | Overspent:
+def decode_outcome(result: bytes, work: Work) -> StepReturned | BudgetExceeded:
     """What came of the step, as of the attempt that the run itself is at."""
     return replace(_OUTCOME.validate_json(result), work=work)

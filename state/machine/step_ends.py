@@ -21,32 +21,32 @@ from surefoot.state.machine.advance import (
     park,
     spawn_and_tell,
 )
-from surefoot.state.machine.decision import Refused, Turn
+from surefoot.state.machine.decision import DecisionBuilder, InputRefused
 from surefoot.state.machine.model import (
     DECIDED_KEPT,
     NO_MEMORY,
     Amount,
-    Answer,
-    Await,
+    AnswerQuestion,
+    AwaitInput,
+    BudgetExceeded,
     ChildDone,
     CommandRecord,
+    Complete,
     Decided,
-    End,
+    DeliverSignal,
     Entry,
+    EntryRecorded,
     Failure,
-    Go,
+    GoTo,
     HandOver,
-    Journaled,
     Memory,
-    Overspent,
-    Raised,
-    Returned,
     Run,
-    Signal,
-    Spawn,
+    StartChildren,
     Status,
+    StepFailed,
+    StepReturned,
     TimedOut,
-    Wait,
+    WaitState,
     Work,
     total,
 )
@@ -56,164 +56,191 @@ from surefoot.state.machine.pooled_step import decode_outcome
 SIGNALS_KEPT = 1_000
 
 
-def returned(turn: Turn, run: Run, event: Returned) -> Run:
+def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
     """The step is committed: what becomes of the run is what its body returned."""
     before = run
     changes: dict[str, Any] = {
         "status": "paused" if run.status == "paused" else "running",
-        "version": event.version or run.version,
+        "version": input_.version or run.version,
         "seq": run.seq + 1,
         "attempt": 0,
         "due_ms": None,
         "wait": None,
         "failure": None,
-        "carry": event.carry,
-        "memory": _remembered(turn, run, event),
+        "carry": input_.carry,
+        "memory": _remembered(builder, run, input_),
     }
-    if isinstance(event.then, Go):
-        changes |= _next_step(turn, run, event.then)
-    keep(turn, run)
-    follow = turn.moved(run, **changes)
-    say(turn, run.run_id, run.memory.thread if run.memory else 0, event.messages)
+    if isinstance(input_.then, GoTo):
+        changes |= _next_step(builder, run, input_.then)
+    keep(builder, run)
+    follow = builder.update(run, **changes)
+    append_messages(builder, run.run_id, run.memory.thread if run.memory else 0, input_.messages)
     told: dict[str, Any] = {
         "of": before,
         "step": before.step,
-        "effects": tuple(effect.run_id for effect in event.effects),
-        "children": sum(command.kind == "start" for command in event.commands),
-        "started_ms": event.started_ms,
+        "effects": tuple(effect.run_id for effect in input_.effects),
+        "children": sum(command.kind == "start" for command in input_.commands),
+        "started_ms": input_.started_ms,
     }
-    turn.records.extend(event.effects)
-    turn.records.extend(event.commands)
-    for identity in event.read:
-        if f"s:{identity}" in turn.entries:
-            turn.forget(f"s:{identity}")
-    match event.then:
-        case End():
-            return _complete(turn, follow, event.then.result, told)
+    builder.records.extend(input_.effects)
+    builder.records.extend(input_.commands)
+    for identity in input_.read:
+        if f"s:{identity}" in builder.entries:
+            builder.forget(f"s:{identity}")
+    match input_.then:
+        case Complete():
+            return _complete(builder, follow, input_.then.result, told)
         case HandOver():
-            return _hand_over(turn, follow, event.then, told)
-        case Go():
-            turn.tell(follow, "step.completed", version=True, **told)
-            return go_on(turn, follow)
-        case Await():
-            follow = _begin_wait(turn, follow, event.then)
-            turn.tell(follow, "step.completed", version=True, **told)
-            return look(turn, follow)
-        case Spawn():
-            wait = Wait(
-                kind="children", since_ms=turn.now_ms, then=event.then.join, mode=event.then.mode,
-                limit=event.then.limit, branches=event.then.branches,
-            )  # fmt: skip
-            follow = replace(follow, step=event.then.join, payload=b"null")
+            return _hand_over(builder, follow, input_.then, told)
+        case GoTo():
+            builder.emit(follow, "step.completed", version=True, **told)
+            return go_on(builder, follow)
+        case AwaitInput():
+            follow = _begin_wait(builder, follow, input_.then)
+            builder.emit(follow, "step.completed", version=True, **told)
+            return end_wait_if_ready(builder, follow)
+        case StartChildren():
+            wait = WaitState(
+                kind="children",
+                since_ms=builder.now_ms,
+                then=input_.then.join,
+                mode=input_.then.mode,
+                limit=input_.then.limit,
+                branches=input_.then.branches,
+            )
+            follow = replace(follow, step=input_.then.join, payload=b"null")
             told["version"] = True
-            return look(turn, spawn_and_tell(turn, follow, wait, "step.completed", told))
-    assert_never(event.then)
+            return end_wait_if_ready(
+                builder, spawn_and_tell(builder, follow, wait, "step.completed", told)
+            )
+    assert_never(input_.then)
 
 
-def _remembered(turn: Turn, run: Run, event: Returned) -> Memory | None:
+def _remembered(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Memory | None:
     """The run's memory once this step is committed; None while there is nothing in it."""
-    if run.memory is None and not event.messages and event.plan is None:
+    if run.memory is None and not input_.messages and input_.plan is None:
         return None
     was = run.memory or NO_MEMORY
     spent = was.spent
     if was.granted:
-        mine = (Amount("ms", event.took_ms), Amount("steps", 1))
-        spent = total(spent, journaled_cost(turn, run), event.cost, mine)
+        mine = (Amount("ms", input_.took_ms), Amount("steps", 1))
+        spent = total(spent, journaled_cost(builder, run), input_.cost, mine)
     return replace(
         was,
-        plan=was.plan if event.plan is None else event.plan,
-        thread=was.thread + len(event.messages),
+        plan=was.plan if input_.plan is None else input_.plan,
+        thread=was.thread + len(input_.messages),
         spent=spent,
     )
 
 
-def say(turn: Turn, run_id: str, first: int, messages: tuple[bytes, ...]) -> None:
+def append_messages(
+    builder: DecisionBuilder, run_id: str, first: int, messages: tuple[bytes, ...]
+) -> None:
     """Append to the run's thread."""
     for number, message in enumerate(messages, first):
-        turn.put(
+        builder.write_entry(
             Entry(
-                run_id=run_id, slot=f"m:{number}", kind="message", value=message,
-                at_ms=turn.now_ms,
+                run_id=run_id,
+                slot=f"m:{number}",
+                kind="message",
+                value=message,
+                at_ms=builder.now_ms,
             )
-        )  # fmt: skip
+        )
 
 
-def _next_step(turn: Turn, run: Run, go: Go) -> dict[str, Any]:
+def _next_step(builder: DecisionBuilder, run: Run, go: GoTo) -> dict[str, Any]:
     """What changes in a run that goes on with another step, now or later."""
     due_ms = go.at_ms
     if go.after_ms is not None:
-        due_ms = turn.now_ms + go.after_ms
+        due_ms = builder.now_ms + go.after_ms
     changes: dict[str, Any] = {"step": go.step, "payload": go.payload, "due_ms": due_ms}
     if due_ms is not None and run.status != "paused":
         changes["status"] = "waiting"
     return changes
 
 
-def raised(turn: Turn, run: Run, event: Raised) -> Run:
+def raised(builder: DecisionBuilder, run: Run, input_: StepFailed) -> Run:
     """The attempt failed: another one later, or no way on."""
     memory = run.memory
     if memory is not None and memory.granted:
-        memory = replace(memory, spent=total(memory.spent, (Amount("ms", event.took_ms),)))
-    failed = turn.moved(run, attempt=run.attempt + 1, failure=event.failure, memory=memory)
-    if event.retry_in_ms is None:
-        return fail(turn, failed, event.failure, of=run, started_ms=event.started_ms)
+        memory = replace(memory, spent=total(memory.spent, (Amount("ms", input_.took_ms),)))
+    failed = builder.update(run, attempt=run.attempt + 1, failure=input_.failure, memory=memory)
+    if input_.retry_in_ms is None:
+        return fail(builder, failed, input_.failure, of=run, started_ms=input_.started_ms)
     status: Status = "paused" if run.status == "paused" else "waiting"
-    failed = replace(failed, status=status, due_ms=turn.now_ms + event.retry_in_ms)
-    for slot, entry in list(turn.entries.items()):  # what was journaled holds for the next attempt
+    failed = replace(failed, status=status, due_ms=builder.now_ms + input_.retry_in_ms)
+    for slot, entry in list(
+        builder.entries.items()
+    ):  # what was journaled holds for the next attempt
         if entry.kind == "reserved":
-            turn.forget(slot)
-    turn.tell(failed, "step.retrying", of=run, step=run.step, started_ms=event.started_ms)
+            builder.forget(slot)
+    builder.emit(failed, "step.retrying", of=run, step=run.step, started_ms=input_.started_ms)
     return failed
 
 
-def journaled(turn: Turn, run: Run, event: Journaled) -> None:
+def journaled(builder: DecisionBuilder, run: Run, input_: EntryRecorded) -> None:
     """Keep what the step in work wants kept, or forget it."""
-    if event.value is None and event.failure is None and not event.cost:
-        if event.slot in turn.entries:
-            turn.forget(event.slot)
+    if input_.value is None and input_.failure is None and not input_.cost:
+        if input_.slot in builder.entries:
+            builder.forget(input_.slot)
         return
-    taken = turn.entries.get(event.takes) if event.takes is not None else None
+    taken = builder.entries.get(input_.takes) if input_.takes is not None else None
     if taken is not None:
-        turn.forget(taken.slot)
-    turn.put(
+        builder.forget(taken.slot)
+    builder.write_entry(
         Entry(
-            run_id=run.run_id, slot=event.slot, kind=event.kind, seq=run.seq, epoch=run.epoch,
-            digest=event.digest, value=event.value, failure=event.failure, cost=event.cost,
-            name=run.step if event.action else None, by=taken.by if taken is not None else None,
-            at_ms=turn.now_ms,
+            run_id=run.run_id,
+            slot=input_.slot,
+            kind=input_.kind,
+            seq=run.seq,
+            epoch=run.epoch,
+            digest=input_.digest,
+            value=input_.value,
+            failure=input_.failure,
+            cost=input_.cost,
+            name=run.step if input_.action else None,
+            by=taken.by if taken is not None else None,
+            at_ms=builder.now_ms,
         )
-    )  # fmt: skip
+    )
 
 
-def _complete(turn: Turn, run: Run, result: bytes, told: dict[str, Any]) -> Run:
+def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: dict[str, Any]) -> Run:
     if run.ending == "failed":
-        return end(turn, replace(run, payload=b""), "failed", told, failure=run.reason)
+        return end(builder, replace(run, payload=b""), "failed", told, failure=run.reason)
     if run.ending == "cancelled":
-        return end(turn, run, "cancelled", told)
-    return end(turn, run, "completed", told, result=result)
+        return end(builder, run, "cancelled", told)
+    return end(builder, run, "completed", told, result=result)
 
 
-def _hand_over(turn: Turn, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
+def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
     """The heir answers to this run's parent, unless this run itself has to tell how it ended."""
     heir = wait_rules.child_id(run.run_id, run.forks + 1, 0)
     theirs, ours = (run.parent, None) if run.ending is None else (None, run.parent)
-    turn.records.append(
+    builder.records.append(
         CommandRecord(
-            agent=then.to.agent, run_id=heir, kind="start", step=then.to.step,
-            payload=then.to.payload, parent=theirs, traceparent=run.traceparent,
-            tracestate=run.tracestate, baggage=run.baggage,
+            agent=then.to.agent,
+            run_id=heir,
+            kind="start",
+            step=then.to.step,
+            payload=then.to.payload,
+            parent=theirs,
+            traceparent=run.traceparent,
+            tracestate=run.tracestate,
+            baggage=run.baggage,
         )
-    )  # fmt: skip
+    )
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
     run = replace(run, forks=run.forks + 1, parent=ours)
-    return _complete(turn, run, result, told | {"children": 1})
+    return _complete(builder, run, result, told | {"children": 1})
 
 
-def _begin_wait(turn: Turn, run: Run, then: Await) -> Run:
+def _begin_wait(builder: DecisionBuilder, run: Run, then: AwaitInput) -> Run:
     asked = None if then.about is None else wait_rules.question(run, then.about)
-    wait = Wait(
+    wait = WaitState(
         kind="signal" if asked is None else "approval",
-        since_ms=turn.now_ms,
+        since_ms=builder.now_ms,
         then=then.then,
         on_timeout=then.on_timeout,
         names=then.names,
@@ -222,212 +249,250 @@ def _begin_wait(turn: Turn, run: Run, then: Await) -> Run:
         question=asked,
         by=then.by,
     )
-    due_ms = then.until_ms if then.timeout_ms is None else turn.now_ms + then.timeout_ms
+    due_ms = then.until_ms if then.timeout_ms is None else builder.now_ms + then.timeout_ms
     status: Status = "paused" if run.status == "paused" else "waiting"
     return replace(run, status=status, step=then.then, payload=b"null", wait=wait, due_ms=due_ms)
 
 
-def look(turn: Turn, run: Run) -> Run:
+def end_wait_if_ready(builder: DecisionBuilder, run: Run) -> Run:
     """Go on if what the run waits for is there."""
     wait = run.wait
     if run.status != "waiting" or wait is None:
         return run
     match wait.kind:
         case "signal":
-            return _look_for_signals(turn, run, wait)
+            return _look_for_signals(builder, run, wait)
         case "children" | "pool":
-            return _look_for_children(turn, run, wait)
+            return _look_for_children(builder, run, wait)
     return run
 
 
-def _look_for_signals(turn: Turn, run: Run, wait: Wait) -> Run:
-    for entry in wait_rules.signals(turn.entries):
-        reason = _unfit(turn, wait, entry.name, entry.value or b"null")
+def _look_for_signals(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
+    for entry in wait_rules.signals(builder.entries):
+        reason = mismatch(builder, wait, entry.name, entry.value or b"null")
         if reason is not None:
             failure = Failure(code="bad_payload", message=reason)
-            turn.tell(
-                run, "signal.unread", id=entry.id, name=entry.name, by=entry.by,
-                payload=entry.value, failure=failure,
-            )  # fmt: skip
-            turn.forget(entry.slot)
-    found = wait_rules.matched(wait, turn.entries)
+            builder.emit(
+                run,
+                "signal.unread",
+                id=entry.id,
+                name=entry.name,
+                by=entry.by,
+                payload=entry.value,
+                failure=failure,
+            )
+            builder.forget(entry.slot)
+    found = wait_rules.matched(wait, builder.entries)
     if found is None:
         return run
     payload = wait_rules.signals_payload(wait, found)
     for entry in found:
-        turn.forget(entry.slot)
-    return _wait_over(turn, run, payload)
+        builder.forget(entry.slot)
+    return _wait_over(builder, run, payload)
 
 
-def _unfit(turn: Turn, wait: Wait, name: str | None, payload: bytes) -> str | None:
+def mismatch(
+    builder: DecisionBuilder, wait: WaitState, name: str | None, payload: bytes
+) -> str | None:
     """Why that signal cannot end the wait although it has the right name."""
-    known = wait.then in turn.rules.steps  # of another, whoever is to run it will see
+    known = wait.then in builder.rules.steps  # of another, whoever is to run it will see
     return wait_rules.refused_by(
-        wait, name, payload, turn.rules.accepts if known else wait_rules.anything
+        wait, name, payload, builder.rules.accepts if known else wait_rules.anything
     )
 
 
-def _look_for_children(turn: Turn, run: Run, wait: Wait) -> Run:
+def _look_for_children(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
     if wait.kind == "pool":
-        return _look_for_outcome(turn, run)
-    failure = wait_rules.failed_branch(wait, turn.entries)
+        return _look_for_outcome(builder, run)
+    failure = wait_rules.failed_branch(wait, builder.entries)
     if failure is not None:
-        return fail(turn, run, failure, of=run)
-    if wait_rules.unfinished(wait, turn.entries):
+        return fail(builder, run, failure, of=run)
+    if wait_rules.unfinished(wait, builder.entries):
         return run
-    payload = wait_rules.results_payload(wait, turn.entries)
-    turn.forget_all("signal", "call")
-    return _wait_over(turn, run, payload)
+    payload = wait_rules.results_payload(wait, builder.entries)
+    builder.forget_all("signal", "call")
+    return _wait_over(builder, run, payload)
 
 
-def _look_for_outcome(turn: Turn, run: Run) -> Run:
+def _look_for_outcome(builder: DecisionBuilder, run: Run) -> Run:
     """What came of the step in its pool is what came of the step."""
-    entry = turn.entries.get(wait_rules.slot_of(0))
+    entry = builder.entries.get(wait_rules.slot_of(0))
     if entry is None:
         return run
-    turn.forget(entry.slot)
-    here = turn.moved(run, status="running", wait=None)
+    builder.forget(entry.slot)
+    here = builder.update(run, status="running", wait=None)
     if entry.failure is not None:
         failed = replace(here, attempt=run.attempt + 1, failure=entry.failure)
-        return fail(turn, failed, entry.failure, of=run)
+        return fail(builder, failed, entry.failure, of=run)
     work = Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
     try:
         outcome = decode_outcome(entry.value or b"null", work)
     except ValueError as error:
-        return park(turn, here, Failure(code="bad_outcome", message=str(error), step=run.step))
-    if isinstance(outcome, Overspent):
+        return park(builder, here, Failure(code="bad_outcome", message=str(error), step=run.step))
+    if isinstance(outcome, BudgetExceeded):
         here = replace(here, due_ms=None)
-        return overspent(turn, here, outcome.what, outcome.message, outcome.cost)
-    return returned(turn, here, outcome)
+        return overspent(builder, here, outcome.what, outcome.message, outcome.cost)
+    return returned(builder, here, outcome)
 
 
-def _wait_over(turn: Turn, run: Run, payload: bytes) -> Run:
-    run = turn.moved(run, status="running", payload=payload, wait=None, due_ms=None)
-    turn.tell(run, "wait.over", next_step=run.step, payload=payload)
-    return go_on(turn, run)
+def _wait_over(builder: DecisionBuilder, run: Run, payload: bytes) -> Run:
+    run = builder.update(run, status="running", payload=payload, wait=None, due_ms=None)
+    builder.emit(run, "wait.over", next_step=run.step, payload=payload)
+    return go_on(builder, run)
 
 
-def signal(turn: Turn, run: Run | None, event: Signal) -> Run | None:
+def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> Run | None:
     """Keep the signal, and go on if the run waits for it."""
     if run is not None and run.wait is not None and run.status == "waiting":
-        reason = _unfit(turn, run.wait, event.name, event.payload)
+        reason = mismatch(builder, run.wait, input_.name, input_.payload)
         if reason is not None:
-            raise Refused("bad_payload", f"signal {event.name!r} does not fit: {reason}")
-    if len(wait_rules.signals(turn.entries)) >= SIGNALS_KEPT:
-        raise Refused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
-    run_id = run.run_id if run is not None else event.run_id
-    turn.put(
+            raise InputRefused("bad_payload", f"signal {input_.name!r} does not fit: {reason}")
+    if len(wait_rules.signals(builder.entries)) >= SIGNALS_KEPT:
+        raise InputRefused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
+    run_id = run.run_id if run is not None else input_.run_id
+    builder.write_entry(
         Entry(
-            run_id=run_id, slot=f"s:{event.id}", kind="signal", value=event.payload, id=event.id,
-            name=event.name, by=event.by, at_ms=turn.now_ms,
+            run_id=run_id,
+            slot=f"s:{input_.id}",
+            kind="signal",
+            value=input_.payload,
+            id=input_.id,
+            name=input_.name,
+            by=input_.by,
+            at_ms=builder.now_ms,
         )
-    )  # fmt: skip
-    turn.tell(
-        run, "signal.received", run_id=run_id, id=event.id, name=event.name, by=event.by,
-        payload=event.payload,
-    )  # fmt: skip
-    return None if run is None else look(turn, run)
+    )
+    builder.emit(
+        run,
+        "signal.received",
+        run_id=run_id,
+        id=input_.id,
+        name=input_.name,
+        by=input_.by,
+        payload=input_.payload,
+    )
+    return None if run is None else end_wait_if_ready(builder, run)
 
 
-def is_decided(run: Run, event: Answer) -> bool:
+def is_decided(run: Run, input_: AnswerQuestion) -> bool:
     """Whether the question has been answered like that. The first decision holds, whatever the
     run does by now: another one is refused."""
     for earlier in (run.memory or NO_MEMORY).decided:
-        if earlier.question != event.question:
+        if earlier.question != input_.question:
             continue
-        if earlier.approved == event.approved:
+        if earlier.approved == input_.approved:
             return True
         verdict = "approved" if earlier.approved else "refused"
-        raise Refused("already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before")
+        raise InputRefused(
+            "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
+        )
     return False
 
 
-def answer(turn: Turn, run: Run, event: Answer) -> Run:
+def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
     """Take the answer to the question that the run asks, from whoever may give it."""
     wait, memory = run.wait, run.memory or NO_MEMORY
-    if wait is None or wait.question is None or wait.question != event.question:
+    if wait is None or wait.question is None or wait.question != input_.question:
         asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
-        raise Refused("unknown_question", f"the run does not ask {event.question!r}{asked}")
-    if wait.by and event.by not in wait.by:
-        raise Refused("not_allowed", f"only {', '.join(wait.by)} may answer; not {event.by!r}")
-    if wait.kind == "approval" and run.due_ms is not None and turn.now_ms >= run.due_ms:
-        raise Refused("expired", "the time to answer is over")
+        raise InputRefused("unknown_question", f"the run does not ask {input_.question!r}{asked}")
+    if wait.by and input_.by not in wait.by:
+        raise InputRefused(
+            "not_allowed", f"only {', '.join(wait.by)} may answer; not {input_.by!r}"
+        )
+    if wait.kind == "approval" and run.due_ms is not None and builder.now_ms >= run.due_ms:
+        raise InputRefused("expired", "the time to answer is over")
     decided = Decided(
-        question=event.question, approved=int(event.approved), by=event.by, at_ms=turn.now_ms
+        question=input_.question, approved=int(input_.approved), by=input_.by, at_ms=builder.now_ms
     )
     kept = (*memory.decided, decided)[-DECIDED_KEPT:]
-    run = turn.moved(run, memory=replace(memory, decided=kept))
-    told: dict[str, Any] = {"id": event.id, "by": event.by, "name": event.question}
+    run = builder.update(run, memory=replace(memory, decided=kept))
+    told: dict[str, Any] = {"id": input_.id, "by": input_.by, "name": input_.question}
     if wait.kind == "budget":
-        return _budget_answer(turn, run, event, told)
+        return _budget_answer(builder, run, input_, told)
     payload = strict_json(
         {
-            "approved": event.approved, "by": event.by, "note": event.note,
-            "at_ms": turn.now_ms, "question": event.question,
+            "approved": input_.approved,
+            "by": input_.by,
+            "note": input_.note,
+            "at_ms": builder.now_ms,
+            "question": input_.question,
         }
-    )  # fmt: skip
+    )
     run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
-    turn.tell(run, "approval.decided", next_step=run.step, payload=payload, **told)
-    return go_on(turn, run)
+    builder.emit(run, "approval.decided", next_step=run.step, payload=payload, **told)
+    return go_on(builder, run)
 
 
-def _budget_answer(turn: Turn, run: Run, event: Answer, told: dict[str, Any]) -> Run:
+def _budget_answer(
+    builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: dict[str, Any]
+) -> Run:
     assert run.memory is not None
     follow = replace(run, status="running", wait=None, failure=None)
-    if not event.approved:
-        turn.tell(follow, "approval.decided", **told)
+    if not input_.approved:
+        builder.emit(follow, "approval.decided", **told)
         failure = Failure(code="budget_denied", message="no further budget was granted")
-        return fail(turn, follow, failure, of=follow)
-    limited = {each.what for each in turn.rules.budget}
-    granted = total(run.memory.granted, turn.rules.budget)
+        return fail(builder, follow, failure, of=follow)
+    limited = {each.what for each in builder.rules.budget}
+    granted = total(run.memory.granted, builder.rules.budget)
     kept = tuple(each for each in granted if each.what in limited)
     follow = replace(follow, memory=replace(run.memory, granted=kept))
-    turn.tell(follow, "approval.decided", next_step=follow.step, **told)
-    return go_on(turn, follow)
+    builder.emit(follow, "approval.decided", next_step=follow.step, **told)
+    return go_on(builder, follow)
 
 
-def timed_out(turn: Turn, run: Run, event: TimedOut) -> Run:
+def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:
     """The time of a sleep, or of a wait, is over. It stays so if the clock is set back before this
     is decided: nobody would say so again."""
-    if run.due_ms != event.due_ms:
-        raise Refused("stale", "the run does not wait for that time")
+    if run.due_ms != input_.due_ms:
+        raise InputRefused("stale", "the run does not wait for that time")
     wait = run.wait
     if wait is None:
-        return go_on(turn, turn.moved(run, due_ms=None))
+        return go_on(builder, builder.update(run, due_ms=None))
     if wait.kind == "budget":  # it has slept as long as it had to; there is no time to answer
-        return turn.moved(run, due_ms=None)
+        return builder.update(run, due_ms=None)
     if wait.on_timeout is None:
         what = wait.question or ", ".join(wait.names)
         failure = Failure(code="wait_timeout", message=f"nothing came in time: {wait.kind} {what}")
-        return fail(turn, turn.moved(run), failure, of=run)
-    follow = turn.moved(
-        run, status="running", step=wait.on_timeout, payload=run.carry or b"null", carry=None,
-        wait=None, due_ms=None,
-    )  # fmt: skip
-    turn.tell(follow, "wait.timed_out", next_step=follow.step, payload=follow.payload)
-    return go_on(turn, follow)
+        return fail(builder, builder.update(run), failure, of=run)
+    follow = builder.update(
+        run,
+        status="running",
+        step=wait.on_timeout,
+        payload=run.carry or b"null",
+        carry=None,
+        wait=None,
+        due_ms=None,
+    )
+    builder.emit(follow, "wait.timed_out", next_step=follow.step, payload=follow.payload)
+    return go_on(builder, follow)
 
 
-def child_done(turn: Turn, run: Run, event: ChildDone) -> Run:
+def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
     """Keep what became of a branch, start the next one, and go on if it was the last."""
     wait = run.wait
-    slot = wait_rules.slot_of(event.branch)
-    if wait is None or wait.fork != event.fork or not 0 <= event.branch < len(wait.branches):
-        raise Refused("stale", "the run does not wait for that child")
-    if slot in turn.entries:
-        raise Refused("stale", "that child has been told of before")
-    was_started = wait_rules.started(wait, turn.entries) if wait.limit else []
-    turn.put(
+    slot = wait_rules.slot_of(input_.branch)
+    if wait is None or wait.fork != input_.fork or not 0 <= input_.branch < len(wait.branches):
+        raise InputRefused("stale", "the run does not wait for that child")
+    if slot in builder.entries:
+        raise InputRefused("stale", "that child has been told of before")
+    was_started = wait_rules.started(wait, builder.entries) if wait.limit else []
+    builder.write_entry(
         Entry(
-            run_id=run.run_id, slot=slot, kind="branch", seq=run.seq, epoch=run.epoch,
-            value=event.result, failure=event.failure, at_ms=turn.now_ms,
+            run_id=run.run_id,
+            slot=slot,
+            kind="branch",
+            seq=run.seq,
+            epoch=run.epoch,
+            value=input_.result,
+            failure=input_.failure,
+            at_ms=builder.now_ms,
         )
-    )  # fmt: skip
-    turn.tell(run, "child.finished", name=event.child, failure=event.failure)
+    )
+    builder.emit(run, "child.finished", name=input_.child, failure=input_.failure)
     if wait.limit:
-        for index in wait_rules.started(wait, turn.entries):
+        for index in wait_rules.started(wait, builder.entries):
             if index not in was_started:
-                turn.records.append(wait_rules.start_child(run, wait, index))
-    if event.failure is None and len(turn.entries) < len(wait.branches):
+                builder.records.append(wait_rules.start_child(run, wait, index))
+    if input_.failure is None and len(builder.entries) < len(wait.branches):
         return run  # too few to be all: no need to go through them
-    return look(turn, run)
+    return end_wait_if_ready(builder, run)

@@ -14,7 +14,7 @@ from surefoot.state.machine.model import (
     Failure,
     Parent,
     Run,
-    Wait,
+    WaitState,
 )
 
 #: longest run_id; longer ones of children are cut to a digest
@@ -37,7 +37,7 @@ def signals(entries: Entries) -> list[Entry]:
     return [entry for entry in entries.values() if entry.kind == "signal"]
 
 
-def refused_by(wait: Wait, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
+def refused_by(wait: WaitState, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
     """Why a signal cannot end that wait although it has the right name."""
     if name not in wait.names or wait.then is None:
         return None
@@ -50,7 +50,7 @@ def refused_by(wait: Wait, name: str | None, payload: bytes, accepts: Accepts) -
     return None
 
 
-def matched(wait: Wait, entries: Entries) -> list[Entry] | None:
+def matched(wait: WaitState, entries: Entries) -> list[Entry] | None:
     """The signals that end the wait; None: not yet."""
     found: list[Entry] = []
     for entry in signals(entries):
@@ -64,7 +64,7 @@ def matched(wait: Wait, entries: Entries) -> list[Entry] | None:
     return None
 
 
-def signals_payload(wait: Wait, found: list[Entry]) -> bytes:
+def signals_payload(wait: WaitState, found: list[Entry]) -> bytes:
     """Input of the step that goes on: the one signal's payload, or a list of Signal."""
     if wait.mode == "one":
         return found[0].value or b"null"
@@ -104,12 +104,12 @@ def slot_of(branch: int) -> str:
     return f"b:{branch}"
 
 
-def unfinished(wait: Wait, entries: Entries) -> list[int]:
+def unfinished(wait: WaitState, entries: Entries) -> list[int]:
     """Branches whose end has not been told, in their order."""
     return [index for index in range(len(wait.branches)) if slot_of(index) not in entries]
 
 
-def started(wait: Wait, entries: Entries) -> list[int]:
+def started(wait: WaitState, entries: Entries) -> list[int]:
     """Branches that are under way: as many of the unfinished ones as may run at a time. One that
     has failed the wait makes no room for another."""
     left = unfinished(wait, entries)
@@ -121,7 +121,7 @@ def started(wait: Wait, entries: Entries) -> list[int]:
     return left[: max(room, 0)]
 
 
-def start_child(run: Run, wait: Wait, index: int) -> CommandRecord:
+def start_child(run: Run, wait: WaitState, index: int) -> CommandRecord:
     branch: Branch = wait.branches[index]
     return CommandRecord(
         agent=branch.agent,
@@ -149,16 +149,21 @@ def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
 def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
     """Tell a run that does not wait for this one that it is over."""
     told = {
-        "number": parent.branch, "run_id": run.run_id,
+        "number": parent.branch,
+        "run_id": run.run_id,
         "failure": failure.code if failure is not None else None,
-    }  # fmt: skip
+    }
     return CommandRecord(
-        agent=parent.agent, run_id=parent.run_id, kind="signal", id=f"{ENDED}~{parent.branch}",
-        name=ENDED, payload=strict_json(told),
-    )  # fmt: skip
+        agent=parent.agent,
+        run_id=parent.run_id,
+        kind="signal",
+        id=f"{ENDED}~{parent.branch}",
+        name=ENDED,
+        payload=strict_json(told),
+    )
 
 
-def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
+def failed_branch(wait: WaitState, entries: Entries) -> Failure | None:
     """The failure that ends the wait, if one does."""
     if wait.mode == "collect":
         return None
@@ -177,7 +182,7 @@ def failed_branch(wait: Wait, entries: Entries) -> Failure | None:
     return None
 
 
-def results_payload(wait: Wait, entries: Entries) -> bytes:
+def results_payload(wait: WaitState, entries: Entries) -> bytes:
     """Input of the step that goes on, in the order of the branches."""
     told = [entries[slot_of(index)] for index in range(len(wait.branches))]
     if wait.mode == "one":

@@ -21,7 +21,7 @@ INPUT_KINDS: tuple[InputKind, InputKind] = ("commands", "tasks")
 Headers = Sequence[tuple[str, bytes]]
 
 
-class In(NamedTuple):
+class ConsumerRecord(NamedTuple):
     """One record as read: raw bytes, and where it stood."""
 
     topic: str
@@ -33,7 +33,7 @@ class In(NamedTuple):
     headers: Headers = ()
 
 
-class Out(NamedTuple):
+class ProducerRecord(NamedTuple):
     """One record to write. The partition is always explicit."""
 
     topic: str
@@ -92,7 +92,7 @@ class Log(Protocol):
         own: the others wait for it. `on_change` is called with every gained partition already
         paused; it must not block."""
 
-    async def poll(self, timeout_s: float) -> list[tuple[InputKind, In]]:
+    async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
         """Read what has come in. Never cancel it: only its own timeout may end it.
 
         Raises: InputGone — the next poll reads on from what is left."""
@@ -115,7 +115,7 @@ class Log(Protocol):
         Raises: Unavailable — nothing has changed hands for certain; call again.
         """
 
-    def publish(self, records: Sequence[Out]) -> None:
+    def publish(self, records: Sequence[ProducerRecord]) -> None:
         """Write records outside of any transaction, soon and at best effort: partial output. Does
         not wait; what cannot be written is dropped and logged."""
 
@@ -146,14 +146,18 @@ class Ownership(Protocol):
     async def begins(self) -> dict[InputKind, int]:
         """Offset of the first record of each input that retention has left. Raises Unavailable."""
 
-    async def restore(self, start: int | None, apply: Callable[[list[In]], None]) -> int:
+    async def restore(
+        self, start: int | None, apply: Callable[[list[ConsumerRecord]], None]
+    ) -> int:
         """Feed every committed state record from offset `start` (None = the beginning) to the high
         watermark to `apply`, in order. Returns the position reached: the next offset.
 
         Raises: Unavailable — no progress within the deadline; what was applied stays applied.
         """
 
-    async def commit(self, records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+    async def commit(
+        self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> int:
         """Write all `records` and the offsets (next to read) in one transaction, or nothing.
 
         Returns the next offset of the state partition after the transaction. Cancelling it does

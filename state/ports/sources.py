@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 
 class OffsetGone(Exception):
@@ -37,7 +37,7 @@ class SchemaSource(Protocol):
 class SourceLog(Protocol):
     """One topic, as one member of the consumer group that starts an agent's runs from it."""
 
-    async def settle_start(self, start: Start) -> None:
+    async def settle_start(self, start: StartPosition) -> None:
         """Commit where the group begins, in every partition at once, unless it has begun already.
         Waits for a topic that does not exist; "latest" is then when that wait began.
 
@@ -52,7 +52,7 @@ class SourceLog(Protocol):
         """Join the group. `on_revoked` is awaited before the member joins anew; `on_assigned` is
         called with every partition already paused, and must not block."""
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         """Read what has come in, committed records only. Never cancel it.
 
         Raises: Unavailable; OffsetGone — the partition has to be taken over again.
@@ -81,10 +81,10 @@ class SourceLog(Protocol):
 class SourceOwnership(Protocol):
     """One partition of the topic, held under one producer epoch."""
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SourceOffsets:
         """Where it stands, as the broker has it now. Raises Unavailable."""
 
-    async def commit(self, records: Sequence[Out], offset: int) -> None:
+    async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
         """Write `records` and the offset (next to read) in one transaction, or nothing. Cancelling
         it does not stop the transaction.
 
@@ -95,7 +95,7 @@ class SourceOwnership(Protocol):
         """Give it up; an open transaction is left to be fenced. Safe to call twice."""
 
 
-Start = Literal["latest", "earliest"]
+StartPosition = Literal["latest", "earliest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Received:
     odd: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Standing(NamedTuple):
+class SourceOffsets(NamedTuple):
     """Where one partition of a topic stands, in offsets."""
 
     #: the next to read, as the trigger has committed it; None: never
@@ -127,7 +127,7 @@ class Standing(NamedTuple):
     end: int
 
 
-class Lost(NamedTuple):
+class LostEvents(NamedTuple):
     """Offsets from which on, and up to which, events are gone that have not been read."""
 
     start: int

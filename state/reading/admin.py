@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from surefoot.state.machine.model import State
 from surefoot.state.reading.dead_letters import DeadLetter
-from surefoot.state.reading.deliveries import Delivery, Outcome
+from surefoot.state.reading.deliveries import Delivery, DeliveryOutcome
 from surefoot.state.reading.lag import AgentStanding
 
 
@@ -27,7 +27,7 @@ class Overview(Protocol):
         """Of every agent, its pools, its schedules, and the outbox."""
 
     async def deliveries(
-        self, *, source: str | None, outcome: Outcome | None, limit: int
+        self, *, source: str | None, outcome: DeliveryOutcome | None, limit: int
     ) -> Sequence[Delivery]:
         """The newest first."""
 

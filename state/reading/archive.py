@@ -26,7 +26,7 @@ from typing import Any
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.codec.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
 from surefoot.state.names.topics import DAY_MS
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import ends_run, is_history
 from surefoot.state.records.encoding import memory_of
@@ -39,7 +39,7 @@ DAY = "day"
 _INDEX_KEY = re.compile(r"date=(\d{4}-\d\d-\d\d)/(\d{20}|day)")
 
 #: an offset and the event there
-Item = tuple[int, dict[str, Any]]
+ArchivedEvent = tuple[int, dict[str, Any]]
 
 
 def date_of(time_ms: int) -> str:
@@ -92,7 +92,7 @@ def day_end_ms(time_ms: int) -> int:
     return (time_ms // DAY_MS + 1) * DAY_MS
 
 
-def cut(records: Sequence[In], bytes_most: int) -> int:
+def cut(records: Sequence[ConsumerRecord], bytes_most: int) -> int:
     """How many of the records, the first ones, go into one file. A later day begins a new one; what
     comes late, as the clocks of workers differ, does not."""
     until_ms, size = day_end_ms(records[0].timestamp_ms), 0
@@ -122,7 +122,10 @@ class File:
 
 
 def pack(
-    topic: str, partition: int, records: Sequence[In], gap: tuple[int, int] | None = None
+    topic: str,
+    partition: int,
+    records: Sequence[ConsumerRecord],
+    gap: tuple[int, int] | None = None,
 ) -> File:
     """The file of these records. `gap`: (from, to), the offsets before the first one that retention
     had deleted before they could be archived."""
@@ -185,11 +188,11 @@ def _file(
     )
 
 
-def _mark(record: In) -> str:
+def _mark(record: ConsumerRecord) -> str:
     return f"{record.timestamp_ms}:{hashlib.sha256(record.key or b'').hexdigest()[:16]}"
 
 
-def same_log(file: File, record: In) -> bool:
+def same_log(file: File, record: ConsumerRecord) -> bool:
     """Whether the file begins with this record, and not with that of another log."""
     return file.first == record.offset and file.mark == _mark(record)
 
@@ -239,7 +242,7 @@ def newest(index: bytes) -> int | None:
 # Runs -----------------------------------------------------------------------------------------
 
 
-def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[Item]:
+def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[ArchivedEvent]:
     """The events of one run in the rows of a file."""
     return [
         (row[OFFSET], {name: row[name] for name in row if name not in (OFFSET, TIME)})
@@ -248,7 +251,7 @@ def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[Item]:
     ]
 
 
-def latest_life(items: Sequence[Item]) -> list[Item]:
+def latest_life(items: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
     """The history of a run, in the order of the offsets and each event once. Of a run_id that was
     used again, when its first run was forgotten: of the latest run."""
     ordered = [item for _, item in sorted({offset: (offset, e) for offset, e in items}.items())]
@@ -256,7 +259,7 @@ def latest_life(items: Sequence[Item]) -> list[Item]:
     return ordered[starts[-1] :] if starts else ordered
 
 
-def run_of(history: Sequence[Item]) -> RunView | None:
+def run_of(history: Sequence[ArchivedEvent]) -> RunView | None:
     """The run as its history leaves it; what it was started with, and what went through its steps,
     is in the history."""
     told = [event for _, event in history if is_history(event)]

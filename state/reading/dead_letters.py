@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors.catalogue import number_of
-from surefoot.state.ports.log import INPUT_KINDS, In
+from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord
 from surefoot.state.records.encoding import decode_command
 
 #: what a shell takes as one word without quotes
@@ -24,7 +24,7 @@ _PARTLY = frozenset({"sf-dead-bytes", "sf-dead-until"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DeadLetterSource:
     """Where the input stood, of which nothing could be made."""
 
     topic: str
@@ -46,11 +46,11 @@ class DeadLetter:
     run_id: str | None
     step: str | None
     #: of an input that could not be used
-    source: Place | None
+    source: DeadLetterSource | None
     value_bytes: int
 
 
-def dead_letter(record: In) -> DeadLetter:
+def dead_letter(record: ConsumerRecord) -> DeadLetter:
     """What the headers tell of it."""
     headers = {
         name: (value or b"").decode("utf-8", "backslashreplace") for name, value in record.headers
@@ -59,7 +59,7 @@ def dead_letter(record: In) -> DeadLetter:
     topic = headers.get("sf-dead-topic")
     source = None
     if topic is not None:
-        source = Place(
+        source = DeadLetterSource(
             topic=topic,
             partition=_number(headers.get("sf-dead-partition")),
             offset=_number(headers.get("sf-dead-offset")),
@@ -79,7 +79,7 @@ def dead_letter(record: In) -> DeadLetter:
     )
 
 
-def event_of(record: In) -> In | None:
+def event_of(record: ConsumerRecord) -> ConsumerRecord | None:
     """The event of somebody's topic that the dead letter `record` is of, as it stood there; None:
     it is of none, or not all of it was kept."""
     kept = list(record.headers)
@@ -90,10 +90,15 @@ def event_of(record: In) -> In | None:
     source = dead_letter(record).source
     if source is None or source.partition is None or source.offset is None or _PARTLY & ours.keys():
         return None
-    return In(
-        source.topic, source.partition, source.offset, source.timestamp_ms or 0,
-        record.key, record.value, tuple(kept),
-    )  # fmt: skip
+    return ConsumerRecord(
+        source.topic,
+        source.partition,
+        source.offset,
+        source.timestamp_ms or 0,
+        record.key,
+        record.value,
+        tuple(kept),
+    )
 
 
 def _agent(headers: Mapping[str, str]) -> str | None:
@@ -108,7 +113,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
-def _step(record: In) -> str | None:
+def _step(record: ConsumerRecord) -> str | None:
     try:
         step: str | None = decode_command(record)["step"]
     except (UndecodableError, ValueError, KeyError):
@@ -151,7 +156,7 @@ def dead_letter_json(letter: DeadLetter) -> dict[str, Any]:
         "agent": letter.agent,
         "run_id": letter.run_id,
         "step": letter.step,
-        "source": source and {name: getattr(source, name) for name in Place.__slots__},
+        "source": source and {name: getattr(source, name) for name in DeadLetterSource.__slots__},
         "value_bytes": letter.value_bytes,
         "do": what_to_do(letter),
     }

@@ -13,13 +13,13 @@ from typing import Any, Literal, Protocol, get_args
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 #: started: with its runs; ignored: nobody wants it; answered: it asked for an answer only;
 #: failed: it does not fit an agent; refused: not verified, or not to be read; unavailable: the log
 #: did not take it
-Outcome = Literal["started", "ignored", "answered", "failed", "refused", "unavailable"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+DeliveryOutcome = Literal["started", "ignored", "answered", "failed", "refused", "unavailable"]
+OUTCOMES: tuple[DeliveryOutcome, ...] = get_args(DeliveryOutcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Delivery:
     id: str
     source: str
     at_ms: int
-    outcome: Outcome
+    outcome: DeliveryOutcome
     status: int
     reason: str | None = None
     verified: bool = False
@@ -49,14 +49,14 @@ class DeliveryLog(Protocol):
         """Take it to be written some time; never waits, never raises, and may drop it."""
 
 
-def delivery_out(app: str, partitions: int, delivery: Delivery) -> Out:
+def delivery_out(app: str, partitions: int, delivery: Delivery) -> ProducerRecord:
     """The record to write."""
     fields = {name: getattr(delivery, name) for name in delivery.__slots__}
     fields["verified"] = int(delivery.verified)
     fields["headers"] = [{"name": name, "value": value} for name, value in delivery.headers]
     fields["runs"] = [{"agent": agent, "run_id": run_id} for agent, run_id in delivery.runs]
     fields["errors"] = list(delivery.errors)
-    return Out(
+    return ProducerRecord(
         deliveries_topic(app),
         partition_of(delivery.id, partitions),
         delivery.id.encode(),

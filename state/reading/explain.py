@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from surefoot.state.machine.model import TERMINAL, Wait
+from surefoot.state.machine.model import TERMINAL, WaitState
 from surefoot.state.machine.wait_rules import child_id
 from surefoot.state.reading.ports import Backlog, RunView
 from surefoot.state.reading.runs import amounts_json, failure_text
@@ -119,7 +119,7 @@ def _next(run: RunView, now_ms: int) -> Iterator[str]:
         yield f"step {run.step!r} is next"
 
 
-def _waits_for(run: RunView, wait: Wait, now_ms: int) -> str:
+def _waits_for(run: RunView, wait: WaitState, now_ms: int) -> str:
     since = _since(wait.since_ms, now_ms)
     named = ", ".join(repr(name) for name in wait.names)
     match wait.kind:
@@ -156,7 +156,7 @@ def _waits_for(run: RunView, wait: Wait, now_ms: int) -> str:
             )
 
 
-def _budget(run: RunView, wait: Wait) -> tuple[float, float]:
+def _budget(run: RunView, wait: WaitState) -> tuple[float, float]:
     what = wait.names[0]
     memory = run.memory
     if memory is None:
@@ -232,7 +232,7 @@ def _commands(run: RunView, backlog: Backlog | None) -> Iterator[str]:
         yield backlog.start_worker
 
 
-def _answers(run: RunView, wait: Wait) -> Iterator[str]:
+def _answers(run: RunView, wait: WaitState) -> Iterator[str]:
     match wait.kind:
         case "signal":
             for name in wait.names:
@@ -253,7 +253,7 @@ def _command(run: RunView, verb: str, *args: str) -> str:
     return shlex.join(("surefoot", "runs", verb, run.agent, run.run_id, *args))
 
 
-def _child(run: RunView, wait: Wait, branch: int) -> str:
+def _child(run: RunView, wait: WaitState, branch: int) -> str:
     return child_id(run.run_id, wait.fork, branch)
 
 

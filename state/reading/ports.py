@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from surefoot.state.machine.model import Memory, Parent, Status, Wait
+from surefoot.state.machine.model import Memory, Parent, Status, WaitState
 from surefoot.state.ports.log import Position
-from surefoot.state.reading.query import Activity, HistoryPage, Place, RunQuery
+from surefoot.state.reading.query import Activity, HistoryPage, PageCursor, RunQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class RunView:
     result: bytes | None
     failure: Mapping[str, Any] | None
     epoch: int = 0
-    wait: Wait | None = None
+    wait: WaitState | None = None
     carry: bytes | None = None
     memory: Memory | None = None
     parent: Parent | None = None
@@ -55,7 +55,7 @@ class RunPage:
     #: how many there are on all pages
     matches: int
     #: where the next page begins; None: this is the last one
-    next: Place | None
+    next: PageCursor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from surefoot.state.machine.model import Status
 _PLACE = re.compile(r"([0-9]{1,18})~(.{1,256})", re.ASCII)
 
 
-class Place(NamedTuple):
+class PageCursor(NamedTuple):
     """Where a run stands in a list that has the latest first."""
 
     updated_ms: int
@@ -23,7 +23,7 @@ class Place(NamedTuple):
         return f"{self.updated_ms}~{self.run_id}"
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> PageCursor:
         """Raises BadArgument for what no page has named."""
         found = _PLACE.fullmatch(text)
         if found is None:
@@ -44,7 +44,7 @@ class RunQuery:
     step: str | None = None
     prefix: str = ""
     #: those after this place
-    before: Place | None = None
+    before: PageCursor | None = None
     limit: int = 50
 
 

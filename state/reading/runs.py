@@ -23,11 +23,11 @@ from surefoot.state.machine.model import (
     Memory,
     Run,
     Status,
-    Wait,
     WaitKind,
+    WaitState,
     jsonable,
 )
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.ports import RunView
 from surefoot.state.records.encoding import decode_checkpoint, memory_of, split_key, wait_of
 
@@ -76,7 +76,7 @@ class RunIndex:
         #: how many runs there are of each (version of the agent, status)
         self.counts: Counter[tuple[int, Status]] = Counter()
 
-    def apply(self, record: In) -> str | None:
+    def apply(self, record: ConsumerRecord) -> str | None:
         """Take in one record of the state topic. Returns the reason when it cannot be decoded: the
         run is then shown as needing attention."""
         if record.key is None or record.key.startswith(b"@"):
@@ -123,7 +123,7 @@ def _summary(run: Run, offset: int) -> RunSummary:
     )
 
 
-def _broken(run_id: str, record: In, reason: str) -> RunSummary:
+def _broken(run_id: str, record: ConsumerRecord, reason: str) -> RunSummary:
     return RunSummary(
         run_id=run_id,
         version=0,
@@ -268,7 +268,7 @@ def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wait_json(wait: Wait | None) -> dict[str, Any] | None:
+def _wait_json(wait: WaitState | None) -> dict[str, Any] | None:
     """What a run waits for; of the branches of a fork only how many there are."""
     return None if wait is None else jsonable(wait) | {"branches": len(wait.branches)}
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Collection, Iterable
 
 from surefoot.state.machine.model import TERMINAL, Status
-from surefoot.state.reading.query import Activity, Bucket, Place, RunQuery, Waiting
+from surefoot.state.reading.query import Activity, Bucket, PageCursor, RunQuery, Waiting
 from surefoot.state.reading.runs import RunSummary
 
 #: what only a person can end
@@ -17,8 +17,8 @@ def needs_person(run: RunSummary) -> bool:
     return run.status == "attention" or (run.status == "waiting" and run.waits in _ASKS)
 
 
-def place(run: RunSummary) -> Place:
-    return Place(run.updated_ms, run.run_id)
+def place(run: RunSummary) -> PageCursor:
+    return PageCursor(run.updated_ms, run.run_id)
 
 
 def select(runs: Iterable[RunSummary], query: RunQuery) -> tuple[list[RunSummary], int]:

@@ -35,14 +35,18 @@ RUNS_KEPT_MS = 7 * 24 * _HOUR_MS
 APPLIED = b"a"
 
 #: events that say nothing of where the run stands: an answer to somebody, or of another start
-_NO_NEWS = frozenset(
-    {"start.ignored", "signal.unread", "command.repeated", "command.refused"}
-)  # fmt: skip
+_NO_NEWS = frozenset({"start.ignored", "signal.unread", "command.repeated", "command.refused"})
 #: events after which a run still waits for what it waited for
 _STILL_WAITS = frozenset(
-    {"run.paused", "run.resumed", "run.attention", "run.retried", "signal.received",
-     "child.finished"}
-)  # fmt: skip
+    {
+        "run.paused",
+        "run.resumed",
+        "run.attention",
+        "run.retried",
+        "signal.received",
+        "child.finished",
+    }
+)
 _COMMITTED = frozenset({"step.completed", "run.completed"})
 _FAILED = frozenset({"run.failed", "run.failing", "run.attention"})
 #: waits that a person ends
@@ -119,9 +123,16 @@ class Window:
 
     def encode(self) -> bytes:
         return _dump(
-            [self.offset, self.steps, self.retries, self.failures, self.tokens, self.money,
-             sorted(self.took.items())]
-        )  # fmt: skip
+            [
+                self.offset,
+                self.steps,
+                self.retries,
+                self.failures,
+                self.tokens,
+                self.money,
+                sorted(self.took.items()),
+            ]
+        )
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -163,7 +174,7 @@ def percentile(took: Mapping[int, int], per_cent: int) -> int | None:
 # The fold ------------------------------------------------------------------------------------
 
 
-class Partition:
+class PartitionStatistics:
     """The views of one partition. One writer: who folds events in keeps what `fold` returns, in its
     order, before the next call; after a failure to keep it, a new Partition is opened."""
 
@@ -329,12 +340,15 @@ def _moved(was: RunStanding | None, event: Mapping[str, Any], offset: int) -> Ru
 
 #: upper ends of the ages that runs are counted by; what is older comes last
 AGES: tuple[tuple[str, int | None], ...] = (
-    ("1m", MINUTE_MS), ("10m", 10 * MINUTE_MS), ("1h", _HOUR_MS), ("1d", 24 * _HOUR_MS),
+    ("1m", MINUTE_MS),
+    ("10m", 10 * MINUTE_MS),
+    ("1h", _HOUR_MS),
+    ("1d", 24 * _HOUR_MS),
     ("older", None),
-)  # fmt: skip
+)
 
 
-def summary(partitions: Iterable[Partition], now_ms: int) -> dict[str, Any]:
+def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str, Any]:
     """By status: how many runs, how long they have had it, the oldest's minute."""
     found: dict[str, Any] = {}
     for partition in partitions:
@@ -365,7 +379,7 @@ def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return dict(sorted(total.items()))
 
 
-def attention(partitions: Iterable[Partition], limit: int) -> list[dict[str, Any]]:
+def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[dict[str, Any]]:
     """The runs that need a person, those that have waited longest first."""
     found = [
         standing_json(run_id, run)
@@ -387,7 +401,7 @@ def standing_json(run_id: str, run: RunStanding) -> dict[str, Any]:
 Windows = dict[tuple[int, str], Window]
 
 
-def windows(partitions: Iterable[Partition], since_minute: int) -> Windows:
+def windows(partitions: Iterable[PartitionStatistics], since_minute: int) -> Windows:
     """By minute and step, of that minute and later ones."""
     return add_windows(
         {place: each for place, each in partition.windows.items() if place[0] >= since_minute}

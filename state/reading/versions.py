@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from surefoot.state.machine.model import Entry, Memory, Wait
+from surefoot.state.machine.model import Entry, Memory, WaitState
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.records.encoding import memory_of, wait_of
 
@@ -28,7 +28,7 @@ class Version:
     payload: bytes
     carry: bytes | None
     memory: Memory | None
-    wait: Wait | None
+    wait: WaitState | None
     due_ms: int | None
     #: when it was committed
     at_ms: int

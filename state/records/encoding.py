@@ -15,13 +15,14 @@ from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.machine.model import (
     Action,
     Amount,
-    Answer,
+    AnswerQuestion,
     Branch,
     Cancel,
     ChildDone,
     CommandRecord,
     DeadRecord,
     Decided,
+    DeliverSignal,
     Effect,
     Entry,
     EventRecord,
@@ -29,25 +30,24 @@ from surefoot.state.machine.model import (
     Forget,
     Input,
     Memory,
+    OutputPiece,
     Parent,
     Pause,
-    Piece,
     PlanItem,
     Record,
-    Resolve,
+    ResolveCall,
     Resume,
     RetryRun,
     Rewind,
     Run,
-    Signal,
     TaskRecord,
-    Wait,
+    WaitState,
     jsonable,
 )
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics, dead_topic
-from surefoot.state.ports.log import Headers, In, InputKind, Out
+from surefoot.state.ports.log import ConsumerRecord, Headers, InputKind, ProducerRecord
 from surefoot.state.records.event_headers import event_headers
 
 #: longest id of a command, in characters
@@ -62,10 +62,12 @@ class Wire:
     topics: AgentTopics
     partitions: int
 
-    def checkpoint(self, run: Run, records: int, headers: Headers, partition: int) -> Out:
+    def checkpoint(
+        self, run: Run, records: int, headers: Headers, partition: int
+    ) -> ProducerRecord:
         """The run as it is now; `records` of its transaction belong to it, this one included."""
         value = encode("Checkpoint", jsonable(run) | {"records": records})
-        return Out(self.topics.state, partition, run.run_id.encode(), value, headers)
+        return ProducerRecord(self.topics.state, partition, run.run_id.encode(), value, headers)
 
     def out(
         self,
@@ -77,48 +79,67 @@ class Wire:
         *,
         number: int = -1,
         traceparent: str | None = None,
-    ) -> Out:
+    ) -> ProducerRecord:
         """One record of a decision on that run; `number` and `traceparent` are for its events."""
         key = run_id.encode()
         match record:
             case TaskRecord():
                 value = encode("Task", jsonable(record))
-                return Out(self.topics.tasks, partition, key, value, headers)
+                return ProducerRecord(self.topics.tasks, partition, key, value, headers)
             case EventRecord():
                 # of a run that is not known, only the log has the name
                 value = encode("Event", jsonable(record) | {"run_id": run_id})
                 told = event_headers(
-                    source=f"{self.app}/{self.topics.agent}", kind=record.type, run_id=run_id,
-                    at_ms=record.at_ms, value=value, headers=headers, number=number,
+                    source=f"{self.app}/{self.topics.agent}",
+                    kind=record.type,
+                    run_id=run_id,
+                    at_ms=record.at_ms,
+                    value=value,
+                    headers=headers,
+                    number=number,
                     traceparent=traceparent,
-                )  # fmt: skip
-                return Out(self.topics.events, partition, key, value, told)
+                )
+                return ProducerRecord(self.topics.events, partition, key, value, told)
             case Entry():
                 place = entry_key(record.run_id, record.slot)
                 value = encode("Entry", jsonable(record))
-                return Out(self.topics.state, partition, place, value, headers)
+                return ProducerRecord(self.topics.state, partition, place, value, headers)
             case Forget():
                 place = entry_key(run_id, record.slot)
-                return Out(self.topics.state, partition, place, None, headers)
+                return ProducerRecord(self.topics.state, partition, place, None, headers)
             case Effect():
                 return start_out(
-                    self.app, self.partitions, record.agent, record.run_id, record.payload,
-                    sent_ms=now_ms, headers=headers, traceparent=record.traceparent,
-                    tracestate=record.tracestate, baggage=record.baggage,
-                )  # fmt: skip
+                    self.app,
+                    self.partitions,
+                    record.agent,
+                    record.run_id,
+                    record.payload,
+                    sent_ms=now_ms,
+                    headers=headers,
+                    traceparent=record.traceparent,
+                    tracestate=record.tracestate,
+                    baggage=record.baggage,
+                )
             case CommandRecord():
                 return command_out(
-                    self.app, self.partitions, record.agent, headers=headers,
-                    sent_ms=now_ms, **_own_fields(record),
-                )  # fmt: skip
+                    self.app,
+                    self.partitions,
+                    record.agent,
+                    headers=headers,
+                    sent_ms=now_ms,
+                    **_own_fields(record),
+                )
             case DeadRecord():
                 value = _command(
-                    run_id=record.run_id, kind="start", payload=record.payload, sent_ms=now_ms,
+                    run_id=record.run_id,
+                    kind="start",
+                    payload=record.payload,
+                    sent_ms=now_ms,
                     step=record.step,
-                )  # fmt: skip
+                )
                 failure = record.failure
                 why = dead_headers(failure.code, failure.message, record.attempts, record.run_id)
-                return Out(dead_topic(self.app), 0, key, value, (*headers, *why))
+                return ProducerRecord(dead_topic(self.app), 0, key, value, (*headers, *why))
 
     def applied(
         self,
@@ -126,14 +147,14 @@ class Wire:
         partition: int,
         headers: Headers,
         answered: Collection[tuple[InputKind, int]] = (),
-    ) -> Out:
+    ) -> ProducerRecord:
         """The record that says up to where the inputs have been applied, and which records from
         there on have been answered: input and offset."""
         above = {
             field: sorted(offset for kind, offset in answered if kind == of)
             for field, of in (("answered", "commands"), ("answered_tasks", "tasks"))
         }
-        return Out(
+        return ProducerRecord(
             self.topics.state,
             partition,
             APPLIED_KEY,
@@ -141,11 +162,13 @@ class Wire:
             headers,
         )
 
-    def tombstone(self, key: bytes, partition: int, headers: Headers) -> Out:
+    def tombstone(self, key: bytes, partition: int, headers: Headers) -> ProducerRecord:
         """Forget a run whose dedup window is over, or one of its entries."""
-        return Out(self.topics.state, partition, key, None, headers)
+        return ProducerRecord(self.topics.state, partition, key, None, headers)
 
-    def dead_input(self, record: In, failure: Failure, headers: Headers) -> Out:
+    def dead_input(
+        self, record: ConsumerRecord, failure: Failure, headers: Headers
+    ) -> ProducerRecord:
         """An input that cannot be used: key, value, headers byte for byte, and where it stood."""
         told = dead_headers(failure.code, failure.message, 0, None)
         place = (
@@ -154,7 +177,7 @@ class Wire:
             ("sf-dead-offset", b"%d" % record.offset),
             ("sf-dead-timestamp", b"%d" % record.timestamp_ms),
         )
-        return Out(
+        return ProducerRecord(
             dead_topic(self.app),
             0,
             record.key,
@@ -162,9 +185,9 @@ class Wire:
             (*record.headers, *headers, *told, *place),
         )
 
-    def piece(self, agent: str, piece: Piece, now_ms: int) -> Out:
+    def piece(self, agent: str, piece: OutputPiece, now_ms: int) -> ProducerRecord:
         """A piece of partial output."""
-        return Out(
+        return ProducerRecord(
             AgentTopics(self.app, agent).stream,
             partition_of(piece.run_id, self.partitions),
             piece.run_id.encode(),
@@ -175,10 +198,12 @@ class Wire:
         """Whether the run lives in that partition."""
         return partition_of(run_id, self.partitions) == partition
 
-    def reroute(self, record: In, run_id: str, headers: Headers) -> Out:
+    def reroute(self, record: ConsumerRecord, run_id: str, headers: Headers) -> ProducerRecord:
         """The record again, on the partition that its run lives in."""
         home = partition_of(run_id, self.partitions)
-        return Out(record.topic, home, run_id.encode(), record.value, (*record.headers, *headers))
+        return ProducerRecord(
+            record.topic, home, run_id.encode(), record.value, (*record.headers, *headers)
+        )
 
 
 def dead_headers(
@@ -208,12 +233,22 @@ def start_out(
     tracestate: str | None = None,
     baggage: str | None = None,
     by: str | None = None,
-) -> Out:
+) -> ProducerRecord:
     """A start command, on the partition of its run."""
     return command_out(
-        app, partitions, agent, run_id=run_id, kind="start", payload=payload, sent_ms=sent_ms,
-        headers=headers, traceparent=traceparent, tracestate=tracestate, baggage=baggage, by=by,
-    )  # fmt: skip
+        app,
+        partitions,
+        agent,
+        run_id=run_id,
+        kind="start",
+        payload=payload,
+        sent_ms=sent_ms,
+        headers=headers,
+        traceparent=traceparent,
+        tracestate=tracestate,
+        baggage=baggage,
+        by=by,
+    )
 
 
 def command_out(
@@ -227,9 +262,9 @@ def command_out(
     payload: bytes = b"null",
     headers: Headers = (),
     **fields: Any,
-) -> Out:
+) -> ProducerRecord:
     """A command, on the partition of its run. `fields`: others of schemas/avro/Command.avsc."""
-    return Out(
+    return ProducerRecord(
         AgentTopics(app, agent).commands,
         partition_of(run_id, partitions),
         run_id.encode(),
@@ -239,12 +274,28 @@ def command_out(
 
 
 _COMMAND: dict[str, Any] = {
-    "step": None, "traceparent": None, "tracestate": None, "baggage": None, "id": None,
-    "name": None, "by": None, "parent": None,
-    "carry": None, "memory": None, "messages": [], "failure": None, "seq": None, "epoch": None,
-    "emit": 0, "wait": None, "due_ms": None, "created_ms": None, "input_digest": None,
-    "repeat": [], "actions": [],
-}  # fmt: skip
+    "step": None,
+    "traceparent": None,
+    "tracestate": None,
+    "baggage": None,
+    "id": None,
+    "name": None,
+    "by": None,
+    "parent": None,
+    "carry": None,
+    "memory": None,
+    "messages": [],
+    "failure": None,
+    "seq": None,
+    "epoch": None,
+    "emit": 0,
+    "wait": None,
+    "due_ms": None,
+    "created_ms": None,
+    "input_digest": None,
+    "repeat": [],
+    "actions": [],
+}
 
 
 def _command(**fields: Any) -> bytes:
@@ -270,9 +321,13 @@ def split_key(key: bytes) -> tuple[str, str | None]:
 
 #: what a run counts, and the number after which the next one would fit into no record
 _COUNTS = {
-    "seq": 2**63 - 1, "version": 2**31 - 1, "attempt": 2**31 - 1, "epoch": 2**31 - 1,
-    "emit": 2**31 - 1, "forks": 2**31 - 1,
-}  # fmt: skip
+    "seq": 2**63 - 1,
+    "version": 2**31 - 1,
+    "attempt": 2**31 - 1,
+    "epoch": 2**31 - 1,
+    "emit": 2**31 - 1,
+    "forks": 2**31 - 1,
+}
 
 
 def decode_checkpoint(value: bytes) -> Run:
@@ -299,11 +354,11 @@ def decode_entry(value: bytes) -> Entry:
     return Entry(**fields)
 
 
-def wait_of(fields: dict[str, Any] | None) -> Wait | None:
+def wait_of(fields: dict[str, Any] | None) -> WaitState | None:
     """A Wait of its decoded fields."""
     if fields is None:
         return None
-    return Wait(
+    return WaitState(
         **fields
         | {
             "names": tuple(fields["names"]),
@@ -354,7 +409,7 @@ def decode_applied(
     return fields, frozenset([*commands, *tasks])
 
 
-def decode_command(record: In) -> dict[str, Any]:
+def decode_command(record: ConsumerRecord) -> dict[str, Any]:
     """Raises UndecodableError, also for a run_id that cannot be one."""
     return _with_run_id(decode(record.value, "Command")[1])
 
@@ -370,28 +425,37 @@ def input_of(command: dict[str, Any]) -> Input:
         assert parent is not None
         _parsed(payload)
         return ChildDone(
-            fork=parent.fork, branch=parent.branch, child=command["id"] or "", result=payload,
+            fork=parent.fork,
+            branch=parent.branch,
+            child=command["id"] or "",
+            result=payload,
             failure=_failure(command["failure"]),
-        )  # fmt: skip
+        )
     identity = _needed(command, "id")
     if not 0 < len(identity) <= COMMAND_ID_MAX:
         raise UndecodableError(f"a command's id has 1 to {COMMAND_ID_MAX} characters")
     match kind:
         case "signal":
             _parsed(payload)
-            return Signal(
-                id=identity, run_id=command["run_id"], name=_needed(command, "name"),
-                payload=payload, by=by,
-            )  # fmt: skip
+            return DeliverSignal(
+                id=identity,
+                run_id=command["run_id"],
+                name=_needed(command, "name"),
+                payload=payload,
+                by=by,
+            )
         case "approve":
             said = _parsed(payload)
             if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
                 raise UndecodableError('an answer needs {"approved": true or false}')
             note = said.get("note")
-            return Answer(
-                id=identity, question=_needed(command, "name"), approved=said["approved"],
-                note=None if note is None else str(note), by=by,
-            )  # fmt: skip
+            return AnswerQuestion(
+                id=identity,
+                question=_needed(command, "name"),
+                approved=said["approved"],
+                note=None if note is None else str(note),
+                by=by,
+            )
         case "pause":
             return Pause(id=identity, by=by)
         case "resume":
@@ -402,7 +466,7 @@ def input_of(command: dict[str, Any]) -> Input:
             return RetryRun(id=identity, by=by)
         case "resolve":
             _parsed(payload)
-            return Resolve(id=identity, choice=_needed(command, "name"), result=payload, by=by)
+            return ResolveCall(id=identity, choice=_needed(command, "name"), result=payload, by=by)
         case "rewind":
             _parsed(payload)
             return Rewind(
@@ -448,7 +512,7 @@ def _parsed(payload: bytes) -> Any:
         raise UndecodableError(str(error)) from error
 
 
-def decode_task(record: In) -> dict[str, Any]:
+def decode_task(record: ConsumerRecord) -> dict[str, Any]:
     """Raises UndecodableError, also for a run_id that cannot be one."""
     return _with_run_id(decode(record.value, "Task")[1])
 

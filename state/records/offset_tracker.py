@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 
-class Progress:
+class OffsetTracker:
     """Offsets in work and finished, of one input of one partition."""
 
     def __init__(self, next_offset: int) -> None:

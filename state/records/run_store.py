@@ -26,7 +26,7 @@ from surefoot.state.machine.model import (
     Status,
 )
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports.log import In, InputKind
+from surefoot.state.ports.log import ConsumerRecord, InputKind
 from surefoot.state.records.encoding import (
     decode_applied,
     decode_checkpoint,
@@ -62,11 +62,23 @@ class Receipt:
         """As much of the run as is left."""
         memory = Memory(thread=self.thread, decided=self.decided)
         return Run(
-            run_id=run_id, agent=agent, version=self.version, status=self.status, seq=self.seq,
-            step="", attempt=0, payload=b"", created_ms=0, updated_ms=self.updated_ms,
-            input_digest=self.input_digest, epoch=self.epoch, emit=self.emit, forks=self.forks,
-            commands=self.commands, memory=None if memory == NO_MEMORY else memory,
-        )  # fmt: skip
+            run_id=run_id,
+            agent=agent,
+            version=self.version,
+            status=self.status,
+            seq=self.seq,
+            step="",
+            attempt=0,
+            payload=b"",
+            created_ms=0,
+            updated_ms=self.updated_ms,
+            input_digest=self.input_digest,
+            epoch=self.epoch,
+            emit=self.emit,
+            forks=self.forks,
+            commands=self.commands,
+            memory=None if memory == NO_MEMORY else memory,
+        )
 
 
 class RunStore:
@@ -83,7 +95,7 @@ class RunStore:
         self.answered: frozenset[tuple[InputKind, int]] = frozenset()
         self._with_bad_entries: set[str] = set()
 
-    def apply(self, records: Iterable[In]) -> None:
+    def apply(self, records: Iterable[ConsumerRecord]) -> None:
         """Take in committed records of the state topic, in the order of their offsets."""
         for record in records:
             if record.key == APPLIED_KEY:
@@ -151,9 +163,18 @@ class RunStore:
         if run.terminal:
             memory = run.memory or NO_MEMORY
             self.receipts[run_id] = Receipt(
-                run.status, run.version, run.seq, run.epoch, run.emit, run.forks,
-                run.input_digest, run.updated_ms, run.commands, memory.decided, memory.thread,
-            )  # fmt: skip
+                run.status,
+                run.version,
+                run.seq,
+                run.epoch,
+                run.emit,
+                run.forks,
+                run.input_digest,
+                run.updated_ms,
+                run.commands,
+                memory.decided,
+                memory.thread,
+            )
         if not run.terminal or run.status == "failed":
             self.live[run_id] = run
         elif run_id in self.entries:

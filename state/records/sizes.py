@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 
-def record_size(out: Out) -> int:
+def record_size(out: ProducerRecord) -> int:
     """Bytes of a record as the broker counts them, within a few."""
     headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
     return len(out.key or b"") + len(out.value or b"") + headers + 32

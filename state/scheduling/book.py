@@ -57,7 +57,7 @@ class Spec:
 
 
 #: tick: in time; missed: late, by the misfire policy; the others were asked for
-Kind = Literal["tick", "missed", "trigger", "backfill"]
+TickKind = Literal["tick", "missed", "trigger", "backfill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Due:
     """A run that the schedule owes."""
 
     at_ms: int
-    kind: Kind = "tick"
+    kind: TickKind = "tick"
     #: of a trigger
     id: str | None = None
 
@@ -77,7 +77,7 @@ class Tick:
     name: str
     #: in the time zone of the schedule, without its jitter
     at: datetime
-    kind: Kind
+    kind: TickKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class UnderWay:
 
     run_id: str
     number: int
-    kind: Kind
+    kind: TickKind
     #: its end is waited for
     cancelled: bool = False
 
@@ -151,14 +151,14 @@ class Backfill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunEnded:
     """The run that was started as that number is over (the signal `ended`)."""
 
     number: int
 
 
-Ask = Declare | Say | Trigger | Backfill | Ended
-ENDS: Final[TypeAdapter[Ended]] = TypeAdapter(Ended)
+ScheduleCommand = Declare | Say | Trigger | Backfill | RunEnded
+ENDS: Final[TypeAdapter[RunEnded]] = TypeAdapter(RunEnded)
 #: by the name of the signal
 ASKS: Final[dict[str, TypeAdapter[Any]]] = {
     ASK: TypeAdapter(Annotated[Declare | Say | Trigger | Backfill, Field(discriminator="do")]),
@@ -202,9 +202,13 @@ def spec_of(
         if value not in known:
             raise ConfigError("SF1127", f"{name} is one of {', '.join(known)}; got {value!r}")
     return Spec(
-        cron=cron, tz=tz, jitter_ms=round((jitter_s or 0) * 1000), overlap=overlap,
-        misfire=misfire, grace_ms=round((grace_s or 0) * 1000),
-    )  # fmt: skip
+        cron=cron,
+        tz=tz,
+        jitter_ms=round((jitter_s or 0) * 1000),
+        overlap=overlap,
+        misfire=misfire,
+        grace_ms=round((grace_s or 0) * 1000),
+    )
 
 
 def instant(at_ms: int) -> datetime:
@@ -312,7 +316,7 @@ def _queued(book: Book, *dues: Due) -> Book:
     return replace(book, queue=(*book.queue[:place], *dues, *book.queue[place:]))
 
 
-def told(book: Book, ask: Ask, now_ms: int) -> Book:
+def told(book: Book, ask: ScheduleCommand, now_ms: int) -> Book:
     """Take in what was said. Look first: what has come before is decided as it was declared."""
     match ask:
         case Declare():
@@ -332,7 +336,7 @@ def told(book: Book, ask: Ask, now_ms: int) -> Book:
             found = ticks_between(book.spec, ask.from_ms, ask.to_ms, room)
             dues = (Due(at_ms=at, kind="backfill") for at in found)
             return replace(book, queue=(*book.queue, *dues))
-        case Ended():
+        case RunEnded():
             if book.under_way is not None and book.under_way.number == ask.number:
                 return replace(book, under_way=None)
             return book

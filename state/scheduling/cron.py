@@ -28,10 +28,14 @@ from surefoot.state.errors import ConfigError
 _SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
 #: what cron itself calls these
 _NAMES = {
-    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
-}  # fmt: skip
+}
 _EXAMPLE = '"0 9 * * 1-5" is 9:00 from Monday to Friday'
 _FIELDS_WITHOUT_SECONDS = 5
 

@@ -11,10 +11,19 @@ from surefoot.state.scheduling.book import Book, Spec, instant, next_ticks
 def unknown_json(name: str, spec: Spec | None, state: str) -> dict[str, Any]:
     """Of a schedule that has no book: it has not begun, or it was cancelled."""
     return {
-        "schedule": name, "cron": spec.cron if spec else "", "tz": spec.tz if spec else "",
-        "state": state, "paused": False, "last": None, "next": None, "coming": [], "runs": 0,
-        "skipped": 0, "waiting": 0, "under_way": None,
-    }  # fmt: skip
+        "schedule": name,
+        "cron": spec.cron if spec else "",
+        "tz": spec.tz if spec else "",
+        "state": state,
+        "paused": False,
+        "last": None,
+        "next": None,
+        "coming": [],
+        "runs": 0,
+        "skipped": 0,
+        "waiting": 0,
+        "under_way": None,
+    }
 
 
 def schedule_json(run: Run, book: Book | None, now_ms: int, *, ticks: int = 1) -> dict[str, Any]:
@@ -28,10 +37,13 @@ def schedule_json(run: Run, book: Book | None, now_ms: int, *, ticks: int = 1) -
     return unknown_json(book.name, book.spec, _state(run, book)) | {
         "paused": book.paused,
         "last": book.last and instant(book.last.at_ms).astimezone(zone).isoformat(),
-        "next": coming[0] if coming else None, "coming": coming,
-        "runs": book.runs, "skipped": book.skipped, "waiting": len(book.queue),
+        "next": coming[0] if coming else None,
+        "coming": coming,
+        "runs": book.runs,
+        "skipped": book.skipped,
+        "waiting": len(book.queue),
         "under_way": book.under_way and book.under_way.run_id,
-    }  # fmt: skip
+    }
 
 
 def _state(run: Run, book: Book) -> str:

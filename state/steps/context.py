@@ -89,9 +89,13 @@ class Outbox:
             if all(name.lower() != "content-type" for name in sent):
                 sent["Content-Type"] = "application/json"
         effect = HttpEffect(
-            method=method, url=url, headers=sent, body=body or "", keep_body=keep_body,
+            method=method,
+            url=url,
+            headers=sent,
+            body=body or "",
+            keep_body=keep_body,
             retry_on=None if retry_on is None else parse_statuses(retry_on),
-        )  # fmt: skip
+        )
         return self._add(OUTBOX, dump(HTTP_EFFECT, effect))
 
     def _add(self, agent: str, payload: bytes) -> str:
@@ -144,11 +148,15 @@ class Context:
         self._work = Work(seq=self.seq, attempt=self.attempt, epoch=self.epoch)
         self.outbox = Outbox(
             lambda index: idempotency_key(
-                self.agent, self.run_id, self.seq, index, emit=self.emit,
+                self.agent,
+                self.run_id,
+                self.seq,
+                index,
+                emit=self.emit,
                 compensation=self.compensation,
             ),
             carried_on(self.traceparent, self.tracestate, self.baggage),
-        )  # fmt: skip
+        )
         self.thread = Thread(self.messages)
         self.plan = Plan(self.memory.plan, self.seq)
         self._inbox = Inbox(self.signals)

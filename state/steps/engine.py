@@ -8,19 +8,19 @@ from collections.abc import (
 )
 from typing import Any, Protocol
 
-from surefoot.state.machine.model import Journaled, Piece
+from surefoot.state.machine.model import EntryRecorded, OutputPiece
 
 
 class Engine(Protocol):
     """What an attempt of a step needs of the engine that runs it. Used on the loop of the steps."""
 
-    async def record(self, note: Journaled) -> None:
+    async def record(self, note: EntryRecorded) -> None:
         """Return once the note is committed. Never returns when the attempt no longer counts."""
 
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Call a function of the author's: awaited when it is async, in a thread otherwise."""
 
-    def publish(self, piece: Piece) -> None:
+    def publish(self, piece: OutputPiece) -> None:
         """Write a piece of partial output to the stream topic, soon and at best effort."""
 
     def lease_left_s(self) -> float:

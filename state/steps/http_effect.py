@@ -22,8 +22,15 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 FRAMING = frozenset({"content-length", "transfer-encoding"})
 #: what is between the relay and whoever it talks to
 _RELAYS = FRAMING | {
-    "connection", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
-}  # fmt: skip
+    "connection",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "upgrade",
+}
 #: by which the target tells an effect that is sent again
 KEY_HEADER = "Idempotency-Key"
 

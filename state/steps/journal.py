@@ -40,8 +40,8 @@ from surefoot.state.machine.model import (
     Amount,
     Amounts,
     Entry,
+    EntryRecorded,
     Failure,
-    Journaled,
     Memory,
     Work,
     over,
@@ -252,9 +252,11 @@ class Journal:
         found = past.pop(0)
         known = found.value is not None
         entry = replace(
-            found, slot=slot, kind="call" if known else "intent",
+            found,
+            slot=slot,
+            kind="call" if known else "intent",
             value=found.value if known else b"null",
-        )  # fmt: skip
+        )
         await self._act(slot, kind=entry.kind, digest=mark, value=entry.value, takes=found.slot)
         return entry
 
@@ -278,9 +280,10 @@ class Journal:
 
     async def _failed(self, slot: str, mark: bytes, error: Exception) -> _Came:
         failure = Failure(
-            code="call_failed", message=str(error) or type(error).__name__,
+            code="call_failed",
+            message=str(error) or type(error).__name__,
             kind=type(error).__name__,
-        )  # fmt: skip
+        )
         await self._record(slot, kind="call", digest=mark, failure=failure)
         return _Came(failure=failure)
 
@@ -297,7 +300,7 @@ class Journal:
 
     async def _record(self, slot: str, **told: Any) -> None:
         self._costs[slot] = told.get("cost", ())
-        await self._engine.record(Journaled(work=self._work, slot=slot, **told))
+        await self._engine.record(EntryRecorded(work=self._work, slot=slot, **told))
 
 
 async def _amounts(cost: Cost | Awaitable[Cost]) -> Amounts:

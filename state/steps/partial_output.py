@@ -9,7 +9,7 @@ from typing import Self
 
 from surefoot.schemas.payload import parse_json, strict_json, text_of
 from surefoot.schemas.text import joined
-from surefoot.state.machine.model import Entry, Journaled, Piece, Work
+from surefoot.state.machine.model import Entry, EntryRecorded, OutputPiece, Work
 from surefoot.state.steps.engine import Engine
 
 #: at most so much output, in seconds, is lost by a crash
@@ -99,13 +99,13 @@ class Stream:
     def _tell(self, kind: str, text: str = "") -> None:
         work = self._work
         self._engine.publish(
-            Piece(self._run_id, self._name, work.seq, work.attempt, kind, self._length, text)
+            OutputPiece(self._run_id, self._name, work.seq, work.attempt, kind, self._length, text)
         )
 
     async def _keep(self) -> None:
         self._kept_s = self._engine.monotonic_s()
         self._kept = self._length
-        note = Journaled(
+        note = EntryRecorded(
             work=self._work, slot=self._slot, kind="partial", value=strict_json(self.text)
         )
         await self._engine.record(note)

@@ -106,7 +106,7 @@ class Approve:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class Parallel:
     """Run branches side by side, each a run of its own, and go on when all are over.
 
     A branch is (step function or Agent or agent name, payload). With on_error="fail" the input of

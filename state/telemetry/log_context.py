@@ -21,6 +21,10 @@ def fields() -> dict[str, str | int]:
         return {}
     run, partition = attempt
     return {
-        "agent": run.agent, "run_id": run.run_id, "step": run.step, "seq": run.seq,
-        "attempt": run.attempt, "partition": partition,
-    }  # fmt: skip
+        "agent": run.agent,
+        "run_id": run.run_id,
+        "step": run.step,
+        "seq": run.seq,
+        "attempt": run.attempt,
+        "partition": partition,
+    }

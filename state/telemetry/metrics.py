@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 #: upper bounds in seconds
 _QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -58,7 +58,7 @@ class Metric:
     """One row of the table."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     #: of a histogram
@@ -78,50 +78,65 @@ class Metric:
 
 
 STEP_SECONDS = Metric(
-    "surefoot_step_seconds", "histogram",
+    "surefoot_step_seconds",
+    "histogram",
     "How long an attempt of a step took, from its input being decoded to its outcome.",
-    ("agent", "step"), _STEP,
-)  # fmt: skip
+    ("agent", "step"),
+    _STEP,
+)
 STEPS = Metric(
-    "surefoot_steps_total", "counter",
+    "surefoot_steps_total",
+    "counter",
     "Attempts of steps that have ended: completed, failed (it may be tried again), overspent (a "
     "budget), lost (given up with the partition or the lease, and not counted as an attempt).",
     ("agent", "step", "outcome"),
-)  # fmt: skip
+)
 THREADS_LEFT = Metric(
-    "surefoot_threads_left", "gauge",
+    "surefoot_threads_left",
+    "gauge",
     "Threads of steps that were given up or timed out and have not ended. One that stays up is a "
     "step that hangs.",
     ("agent",),
-)  # fmt: skip
+)
 TXN_SECONDS = Metric(
-    "surefoot_txn_seconds", "histogram",
+    "surefoot_txn_seconds",
+    "histogram",
     "How long a transaction took, from its first record to the answer to its commit.",
-    ("agent",), _QUICK,
-)  # fmt: skip
+    ("agent",),
+    _QUICK,
+)
 TXN_INPUTS = Metric(
-    "surefoot_txn_inputs_total", "counter",
+    "surefoot_txn_inputs_total",
+    "counter",
     "Inputs that transactions have committed: outcomes of steps, commands, timers, notes. Divided "
     "by the count of surefoot_txn_seconds: how many share one.",
     ("agent",),
-)  # fmt: skip
+)
 TXN_AMBIGUOUS = Metric(
-    "surefoot_txn_ambiguous_total", "counter",
-    "Commits whose outcome was unknown and was read back from the log.", ("agent",),
-)  # fmt: skip
+    "surefoot_txn_ambiguous_total",
+    "counter",
+    "Commits whose outcome was unknown and was read back from the log.",
+    ("agent",),
+)
 PRODUCER_FENCED = Metric(
-    "surefoot_producer_fenced_total", "counter",
-    "Owners that found that another worker has their partition.", ("agent",),
-)  # fmt: skip
+    "surefoot_producer_fenced_total",
+    "counter",
+    "Owners that found that another worker has their partition.",
+    ("agent",),
+)
 OWNER_FAILED = Metric(
-    "surefoot_owner_failed_total", "counter",
-    "Owners that ended with an error of their own; the partition is taken over anew.", ("agent",),
-)  # fmt: skip
+    "surefoot_owner_failed_total",
+    "counter",
+    "Owners that ended with an error of their own; the partition is taken over anew.",
+    ("agent",),
+)
 RESTORE_SECONDS = Metric(
-    "surefoot_state_restore_seconds", "histogram",
+    "surefoot_state_restore_seconds",
+    "histogram",
     "How long it took to become the owner of a partition: fence, offsets, restore.",
-    ("agent",), _SLOW,
-)  # fmt: skip
+    ("agent",),
+    _SLOW,
+)
 REBALANCES = Metric(
     "surefoot_rebalances_total", "counter", "Assignments that a worker was given.", ("agent",)
 )
@@ -129,58 +144,74 @@ PARTITIONS = Metric(
     "surefoot_partitions_owned", "gauge", "Partitions that a worker serves.", ("agent",)
 )
 LSO_LAG = Metric(
-    "surefoot_lso_lag", "gauge",
+    "surefoot_lso_lag",
+    "gauge",
     "Offsets between the last stable offset and the end of the inputs that a worker reads, at its "
     "latest fetch: what open transactions hold back. One that stays up is a transaction that "
     "hangs. Kafka only.",
     ("agent",),
-)  # fmt: skip
+)
 RUNS_STARTED = Metric("surefoot_runs_started_total", "counter", "Runs that have begun.", ("agent",))
 RUNS_ENDED = Metric(
-    "surefoot_runs_ended_total", "counter",
-    "Runs that are over, by how: completed, failed, cancelled.", ("agent", "status"),
-)  # fmt: skip
+    "surefoot_runs_ended_total",
+    "counter",
+    "Runs that are over, by how: completed, failed, cancelled.",
+    ("agent", "status"),
+)
 RUNS_ATTENTION = Metric(
-    "surefoot_runs_attention_total", "counter",
-    "Times that a run was parked for a person.", ("agent",),
-)  # fmt: skip
+    "surefoot_runs_attention_total",
+    "counter",
+    "Times that a run was parked for a person.",
+    ("agent",),
+)
 RUNS_LIVE = Metric(
     "surefoot_runs_live", "gauge", "Runs of a worker's partitions that are not over.", ("agent",)
 )
 OLDEST_TASK = Metric(
-    "surefoot_oldest_task_seconds", "gauge",
+    "surefoot_oldest_task_seconds",
+    "gauge",
     "For how long the oldest step that was read and is not committed has been asked for. What is "
     "not read yet is the lag of the consumer group.",
     ("agent",),
-)  # fmt: skip
+)
 DEAD_LETTERS = Metric(
-    "surefoot_dead_letters_total", "counter",
-    "Inputs that could not be used and went to the dead letters.", ("agent",),
-)  # fmt: skip
+    "surefoot_dead_letters_total",
+    "counter",
+    "Inputs that could not be used and went to the dead letters.",
+    ("agent",),
+)
 INPUTS_LOST = Metric(
-    "surefoot_inputs_lost_total", "counter",
+    "surefoot_inputs_lost_total",
+    "counter",
     "Offsets of commands, and of events of triggers, that retention had deleted before they were "
     "read.",
     ("agent", "input"),
-)  # fmt: skip
+)
 OUTBOX_PENDING = Metric(
-    "surefoot_outbox_pending", "gauge",
+    "surefoot_outbox_pending",
+    "gauge",
     "Effects of a relay's partitions that are committed and not delivered.",
-)  # fmt: skip
+)
 OUTBOX_DELIVERIES = Metric(
-    "surefoot_outbox_deliveries_total", "counter",
-    "Requests that a relay has sent, by the answer: 2xx, 3xx, 4xx, 5xx, none.", ("answer",),
-)  # fmt: skip
+    "surefoot_outbox_deliveries_total",
+    "counter",
+    "Requests that a relay has sent, by the answer: 2xx, 3xx, 4xx, 5xx, none.",
+    ("answer",),
+)
 WEBHOOKS = Metric(
-    "surefoot_webhook_deliveries_total", "counter",
+    "surefoot_webhook_deliveries_total",
+    "counter",
     "What became of deliveries, by source: started, ignored, answered, failed, refused, "
     "unavailable. A source that no agent listens to is `unknown`.",
     ("source", "verdict"),
-)  # fmt: skip
+)
 TICK_LATENESS = Metric(
-    "surefoot_schedule_lateness_seconds", "histogram",
-    "How long after its tick a schedule's run was decided.", ("agent",), _SLOW,
-)  # fmt: skip
+    "surefoot_schedule_lateness_seconds",
+    "histogram",
+    "How long after its tick a schedule's run was decided.",
+    ("agent",),
+    _SLOW,
+)
 SSE_CONNECTIONS = Metric(
     "surefoot_sse_connections", "gauge", "Event streams that are open at a gateway."
 )

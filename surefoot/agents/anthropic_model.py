@@ -12,7 +12,7 @@ from typing import Any
 from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assistant, unknown
 from surefoot.agents.provider import (
     Adjust,
-    End,
+    StopKind,
     as_object,
     ends_of,
     judge,
@@ -26,13 +26,15 @@ from surefoot.state.errors import RetryableError
 #: the name of what this adapter keeps in a message
 ANTHROPIC = "anthropic"
 #: what the reasons to stop mean
-ENDS: Mapping[str, End] = {
-    "end_turn": "done", "stop_sequence": "done",
+ENDS: Mapping[str, StopKind] = {
+    "end_turn": "done",
+    "stop_sequence": "done",
     "tool_use": "calls",
     "pause_turn": "goes_on",
-    "max_tokens": "cut_off", "model_context_window_exceeded": "cut_off",
+    "max_tokens": "cut_off",
+    "model_context_window_exceeded": "cut_off",
     "refusal": "refused",
-}  # fmt: skip
+}
 
 
 class AnthropicModel:
@@ -58,7 +60,7 @@ class AnthropicModel:
         *,
         client: Any = None,
         max_tokens: int = 8192,
-        ends: Mapping[str, End] | None = None,
+        ends: Mapping[str, StopKind] | None = None,
         adjust: Adjust | None = None,
         **options: Any,
     ) -> None:
@@ -96,7 +98,7 @@ class AnthropicModel:
         yield _reply(message, self._ends)
 
 
-def _reply(message: Any, ends: Mapping[str, End]) -> Reply:
+def _reply(message: Any, ends: Mapping[str, StopKind]) -> Reply:
     """Raises: see provider.judge."""
     answer = message.to_dict(mode="json", warnings=False)
     blocks = answer["content"]
@@ -153,8 +155,10 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
             return "user", text
         case "tool":
             result = {
-                "type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content
-            }  # fmt: skip
+                "type": "tool_result",
+                "tool_use_id": message["tool_call_id"],
+                "content": content,
+            }
             return "user", [result | ({"is_error": True} if message.get("error") else {})]
         case "assistant":
             calls = message.get("tool_calls") or ()
@@ -172,9 +176,11 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "type": "tool_use", "id": call["id"], "name": call["name"],
+        "type": "tool_use",
+        "id": call["id"],
+        "name": call["name"],
         "input": as_object(call["arguments"]),
-    }  # fmt: skip
+    }
 
 
 def _container(messages: Sequence[Message]) -> str | None:

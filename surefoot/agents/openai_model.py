@@ -13,7 +13,7 @@ from typing import Any
 from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assistant, unknown
 from surefoot.agents.provider import (
     Adjust,
-    End,
+    StopKind,
     as_object,
     ends_of,
     judge,
@@ -28,17 +28,29 @@ from surefoot.agents.provider import (
 OPENAI = "openai"
 #: what the reasons to stop mean; also those of servers that add words of their own (Mistral,
 #: DeepSeek, GLM, TGI, OpenRouter), and Gemini's, which come in capitals
-ENDS: Mapping[str, End] = {
-    "stop": "done", "end_turn": "done", "stop_sequence": "done", "eos": "done", "eos_token": "done",
+ENDS: Mapping[str, StopKind] = {
+    "stop": "done",
+    "end_turn": "done",
+    "stop_sequence": "done",
+    "eos": "done",
+    "eos_token": "done",
     "tool_calls": "calls",
-    "length": "cut_off", "model_length": "cut_off", "max_tokens": "cut_off",
+    "length": "cut_off",
+    "model_length": "cut_off",
+    "max_tokens": "cut_off",
     "refusal": "refused",
-    "content_filter": "filtered", "sensitive": "filtered", "safety": "filtered",
-    "recitation": "filtered", "blocklist": "filtered", "prohibited_content": "filtered",
+    "content_filter": "filtered",
+    "sensitive": "filtered",
+    "safety": "filtered",
+    "recitation": "filtered",
+    "blocklist": "filtered",
+    "prohibited_content": "filtered",
     "spii": "filtered",
-    "error": "again", "network_error": "again", "insufficient_system_resource": "again",
+    "error": "again",
+    "network_error": "again",
+    "insufficient_system_resource": "again",
     "malformed_function_call": "again",
-}  # fmt: skip
+}
 
 
 class OpenAIModel:
@@ -62,7 +74,7 @@ class OpenAIModel:
         model: str,
         *,
         client: Any = None,
-        ends: Mapping[str, End] | None = None,
+        ends: Mapping[str, StopKind] | None = None,
         adjust: Adjust | None = None,
         **options: Any,
     ) -> None:
@@ -181,9 +193,10 @@ class _Answer:
                 self._blocks = [{"type": "text", "text": "".join(self._text)}]
             self._blocks = _joined(self._blocks, content)
             content = "".join(
-                each.get("text") or "" for each in content
+                each.get("text") or ""
+                for each in content
                 if isinstance(each, dict) and each.get("type") == "text"
-            )  # fmt: skip
+            )
         elif content and self._blocks:
             self._blocks = _joined(self._blocks, [{"type": "text", "text": content}])
         self._text.append(content or "")
@@ -230,7 +243,7 @@ class _Answer:
             return call.whole and bool(arguments) and arguments != call.arguments
         return call.whole or not arguments
 
-    def reply(self, ends: Mapping[str, End]) -> Reply:
+    def reply(self, ends: Mapping[str, StopKind]) -> Reply:
         """Raises: see provider.judge."""
         finish = "refusal" if self._refusal and self._finish == "stop" else self._finish
         goes_on = judge(finish, ends, said=self._refusal, calls=bool(self._calls))

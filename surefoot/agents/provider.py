@@ -22,10 +22,8 @@ _SERVER_ERROR = 500
 _ERROR = 400
 #: what errors in the middle of a stream, whose status is 200, say that no attempt mends
 _NEVER = frozenset(
-    {
-        "invalid_request_error", "authentication_error", "permission_error", "not_found_error"
-    }
-)  # fmt: skip
+    {"invalid_request_error", "authentication_error", "permission_error", "not_found_error"}
+)
 
 #: for an account that has nothing left: a status, codes and types, words
 _PAYMENT_REQUIRED = 402
@@ -37,8 +35,11 @@ _QUOTA_WORDS = ("credit balance is too low", "insufficient balance")
 _TOO_LARGE = 413
 _LARGE = frozenset({"request_too_large", "context_length_exceeded", "exceed_context_size_error"})
 _LARGE_WORDS = (
-    "request too large", "prompt is too long", "maximum context length", "input token count ("
-)  # fmt: skip
+    "request too large",
+    "prompt is too long",
+    "maximum context length",
+    "input token count (",
+)
 
 #: characters of a provider's text that a failure shows
 _SHOWN = 500
@@ -81,15 +82,17 @@ def request(
 #: What a provider's reason to stop means: the answer is whole; it has calls; the model is to be
 #: asked to go on; a limit of tokens; the model says no; a filter says no; the server says that it
 #: could not
-End = Literal["done", "calls", "goes_on", "cut_off", "refused", "filtered", "again"]
+StopKind = Literal["done", "calls", "goes_on", "cut_off", "refused", "filtered", "again"]
 
 
-def ends_of(known: Mapping[str, End], more: Mapping[str, End] | None) -> Mapping[str, End]:
+def ends_of(
+    known: Mapping[str, StopKind], more: Mapping[str, StopKind] | None
+) -> Mapping[str, StopKind]:
     """The table of an adapter, with what its user adds for a server of other words.
 
     Raises: ConfigError.
     """
-    words = get_args(End)
+    words = get_args(StopKind)
     for reason, end in (more or {}).items():
         if end not in words:
             raise ConfigError(
@@ -98,7 +101,7 @@ def ends_of(known: Mapping[str, End], more: Mapping[str, End] | None) -> Mapping
     return {**known, **{reason.lower(): end for reason, end in (more or {}).items()}}
 
 
-def judge(reason: str | None, known: Mapping[str, End], *, said: str, calls: bool) -> bool:
+def judge(reason: str | None, known: Mapping[str, StopKind], *, said: str, calls: bool) -> bool:
     """Whether the model wants to go on, when its answer is whole.
 
     Args:   reason: why it says that it stopped; None: it does not. said: what it has to say of a

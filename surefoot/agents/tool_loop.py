@@ -48,7 +48,7 @@ from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
 from surefoot.state.steps.context import Context
 from surefoot.state.steps.journal import Cost
-from surefoot.state.steps.results import Approval, Approve, BranchResult, Done, Fork, Next, Wait
+from surefoot.state.steps.results import Approval, Approve, BranchResult, Done, Next, Parallel, Wait
 
 __all__ = [
     "MESSAGE",
@@ -175,7 +175,7 @@ def tool_loop(
         return Next(onward, Turn(turn.number + 1))
 
     @agent.step(retry=retry, timeout=act_timeout)
-    async def act(ctx: Context, turn: Turn) -> Next | Approve | Fork:
+    async def act(ctx: Context, turn: Turn) -> Next | Approve | Parallel:
         """Run the tools that the model calls, side by side; ask first where a person has to."""
         calls = calls_of(ctx.thread.messages[-1])
         jobs = [kit.job(call, index, turn) for index, call in enumerate(calls)]
@@ -183,18 +183,21 @@ def tool_loop(
             if isinstance(job, _Job) and job.must_ask(turn):
                 return Approve(
                     Question(job.tool.name, job.call.arguments, job.index, turn),
-                    then=decided, by=job.tool.by, expires=job.tool.expires,
+                    then=decided,
+                    by=job.tool.by,
+                    expires=job.tool.expires,
                     on_timeout=None if job.tool.expires is None else unanswered,
-                )  # fmt: skip
+                )
         ctx.thread.append(*await _run(ctx, jobs, last=ctx.attempt + 1 >= retry.attempts))
         children = [job for job in jobs if isinstance(job, _Job) and job.tool.way == "child"]
         if not children:
             return Next(hear, turn)
-        return Fork(
+        return Parallel(
             [(job.tool.agent or "", job.tool.read(job.call)) for job in children],
-            join=acted, on_error="collect",
+            join=acted,
+            on_error="collect",
             carry=Children(turn, tuple(job.call for job in children)),
-        )  # fmt: skip
+        )
 
     @agent.step
     async def decided(_ctx: Context, approval: Approval, question: Question) -> Next:
@@ -236,10 +239,12 @@ def tool_loop(
         text = answer(ctx.thread.messages)
         if chat:
             return Wait(
-                MESSAGE, then=listen, timeout=idle,
+                MESSAGE,
+                then=listen,
+                timeout=idle,
                 on_timeout=None if idle is None else end_chat,
                 carry=None if idle is None else text,
-            )  # fmt: skip
+            )
         return Next(then, text) if then is not None else Done(text)
 
     @agent.step

@@ -72,9 +72,7 @@ class Tool:
     @property
     def spec(self) -> dict[str, Any]:
         """What the model is told of it."""
-        return {
-            "name": self.name, "description": self.description, "parameters": self.parameters
-        }  # fmt: skip
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def read(self, call: ToolCall) -> Any:
         """The arguments, as the function takes them.
@@ -261,11 +259,19 @@ def tool(
         schema, parse = _from_signature(parameters[in_step:], hints, where)
         return _checked(
             Tool(
-                name=named, description=told or "", parameters=schema, fn=fn, probe=probe,
-                way="step" if in_step else "once" if once else "call", approve=approve,
-                by=tuple(by), expires=expires, chars_max=chars_max, parse=parse,
+                name=named,
+                description=told or "",
+                parameters=schema,
+                fn=fn,
+                probe=probe,
+                way="step" if in_step else "once" if once else "call",
+                approve=approve,
+                by=tuple(by),
+                expires=expires,
+                chars_max=chars_max,
+                parse=parse,
             )
-        )  # fmt: skip
+        )
 
     return make if fn is None else make(fn)
 
@@ -286,11 +292,18 @@ def agent_tool(
     schema, parse = _of_type(kind)
     return _checked(
         Tool(
-            name=name or agent.name, description=description, parameters=schema, way="child",
-            agent=agent, approve=approve, by=tuple(by), expires=expires, chars_max=chars_max,
+            name=name or agent.name,
+            description=description,
+            parameters=schema,
+            way="child",
+            agent=agent,
+            approve=approve,
+            by=tuple(by),
+            expires=expires,
+            chars_max=chars_max,
             parse=parse,
         )
-    )  # fmt: skip
+    )
 
 
 def _checked(made: Tool) -> Tool:

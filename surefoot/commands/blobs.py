@@ -28,9 +28,13 @@ def gc(keep_days: int, *, dry_run: bool) -> None:
             )
         async with open_backend(settings, clock, access="read") as backend:
             return await sweep(
-                settings, backend, blobs, now_ms=clock.now_ms(), keep_days=keep_days,
+                settings,
+                backend,
+                blobs,
+                now_ms=clock.now_ms(),
+                keep_days=keep_days,
                 dry_run=dry_run,
-            )  # fmt: skip
+            )
 
     done = asyncio.run(run())
     what = "to delete" if dry_run else "deleted"

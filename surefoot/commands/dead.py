@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import typer
 
 from surefoot.commands.common import reader_on, table, told
-from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, NotYet
+from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, NotYet
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.trigger import event_mapping
@@ -29,7 +29,7 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter, dead_letter_json, event_of
 from surefoot.state.reading.explain import clock_time
 
@@ -56,11 +56,14 @@ def list_dead(agent: str | None, code: str | None, limit: int, *, as_json: bool)
     titles = ("OFFSET", "TIME", "AGENT", "OF", "WHY")
     rows = [
         (
-            str(each.offset), clock_time(each.at_ms), each.agent or "", _of(each),
+            str(each.offset),
+            clock_time(each.at_ms),
+            each.agent or "",
+            _of(each),
             f"{numbered(each.code)}: {each.message}",
         )
         for each in found
-    ]  # fmt: skip
+    ]
     plain_console().print(table(titles, rows, wraps="WHY"))
 
 
@@ -75,7 +78,7 @@ def show_dead(offset: int, *, as_json: bool) -> bool:
     """Everything that is kept of one; False when there is none."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
-    async def read() -> In | None:
+    async def read() -> ConsumerRecord | None:
         async with _opened() as (_, _, reader):
             return await reader.find(offset)
 
@@ -194,7 +197,7 @@ class _Redrive:
         self._dry_run = dry_run
         self._appender = backend.appender()
 
-    async def put_back(self, page: Sequence[In]) -> list[PutBack]:
+    async def put_back(self, page: Sequence[ConsumerRecord]) -> list[PutBack]:
         """What became of a page of dead letters. Raises Unavailable: some may have been started,
         and starting them again makes no second run."""
         done: list[PutBack] = []
@@ -236,13 +239,13 @@ class _Redrive:
         window_ms = self._settings.dedup_window_s * 1000 if own is None else own
         return self._clock.now_ms() - letter.at_ms > window_ms
 
-    async def _mapped(self, mapping: EventMapping, event: In) -> Mapped:
+    async def _mapped(self, mapping: EventMapping, event: ConsumerRecord) -> Mapped:
         mapping.schemas.ask_again()
         try:
             prepared = await mapping.prepare(event)
         except NotYet as missing:
             return Mapped(None, Failure(code="schema_missing", message=str(missing)))
-        if not isinstance(prepared, Event):
+        if not isinstance(prepared, FramedEvent):
             return prepared
         return await asyncio.to_thread(mapping.map, prepared, self._clock.now_ms())
 
@@ -273,7 +276,7 @@ class _Redrive:
         await self._append(mapped.out, told)
         return told
 
-    async def _append(self, out: Out, told: PutBack) -> None:
+    async def _append(self, out: ProducerRecord, told: PutBack) -> None:
         what = f"the start command of {told.run_id}"
         await self._appender.append(out, what, deadline_s=_START_S)
 

@@ -58,6 +58,10 @@ def _told(page: Page) -> list[str]:
 
 def _item(text: str) -> list[str]:
     return textwrap.wrap(
-        text, _COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False,
+        text,
+        _COLUMNS,
+        initial_indent="- ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
         break_long_words=False,
-    )  # fmt: skip
+    )

@@ -53,12 +53,14 @@ def list_subscriptions(agent_files: Sequence[Path], *, as_json: bool) -> None:
     titles = ("AGENT", "NAME", "URL", "EVENTS", "SECRET")
     rows = [
         (
-            str(each["agent"]), str(each["name"]), printable(str(each["url"])),
+            str(each["agent"]),
+            str(each["name"]),
+            printable(str(each["url"])),
             " ".join(map(str, [*each["events"], *(["where ..."] if each["filtered"] else [])])),
             "set" if each["secret"] else f"set {secret_variable(str(each['name']))}",
         )
         for each in found
-    ]  # fmt: skip
+    ]
     plain_console().print(table(titles, rows, wraps="EVENTS"))
 
 

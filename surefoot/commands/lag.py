@@ -24,7 +24,7 @@ from surefoot.state.reading.lag import AgentStanding, PartitionStanding, standin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class LagRow:
     """One partition of an agent, with what is not done of both inputs."""
 
     agent: str
@@ -60,7 +60,7 @@ def show_lag(agent_files: Sequence[Path], *, as_json: bool) -> None:
     plain_console().print(lag_table(lag_rows(found)))
 
 
-def lag_rows(standings: Sequence[AgentStanding]) -> list[Row]:
+def lag_rows(standings: Sequence[AgentStanding]) -> list[LagRow]:
     """The most lag first."""
     rows = []
     for each in standings:
@@ -69,15 +69,15 @@ def lag_rows(standings: Sequence[AgentStanding]) -> list[Row]:
             if place.lag is not None:
                 found.setdefault(place.partition, []).append(place)
         rows += [
-            Row(
+            LagRow(
                 agent=each.agent, partition=partition, owner=inputs[0].owner, inputs=tuple(inputs)
             )
             for partition, inputs in found.items()
-        ]  # fmt: skip
+        ]
     return sorted(rows, key=lambda row: (-row.lag, row.agent, row.partition))
 
 
-def lag_table(rows: Sequence[Row]) -> Table:
+def lag_table(rows: Sequence[LagRow]) -> Table:
     """A "~" stands before a lag that has markers of transactions in it."""
     titles = ("AGENT", "PARTITION", "OWNER", "COMMANDS BEHIND", "TASKS BEHIND")
     lines = [

@@ -13,14 +13,14 @@ import typer
 from surefoot.commands.common import reader_on, resolve, run_reader
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.readers.replay_range import LogStretch
+from surefoot.infra.readers.replay_range import ReplayRange
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
-from surefoot.producers.commands.operations import Operator, Reply, Verb, command
+from surefoot.producers.commands.operations import CommandReply, Operator, Verb, command
 from surefoot.producers.commands.operations import retry_failed as retrying
 from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.errors.catalogue import numbered
@@ -38,7 +38,7 @@ _NOT_AGAIN = {
     "--run-id": "the new run asks its probe first, or a person (to do it again: --repeat NAME)",
 }
 
-Ask = Callable[[Operator, LogRunReader, str], Awaitable[Reply]]
+AskOwner = Callable[[Operator, LogRunReader, str], Awaitable[CommandReply]]
 
 
 def operate(
@@ -58,7 +58,7 @@ def operate(
     """
     identity, fields = _command(verb, _given(said, command_id))
 
-    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> CommandReply:
         return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
 
     name, _ = resolve(agent)
@@ -75,8 +75,8 @@ def retry_failed(agent: str, prefix: str, *, by: str | None, wait_s: float, as_j
     except BadArgument as error:
         raise ConfigError(error.number, error.message) from None
 
-    async def go() -> dict[str, Reply]:
-        replies: dict[str, Reply] = {}
+    async def go() -> dict[str, CommandReply]:
+        replies: dict[str, CommandReply] = {}
         async with operator(name, None, wait_s) as (one, reader, _):
             while True:
                 told = await one.retry_failed(reader, name, asked)
@@ -157,7 +157,7 @@ def rewind(
     identity, fields = _command("pause", _given({"by": by}, command_id))  # has an id and `by` too
     name, _ = resolve(agent)
 
-    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
         return await operator.rewind(
             reader, name, run_id, seq, command_id=chosen, emit=emit, repeat=repeat, **fields
         )
@@ -179,13 +179,19 @@ def fork(
     new = _check(SystemClock().unique() if new_id is None else new_id)
     name, _ = resolve(agent)
 
-    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> Reply:
+    async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
         return await operator.fork(reader, name, run_id, seq, new_id=chosen, repeat=repeat)
 
     return _asked(
-        name, run_id, ask, command_id=new, option="--run-id", others=[new], wait_s=wait_s,
+        name,
+        run_id,
+        ask,
+        command_id=new,
+        option="--run-id",
+        others=[new],
+        wait_s=wait_s,
         as_json=as_json,
-    )  # fmt: skip
+    )
 
 
 def _given(said: Mapping[str, Any], command_id: str | None) -> dict[str, Any]:
@@ -210,7 +216,7 @@ def _check(run_id: str) -> str:
 def _asked(
     name: str,
     run_id: str,
-    ask: Ask,
+    ask: AskOwner,
     *,
     command_id: str | None,
     wait_s: float,
@@ -222,7 +228,7 @@ def _asked(
     _check(run_id)
     chosen = SystemClock().unique() if command_id is None else command_id
 
-    async def go() -> Reply:
+    async def go() -> CommandReply:
         async with operator(name, [run_id, *(others or [])], wait_s) as (one, reader, _):
             return await ask(one, reader, chosen)
 
@@ -243,7 +249,7 @@ def _asked(
 @asynccontextmanager
 async def operator(
     name: str, run_ids: list[str] | None, wait_s: float
-) -> AsyncIterator[tuple[Operator, LogRunReader, LogStretch]]:
+) -> AsyncIterator[tuple[Operator, LogRunReader, ReplayRange]]:
     """An operator of that agent's runs, and what it reads and writes with."""
     clock, settings = SystemClock(), load_settings()
     async with (
@@ -251,7 +257,7 @@ async def operator(
         reader_on(backend, settings, name, run_ids) as reader,
     ):
         appender = backend.appender()
-        stretch = LogStretch(settings, backend, name, appender)
+        stretch = ReplayRange(settings, backend, name, appender)
         commands = LogCommands(settings, appender, clock)
         try:
             one = Operator(
@@ -262,14 +268,14 @@ async def operator(
             await stop_all(stretch, appender)
 
 
-def exit_status(reply: Reply) -> int:
+def exit_status(reply: CommandReply) -> int:
     """0 done, 1 refused, 3 no answer."""
     if reply.accepted is None:
         return EXIT_NO_ANSWER
     return EXIT_DONE if reply.accepted else EXIT_REFUSED
 
 
-def _tell(name: str, run_id: str, reply: Reply, option: str, wait_s: float) -> None:
+def _tell(name: str, run_id: str, reply: CommandReply, option: str, wait_s: float) -> None:
     if reply.accepted is None:
         typer.echo(
             f"surefoot: SF4151: no answer in {wait_s:g} s; the command is on its way. "

@@ -15,8 +15,8 @@ from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import plain_console
-from surefoot.producers.commands.operations import Reply
-from surefoot.producers.commands.replay import Replay, Row, Touched, bounds
+from surefoot.producers.commands.operations import CommandReply
+from surefoot.producers.commands.replay import Replay, ReplayRow, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.ports.log import InputKind
@@ -108,7 +108,7 @@ async def _append(made: Replay, touched: Mapping[str, Touched], *, dry_run: bool
     return EXIT_DONE
 
 
-def _tell(replay_id: str, rows: Sequence[Row], replies: Mapping[str, Reply]) -> int:
+def _tell(replay_id: str, rows: Sequence[ReplayRow], replies: Mapping[str, CommandReply]) -> int:
     refused = {run_id: reply for run_id, reply in replies.items() if reply.accepted is False}
     silent = [run_id for run_id, reply in replies.items() if reply.accepted is None]
     for run_id, reply in refused.items():
@@ -125,11 +125,11 @@ def _tell(replay_id: str, rows: Sequence[Row], replies: Mapping[str, Reply]) -> 
     return EXIT_REFUSED if refused else EXIT_DONE
 
 
-def _show(rows: Sequence[Row]) -> None:
+def _show(rows: Sequence[ReplayRow]) -> None:
     cells = [(row.run_id, row.status, row.what) for row in rows]
     plain_console().print(table(("RUN", "STATUS", "WHAT"), cells, wraps="WHAT"))
 
 
-def _counted(rows: Sequence[Row], done: str) -> str:
+def _counted(rows: Sequence[ReplayRow], done: str) -> str:
     acts = sum(row.acts for row in rows)
     return f"{len(rows)} runs: {acts} {done}, {len(rows) - acts} skipped"

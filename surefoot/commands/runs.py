@@ -50,11 +50,16 @@ def list_runs(agent: str, status: str | None, limit: int, *, as_json: bool) -> N
     titles = ("RUN", "STATUS", "STEP", "SEQ", "ATTEMPT", "UPDATED", "FAILURE")
     rows = [
         (
-            run.run_id, run.status, run.step, str(run.seq), str(run.attempt),
-            clock_time(run.updated_ms), numbered(run.failure["code"]) if run.failure else "",
+            run.run_id,
+            run.status,
+            run.step,
+            str(run.seq),
+            str(run.attempt),
+            clock_time(run.updated_ms),
+            numbered(run.failure["code"]) if run.failure else "",
         )
         for run in found
-    ]  # fmt: skip
+    ]
     plain_console().print(table(titles, rows, wraps="FAILURE"))
 
 
@@ -133,11 +138,14 @@ def list_versions(agent: str, run_id: str, *, as_json: bool) -> bool:
         return True
     rows = [
         (
-            str(version.seq), version.step, clock_time(version.at_ms), str(version.epoch),
+            str(version.seq),
+            version.step,
+            clock_time(version.at_ms),
+            str(version.epoch),
             version.wait.kind if version.wait is not None else "",
         )
         for version in found
-    ]  # fmt: skip
+    ]
     titles = ("SEQ", "STEP", "COMMITTED", "EPOCH", "WAITS FOR")
     plain_console().print(table(titles, rows, wraps=""))
     return True

@@ -22,7 +22,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.infra.writers.commands import LogCommands
-from surefoot.producers.commands.operations import Operator, Reply
+from surefoot.producers.commands.operations import CommandReply, Operator
 from surefoot.producers.commands.schedules import say, steer
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
@@ -73,11 +73,17 @@ def list_schedules(agent: str, *, as_json: bool) -> None:
     titles = ("SCHEDULE", "CRON", "ZONE", "STATE", "LAST TICK", "NEXT TICK", "RUNS", "SKIPPED")
     rows = [
         (
-            line["schedule"], line["cron"], line["tz"], line["state"], _local(line["last"]),
-            _local(line["next"]), str(line["runs"]), str(line["skipped"]),
+            line["schedule"],
+            line["cron"],
+            line["tz"],
+            line["state"],
+            _local(line["last"]),
+            _local(line["next"]),
+            str(line["runs"]),
+            str(line["skipped"]),
         )
         for line in told
-    ]  # fmt: skip
+    ]
     plain_console().print(table(titles, rows, wraps="STATE"))
 
 
@@ -112,7 +118,7 @@ def show_next(agent: str, schedule: str, count: int, *, as_json: bool) -> None:
 def tell(verb: Literal["pause", "resume"], agent: str, schedule: str, asked: Asked) -> int:
     """Pause or resume a schedule; one that has failed is tried again. Returns the exit status."""
 
-    async def ask(way: _Way) -> Reply:
+    async def ask(way: _Way) -> CommandReply:
         return await steer(way.operator, way.run, verb, command_id=way.id, by=way.by)
 
     return _asked(agent, schedule, ask, asked, verb)
@@ -121,7 +127,7 @@ def tell(verb: Literal["pause", "resume"], agent: str, schedule: str, asked: Ask
 def trigger(agent: str, schedule: str, asked: Asked) -> int:
     """Start a run now. Returns the exit status."""
 
-    async def ask(way: _Way) -> Reply:
+    async def ask(way: _Way) -> CommandReply:
         run_id = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=way.id))
         typer.echo(f"run {run_id}", err=asked.as_json)
         return await steer(way.operator, way.run, "trigger", command_id=way.id, by=way.by)
@@ -134,7 +140,7 @@ def backfill(
 ) -> int:
     """Start the runs of the ticks of an interval. Returns the exit status."""
 
-    async def ask(way: _Way) -> Reply | None:
+    async def ask(way: _Way) -> CommandReply | None:
         book = way.book
         from_ms, to_ms = _moment("--from", start, book), _moment("--to", end, book)
         if to_ms <= from_ms or to_ms > way.now_ms:
@@ -188,7 +194,7 @@ class _Way:
 def _asked(
     agent: str,
     schedule: str,
-    ask: Callable[[_Way], Awaitable[Reply | None]],
+    ask: Callable[[_Way], Awaitable[CommandReply | None]],
     asked: Asked,
     verb: str,
 ) -> int:
@@ -197,7 +203,7 @@ def _asked(
     clock = SystemClock()
     chosen = asked.command_id or clock.unique()
 
-    async def go() -> Reply | None:
+    async def go() -> CommandReply | None:
         settings, keeper = load_settings(), schedules_agent_name(name)
         async with open_backend(settings, clock) as backend:
             await require_agent(keeper, settings, backend)
@@ -209,13 +215,20 @@ def _asked(
             appender = backend.appender()
             try:
                 operator = Operator(
-                    commands=LogCommands(settings, appender, clock), reader=reader,
-                    clock=clock, send_s=SEND_S, answer_s=asked.wait_s,
-                )  # fmt: skip
+                    commands=LogCommands(settings, appender, clock),
+                    reader=reader,
+                    clock=clock,
+                    send_s=SEND_S,
+                    answer_s=asked.wait_s,
+                )
                 way = _Way(
-                    id=chosen, run=run, book=book, now_ms=clock.now_ms(),
-                    operator=operator, by=asked.by,
-                )  # fmt: skip
+                    id=chosen,
+                    run=run,
+                    book=book,
+                    now_ms=clock.now_ms(),
+                    operator=operator,
+                    by=asked.by,
+                )
                 return await ask(way)
             finally:
                 await stop_all(appender, reader)

@@ -23,7 +23,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.admin import LogOverview
 from surefoot.infra.readers.runs import LogRunReader
-from surefoot.infra.readers.throughput import WINDOW_S, Pulse
+from surefoot.infra.readers.throughput import WINDOW_S, Throughput
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
@@ -87,7 +87,7 @@ class Top:
         self._clock = clock
         self._reader = LogRunReader(settings, backend, self._names)
         self._overview = LogOverview(settings, backend, agents)
-        self._pulse = Pulse(settings, backend, self._names, clock)
+        self._pulse = Throughput(settings, backend, self._names, clock)
 
     async def start(self) -> None:
         await self._reader.start()
@@ -111,10 +111,13 @@ class Top:
         steps = sum(events.get(kind, 0) for kind in _STEPS)
         failures = sum(events.get(kind, 0) for kind in _FAILURES)
         return Working(
-            agent=name, statuses=counted["statuses"], versions=counted["versions"],
+            agent=name,
+            statuses=counted["statuses"],
+            versions=counted["versions"],
             steps_per_s=steps / WINDOW_S,
-            failures_per_s=failures / WINDOW_S, oldest=oldest,
-        )  # fmt: skip
+            failures_per_s=failures / WINDOW_S,
+            oldest=oldest,
+        )
 
     @never_cut_short
     async def stop(self) -> None:
@@ -199,11 +202,13 @@ def screen(snapshot: Snapshot) -> Group:
     titles = ("AGENT", *(status.upper() for status in shown), "STEPS/S", "FAILURES/S")
     runs = [
         (
-            each.agent, *(str(each.statuses.get(status, 0)) for status in shown),
-            f"{each.steps_per_s:.1f}", f"{each.failures_per_s:.1f}",
+            each.agent,
+            *(str(each.statuses.get(status, 0)) for status in shown),
+            f"{each.steps_per_s:.1f}",
+            f"{each.failures_per_s:.1f}",
         )
         for each in snapshot.agents
-    ]  # fmt: skip
+    ]
     oldest = [
         (each.agent, status, run.run_id, run.step, _since(snapshot.at_ms, run.since_ms))
         for each in snapshot.agents

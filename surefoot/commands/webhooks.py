@@ -22,9 +22,9 @@ from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.infra.writers.commands import LogCommands
-from surefoot.producers.guards import Refused
+from surefoot.producers.guards import RequestRefused
 from surefoot.producers.webhooks.intake import read_delivery, start_all
-from surefoot.producers.webhooks.mapping import Planned, Started, by_source, planned
+from surefoot.producers.webhooks.mapping import MappedStart, Planned, by_source, planned
 from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -55,11 +55,16 @@ def list_deliveries(source: str | None, limit: int, *, refused: bool, as_json: b
     titles = ("ID", "TIME", "SOURCE", "EVENT", "OUTCOME", "ANSWER", "WHAT CAME OF IT")
     rows = [
         (
-            each.id, clock_time(each.at_ms), each.source, each.event or "", each.outcome,
-            str(each.status), _became(each),
+            each.id,
+            clock_time(each.at_ms),
+            each.source,
+            each.event or "",
+            each.outcome,
+            str(each.status),
+            _became(each),
         )
         for each in found
-    ]  # fmt: skip
+    ]
     plain_console().print(table(titles, rows, wraps="WHAT CAME OF IT"))
 
 
@@ -108,7 +113,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
     logging.configure(level="CRITICAL")  # what matters is raised
     agents = load_agents(agent_files)
 
-    async def again() -> tuple[Planned, set[Started]] | None:
+    async def again() -> tuple[Planned, set[MappedStart]] | None:
         async with _opened("write") as (settings, backend, reader):
             found = await reader.find(id_)
             if found is None:
@@ -161,19 +166,25 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) 
     provider = triggers[0][1].provider
     try:
         delivery = read_delivery(
-            found.source, sender(provider), dict(found.headers), found.body,
-            bytes_max=settings.gateway_body_max_bytes, gzip=True,
-        )  # fmt: skip
-    except Refused as refused:
+            found.source,
+            sender(provider),
+            dict(found.headers),
+            found.body,
+            bytes_max=settings.gateway_body_max_bytes,
+            gzip=True,
+        )
+    except RequestRefused as refused:
         raise ConfigError(
             "SF1029", f"delivery {found.id} cannot be read: {refused.message}"
         ) from None
     return planned(triggers, delivery)
 
 
-async def _there(starts: Sequence[Started], settings: Settings, backend: Backend) -> set[Started]:
+async def _there(
+    starts: Sequence[MappedStart], settings: Settings, backend: Backend
+) -> set[MappedStart]:
     """Those whose runs exist."""
-    there: set[Started] = set()
+    there: set[MappedStart] = set()
     for agent in dict.fromkeys(start.agent for start in starts):
         wanted = [start for start in starts if start.agent == agent]
         run_ids = [start.run_id for start in wanted]

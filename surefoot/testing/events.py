@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Schemas
+from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Schemas
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.schemas.pointer import unescaped
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.topics import Unusable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 
 _RECORD_BYTES = 1_000_000
@@ -59,13 +59,15 @@ def from_event(
     """
     event = agent.event_triggers[topic]
     mapping = EventMapping(
-        agent=agent, trigger=event, wire=Wire("app", AgentTopics("app", agent.name), 1),
+        agent=agent,
+        trigger=event,
+        wire=Wire("app", AgentTopics("app", agent.name), 1),
         schemas=Schemas(event, None if registry is None else _Registry(registry)),
         record_bytes=_RECORD_BYTES,
-    )  # fmt: skip
-    record = In(topic, partition, offset, timestamp_ms, key, value, headers)
+    )
+    record = ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers)
     prepared = asyncio.run(mapping.prepare(record))
-    mapped = mapping.map(prepared, timestamp_ms) if isinstance(prepared, Event) else prepared
+    mapped = mapping.map(prepared, timestamp_ms) if isinstance(prepared, FramedEvent) else prepared
     if mapped.failure is not None:
         raise Unusable(mapped.failure.code, mapped.failure.message)
     if mapped.out is None:

@@ -129,9 +129,12 @@ class _Outside:
 def _effect(request: HttpRequest) -> DeliveredEffect:
     headers = dict(request.headers)
     return DeliveredEffect(
-        key=headers.pop(KEY_HEADER), method=request.method, url=request.url, headers=headers,
+        key=headers.pop(KEY_HEADER),
+        method=request.method,
+        url=request.url,
+        headers=headers,
         body=request.body.decode(),
-    )  # fmt: skip
+    )
 
 
 class Simulation:
@@ -262,9 +265,13 @@ class Simulation:
         keeper = schedules_agent_name(self._agent(agent).name)
         self._commands += 1
         self._send(
-            name, "signal", agent=keeper, id=f"test-{self._commands}", name=ASK,
+            name,
+            "signal",
+            agent=keeper,
+            id=f"test-{self._commands}",
+            name=ASK,
             payload=strict_json(ask),
-        )  # fmt: skip
+        )
         self._drive(_MOMENT_S, strict=False)
         return self.look(name, agent=keeper)
 
@@ -435,9 +442,14 @@ class Simulation:
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
         fields = rewind_fields(
-            version, messages, epoch=run.epoch, emit=False, repeat=repeat,
-            created_ms=run.created_ms, now_ms=self._world.clock.now_ms(),
-        )  # fmt: skip
+            version,
+            messages,
+            epoch=run.epoch,
+            emit=False,
+            repeat=repeat,
+            created_ms=run.created_ms,
+            now_ms=self._world.clock.now_ms(),
+        )
         return self._command(run_id, "rewind", **fields)
 
     def fork(
@@ -485,9 +497,15 @@ class Simulation:
     ) -> None:
         world = self._world
         out = command_out(
-            world.app, world.partitions, agent or self._started[-1][0], run_id=run_id, kind=kind,
-            payload=escaped(payload), sent_ms=world.clock.now_ms(), **fields,
-        )  # fmt: skip
+            world.app,
+            world.partitions,
+            agent or self._started[-1][0],
+            run_id=run_id,
+            kind=kind,
+            payload=escaped(payload),
+            sent_ms=world.clock.now_ms(),
+            **fields,
+        )
         world.group(agent or self._started[-1][0])
         world.broker.write([out])
 

@@ -17,7 +17,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.processes.archive import archive, archiver
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.chaos.processes.archive_child import AGENT, POINTS
 from tests.chaos.processes.lives import ROOT, Life
 from tests.support.archived import life, offsets_by_any_reader
@@ -51,9 +51,14 @@ async def begin(settings: Settings, folder: Path, at: str, file_bytes: int) -> L
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.chaos.processes.archive_child", at, cwd=ROOT, stderr=log,
+            sys.executable,
+            "-m",
+            "tests.chaos.processes.archive_child",
+            at,
+            cwd=ROOT,
+            stderr=log,
             env={**os.environ, **env},
-        )  # fmt: skip
+        )
     return Life(process=process, log_path=log_path, agents=())
 
 
@@ -61,7 +66,7 @@ async def write(kafka: Cluster, names: range) -> None:
     topic = AgentTopics(kafka.settings.app, AGENT).events
     await asyncio.gather(
         *(
-            kafka.send(Out(topic, number % 2, b"r%d" % number, value))
+            kafka.send(ProducerRecord(topic, number % 2, b"r%d" % number, value))
             for number in names
             for value in life(f"r{number}", at_ms=kafka.clock.now_ms())
         )
@@ -72,8 +77,11 @@ async def test_killed_at_any_point_each_event_is_archived_once(
     bootstrap: str, app: str, tmp_path: Path, aws: str
 ) -> None:
     there = {
-        "archive": f"s3://{BUCKET}/kept", "aws_endpoint_url": aws, "aws_region": REGION, **SOON,
-    }  # fmt: skip
+        "archive": f"s3://{BUCKET}/kept",
+        "aws_endpoint_url": aws,
+        "aws_region": REGION,
+        **SOON,
+    }
     async with cluster(bootstrap, app, Agent(AGENT), **there) as kafka:
         await write(kafka, range(40))
         for number, point in enumerate(POINTS):

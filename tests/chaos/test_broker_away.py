@@ -13,7 +13,7 @@ from surefoot.infra.broker.config import free_ports
 from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.state.errors import OutcomeUnknown
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.chaos.processes.agents import adder, chain, gated, undone
 from tests.chaos.processes.lives import lives
 from tests.support.cluster import cluster
@@ -129,7 +129,9 @@ async def test_a_topic_that_nobody_can_be_asked_about_is_not_taken_for_missing(
         broker.pause()
         try:
             with pytest.raises(OutcomeUnknown):
-                await producer.transact([Out(topics.events, 0, None, b"x")], {}, topics.group)
+                await producer.transact(
+                    [ProducerRecord(topics.events, 0, None, b"x")], {}, topics.group
+                )
         finally:
             broker.resume()
             await producer.retire()

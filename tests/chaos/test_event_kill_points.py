@@ -18,9 +18,13 @@ from tests.support.trigger_cluster import listening
 
 #: one after the other, so that each life finds what the one before it left
 POINTS = (
-    "first-batch-acknowledged", "all-sent", "own", "offsets-sent",
-    "end-written", "end-replied",
-)  # fmt: skip
+    "first-batch-acknowledged",
+    "all-sent",
+    "own",
+    "offsets-sent",
+    "end-written",
+    "end-replied",
+)
 EVENTS = 40
 
 
@@ -31,9 +35,12 @@ async def begin(settings: Settings, topic: str, folder: Path, at: str | None) ->
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *command, *(["--at", at] if at else []), cwd=ROOT, stderr=log,
+            *command,
+            *(["--at", at] if at else []),
+            cwd=ROOT,
+            stderr=log,
             env={**os.environ, **env, JOURNAL: str(folder / "journal")},
-        )  # fmt: skip
+        )
     return Life(process=process, log_path=log_path, agents=())
 
 

@@ -47,10 +47,15 @@ async def begin(settings: Settings, url: str, folder: Path, at: str | None) -> L
     env = {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()}
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.chaos.processes.hook_child", url,
+            sys.executable,
+            "-m",
+            "tests.chaos.processes.hook_child",
+            url,
             *(["--at", at] if at else []),
-            cwd=ROOT, stderr=log, env={**os.environ, **env, JOURNAL: str(folder / "journal")},
-        )  # fmt: skip
+            cwd=ROOT,
+            stderr=log,
+            env={**os.environ, **env, JOURNAL: str(folder / "journal")},
+        )
     return Life(process=process, log_path=log_path, agents=())
 
 

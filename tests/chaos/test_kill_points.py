@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.chaos.processes.agents import adder, chain, gated
 from tests.chaos.processes.lives import Life, Lives, lives
 from tests.support.cluster import Cluster, cluster, headers_of
@@ -129,7 +129,9 @@ async def test_a_dead_letter_is_there_once_however_often_its_commit_was_cut_off(
         lives(kafka.settings, tmp_path) as children,
     ):
         await kafka.start(adder, "r1")
-        offset = await kafka.send(Out(kafka.topics(adder).commands, 0, b"r2", b"not a command"))
+        offset = await kafka.send(
+            ProducerRecord(kafka.topics(adder).commands, 0, b"r2", b"not a command")
+        )
         await kafka.start(adder, "r3")
         for _ in range(3):
             life = await children.begin("adder", at="dead-letter-sent")

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next
 from surefoot.infra.kafka import log as kafka_log
 from surefoot.infra.processes.worker import _watch_steps
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -225,8 +225,8 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
         end.set()
         await until(lambda: len(owner._committer) == 1, what="the result of the long step")
         (task,) = await kafka.read(kafka.topics(agent).tasks)
-        await kafka.send(Out(task.topic, 0, task.key, task.value))
-        await until(lambda: owner._early, what="the copy of its task")
+        await kafka.send(ProducerRecord(task.topic, 0, task.key, task.value))
+        await until(lambda: owner._uncommitted_tasks, what="the copy of its task")
         owner._limits = type(owner._limits)(forward_after_s=0.0)
         held.set()
         await kafka.until_status(agent, ("long", "other"), "completed")

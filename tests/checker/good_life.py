@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.simulation.history import WatchedLife
 from tests.simulation.workload import AGENT, Stage
 from tests.simulation.world import APP, Run
@@ -47,7 +47,9 @@ class GoodLife(WatchedLife):
         events = AgentTopics(APP, AGENT).events
         epoch = self.broker.init_producer("stranger", 60.0)
         headers = (("sf-txn", b"01stranger"), ("sf-src", b"timer"))
-        self.broker.produce("stranger", epoch, 0, [Out(events, 0, b"r0", b"stranger", headers)])
+        self.broker.produce(
+            "stranger", epoch, 0, [ProducerRecord(events, 0, b"r0", b"stranger", headers)]
+        )
         self.broker.init_producer("stranger", 60.0)
 
 

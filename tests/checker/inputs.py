@@ -30,9 +30,10 @@ def answered_once(view: View) -> Findings:
             if event["type"] in _ASKED_AGAIN:
                 parked = {"run.attention", event["run_id"]}
                 answers = {
-                    name: told for name, told in answers.items()
+                    name: told
+                    for name, told in answers.items()
                     if {told["type"], told["run_id"]} != parked
-                }  # fmt: skip
+                }
             before = answers.get(source)
             if before is not None and before.headers is not None:
                 if before.headers.txn != headers.txn:

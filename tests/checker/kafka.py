@@ -109,11 +109,15 @@ def _record(message: Message) -> Record:
     topic, partition = _place(message)
     headers: Sequence[tuple[str, Any]] = message.headers() or ()  # type: ignore[assignment]
     return Record(
-        topic=topic, partition=partition, offset=_offset(message),
-        timestamp_ms=message.timestamp()[1], key=_bytes(message.key()),
+        topic=topic,
+        partition=partition,
+        offset=_offset(message),
+        timestamp_ms=message.timestamp()[1],
+        key=_bytes(message.key()),
         value=_bytes(message.value()),
-        headers=tuple((name, value or b"") for name, value in headers), committed=None,
-    )  # fmt: skip
+        headers=tuple((name, value or b"") for name, value in headers),
+        committed=None,
+    )
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -151,13 +155,17 @@ def read_offsets(bootstrap: str, app: str) -> list[Sample]:
         groups.setdefault(topic.rpartition(".")[0], []).append(TopicPartition(topic, partition))
     return [
         Sample(
-            at_ms=time.time_ns() // 1_000_000, group=group, topic=at.topic, partition=at.partition,
-            offset=at.offset, stable_end=ends[at.topic, at.partition],
+            at_ms=time.time_ns() // 1_000_000,
+            group=group,
+            topic=at.topic,
+            partition=at.partition,
+            offset=at.offset,
+            stable_end=ends[at.topic, at.partition],
         )
         for group, of in groups.items()
         for at in stable_offsets(bootstrap, group, of)
         if at.offset >= 0
-    ]  # fmt: skip
+    ]
 
 
 def stable_offsets(

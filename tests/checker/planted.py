@@ -151,9 +151,12 @@ def _two_markers(view: View) -> History:
     assert first.producer is not None
     assert second.offset == first.offset + 1
     early = Marker(
-        topic=first.topic, partition=first.partition, offset=first.offset, commit=True,
+        topic=first.topic,
+        partition=first.partition,
+        offset=first.offset,
+        commit=True,
         producer=first.producer,
-    )  # fmt: skip
+    )
     return replace(view.history, markers=[*view.history.markers, early])
 
 
@@ -234,9 +237,12 @@ def _zombie_marker(view: View) -> History:
     producer, epoch = record.producer
     newer = replace(record, offset=FAR, producer=(producer, epoch + 1))
     late = Marker(
-        topic=record.topic, partition=record.partition, offset=FAR + 1, commit=True,
+        topic=record.topic,
+        partition=record.partition,
+        offset=FAR + 1,
+        commit=True,
         producer=record.producer,
-    )  # fmt: skip
+    )
     return replace(put(view, newer), markers=[*view.history.markers, late])
 
 
@@ -535,9 +541,11 @@ def _on_record(view: View, run_id: str, slot: str) -> int:
     entry = next(
         each
         for each in view.state(AGENT, "Entry")
-        if each.fields and each["run_id"] == run_id and each["slot"] == f"c:{slot}"
+        if each.fields
+        and each["run_id"] == run_id
+        and each["slot"] == f"c:{slot}"
         and each["kind"] == "call"
-    )  # fmt: skip
+    )
     return entry.record.timestamp_ms + 1
 
 

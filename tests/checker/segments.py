@@ -38,9 +38,12 @@ def read_partition(folder: Path, topic: str, partition: int) -> Partition:
         for base, attributes, last_delta, producer, body in _batches(segment.read_bytes()):
             if attributes & _CONTROL:
                 marker = Marker(
-                    topic=topic, partition=partition, offset=base, producer=producer,
+                    topic=topic,
+                    partition=partition,
+                    offset=base,
+                    producer=producer,
                     commit=_control_type(body) == _COMMIT,
-                )  # fmt: skip
+                )
                 found.markers.append(marker)
             elif attributes & _TRANSACTIONAL:
                 found.producers |= dict.fromkeys(range(base, base + last_delta + 1), producer)

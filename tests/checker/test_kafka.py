@@ -72,9 +72,13 @@ def test_fates_producers_and_markers_are_as_they_were_made(
     history = read_history(bootstrap, app, data=data, at_rest=False)
     told = [(r.offset, r.value, r.committed) for r in history.records]
     assert told == [
-        (0, b"plain", True), (1, b"kept", True), (2, b"kept", True), (4, b"lost", False),
-        (5, b"lost", False), (7, b"open", None),
-    ]  # fmt: skip
+        (0, b"plain", True),
+        (1, b"kept", True),
+        (2, b"kept", True),
+        (4, b"lost", False),
+        (5, b"lost", False),
+        (7, b"open", None),
+    ]
     assert history.records[0].headers == (("h", b"1"), ("h", b""))
     assert history.records[0].producer is None
     assert [(m.offset, m.commit) for m in history.markers] == [(3, True), (6, False)]
@@ -116,10 +120,14 @@ def requests(target: Sink) -> list[Request]:
     for request in target.book:
         found.append(
             Request(
-                at_ms=0, key=request.key, method=request.method, url=target.url + request.path,
-                body=request.body, applied=request.key not in seen,
+                at_ms=0,
+                key=request.key,
+                method=request.method,
+                url=target.url + request.path,
+                body=request.body,
+                applied=request.key not in seen,
             )
-        )  # fmt: skip
+        )
         seen.add(request.key)
     return found
 

@@ -10,14 +10,31 @@ from tests.checker.view import Findings, View
 
 #: by theme; each tells one thing that must hold
 CHECKS: tuple[Callable[[View], Findings], ...] = (
-    log.readable, log.whole, log.one_fate, log.marked, log.truth, log.founded, log.offsets,
+    log.readable,
+    log.whole,
+    log.one_fate,
+    log.marked,
+    log.truth,
+    log.founded,
+    log.offsets,
     log.fences,
-    inputs.answered_once, inputs.none_passed_over, inputs.commands_told, inputs.caught_up,
-    inputs.buried_once, inputs.failed_runs_buried,
-    runs.once_each, runs.in_order, runs.not_early,
-    state.compacted, state.agrees, state.applied,
-    outside.acknowledged, outside.effects, outside.once, outside.calls,
-)  # fmt: skip
+    inputs.answered_once,
+    inputs.none_passed_over,
+    inputs.commands_told,
+    inputs.caught_up,
+    inputs.buried_once,
+    inputs.failed_runs_buried,
+    runs.once_each,
+    runs.in_order,
+    runs.not_early,
+    state.compacted,
+    state.agrees,
+    state.applied,
+    outside.acknowledged,
+    outside.effects,
+    outside.once,
+    outside.calls,
+)
 #: those that need to know what the runs do
 JUDGED: tuple[Callable[[View, Programs], Findings], ...] = (runs.results, runs.over)
 

@@ -101,10 +101,14 @@ def page() -> str:
 
 def _record(title: str, schema: dict[str, Any]) -> list[str]:
     lines = [
-        f"## {title}", "", schema["doc"], "",
-        f"Fingerprint {crc64(schema).hex()}.", "",
+        f"## {title}",
+        "",
+        schema["doc"],
+        "",
+        f"Fingerprint {crc64(schema).hex()}.",
+        "",
         *_fields(schema),
-    ]  # fmt: skip
+    ]
     for inner in _inner(schema):
         lines += [f"### {inner['name']}", "", inner.get("doc", ""), ""]
         if inner["type"] == "enum":

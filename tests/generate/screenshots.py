@@ -80,11 +80,15 @@ async def main() -> None:
 async def _act(client: httpx.AsyncClient) -> None:
     for number, (item, status) in enumerate(
         [
-            ("tea", "waiting"), ("printer cartridges", "waiting"), ("a meeting table", "waiting"),
-            ("unobtainium", "failed"), ("pens", "waiting"), ("paper", "waiting"),
+            ("tea", "waiting"),
+            ("printer cartridges", "waiting"),
+            ("a meeting table", "waiting"),
+            ("unobtainium", "failed"),
+            ("pens", "waiting"),
+            ("paper", "waiting"),
         ],
         start=1001,
-    ):  # fmt: skip
+    ):
         await start(client, "orders", f"order-{number}", item, status)
     delivered = {"name": "delivered", "payload": "shelf 4"}
     for run_id in ("order-1001", "order-1005"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from surefoot.state.machine import model
 from surefoot.state.machine.decide import TABLE
 from surefoot.state.machine.model import Input, Operation, Status
 
@@ -14,13 +15,26 @@ STATUSES: tuple[Status | None, ...] = (None, *get_args(Status))
 INPUTS: tuple[type[Input], ...] = get_args(Input)
 
 #: what people say for an input of the machine
-WORDS = {
-    "Start": "start", "Queue": "queue", "Forward": "carry forward", "Returned": "step returned",
-    "Raised": "step failed", "Overspent": "budget spent", "Journaled": "call recorded",
-    "Quarantine": "needs a person", "TimedOut": "time over", "ChildDone": "child over",
-    "Signal": "signal", "Answer": "approve", "Pause": "pause", "Resume": "resume",
-    "Cancel": "cancel", "RetryRun": "retry", "Resolve": "resolve", "Rewind": "rewind",
-}  # fmt: skip
+WORDS: dict[type[Input], str] = {
+    model.StartRun: "start",
+    model.Defer: "queue",
+    model.CarryForward: "carry forward",
+    model.StepReturned: "step returned",
+    model.StepFailed: "step failed",
+    model.BudgetExceeded: "budget spent",
+    model.EntryRecorded: "call recorded",
+    model.Park: "needs a person",
+    model.TimedOut: "time over",
+    model.ChildDone: "child over",
+    model.DeliverSignal: "signal",
+    model.AnswerQuestion: "approve",
+    model.Pause: "pause",
+    model.Resume: "resume",
+    model.Cancel: "cancel",
+    model.RetryRun: "retry",
+    model.ResolveCall: "resolve",
+    model.Rewind: "rewind",
+}
 
 HEAD = """\
 # The state machine of a run
@@ -36,7 +50,7 @@ for it are kept.
 
 
 def words(event: type[Input]) -> str:
-    return WORDS[event.__name__]
+    return WORDS[event]
 
 
 def arrows() -> dict[tuple[Status | None, Status | None], list[str]]:

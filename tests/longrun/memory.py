@@ -27,7 +27,7 @@ import psutil
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
@@ -89,11 +89,11 @@ async def measure(records: int, folder: Path) -> Flat:
         wire=Wire(APP, topics, PARTITIONS),
         executor=executor,
         clock=clock,
-        limits=Limits(dedup_window_ms=_WINDOW_MS, idle_commit_s=0.1),
+        limits=OwnerLimits(dedup_window_ms=_WINDOW_MS, idle_commit_s=0.1),
         in_flight=64,
     )
     stop = asyncio.Event()
-    running = asyncio.create_task(worker.run(stop, drain_s=5.0, hurry=asyncio.Event()))
+    running = asyncio.create_task(worker.run(stop, drain_s=5.0, abort=asyncio.Event()))
     try:
         await _through(broker, worker, topics, 0, WARM_UP)
         resident = [await _resident(worker)]

@@ -90,13 +90,16 @@ async def measure(runs: int, keys: int, folder: Path) -> dict[str, Any]:
                     if len(book.done) == runs:
                         break
     return {
-        "runs": runs, "keys": keys, "asked_for_in_s": round(asked_s, 1),
+        "runs": runs,
+        "keys": keys,
+        "asked_for_in_s": round(asked_s, 1),
         "done_in_s": round(time.monotonic() - began_s - asked_s, 1),
-        "lost": runs - len(book.done), "twice": len(book.twice),
+        "lost": runs - len(book.done),
+        "twice": len(book.twice),
         "most_at_once_of_a_key": book.together,
         "out_of_order": sum(order != sorted(order) for order in book.order.values()),
         "half_way_most_and_least_of_a_key": book.half,
-    }  # fmt: skip
+    }
 
 
 async def _ask(kafka: Cluster, runs: int, keys: int) -> None:
@@ -111,9 +114,13 @@ async def _ask(kafka: Cluster, runs: int, keys: int) -> None:
             payload = json.dumps({"key": key, "n": n}).encode()
             run_id = queued.name_run(f"r{n}", payload)
             out = start_out(
-                settings.app, settings.partitions, queued.name, run_id, payload,
+                settings.app,
+                settings.partitions,
+                queued.name,
+                run_id,
+                payload,
                 sent_ms=kafka.clock.now_ms(),
-            )  # fmt: skip
+            )
             sent.append(
                 await producer.send(
                     out.topic, out.value, out.key, out.partition, headers=list(out.headers)
@@ -130,9 +137,11 @@ async def _ask(kafka: Cluster, runs: int, keys: int) -> None:
 @asynccontextmanager
 async def _history(kafka: Cluster) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=kafka.settings.bootstrap_servers, isolation_level="read_committed",
-        auto_offset_reset="earliest", enable_auto_commit=False,
-    )  # fmt: skip
+        bootstrap_servers=kafka.settings.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
     await consumer.start()
     topic = kafka.topics(queued).events
 

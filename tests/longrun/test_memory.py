@@ -16,8 +16,11 @@ BYTES_A_RECORD = 80
 def test_memory_does_not_grow_with_the_records_that_went_through() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.longrun.memory", "--records", str(RECORDS)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["records"] == RECORDS

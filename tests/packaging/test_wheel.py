@@ -123,9 +123,12 @@ def test_the_demo_runs_in_an_empty_folder_without_kafka(installed: Path, tmp_pat
     folder.mkdir()
     ran = subprocess.run(
         [installed / "surefoot", "demo", "--deliveries", "10", "--kills", "1"],
-        cwd=folder, env={"PATH": str(bare), "HOME": str(tmp_path), "CI": "true"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env={"PATH": str(bare), "HOME": str(tmp_path), "CI": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
     assert "embedded log, one process; not Kafka" in ran.stderr
     figures = json.loads(ran.stdout.splitlines()[-1])

@@ -61,8 +61,15 @@ class Life:
     def send(self, agent: str, run_id: str, kind: str, of: str | None = None, **told: Any) -> None:
         before = sum((each.run_id, each.kind) == (run_id, kind) for each in self.sent)
         identity = of or f"{kind}-{before + 1} of {run_id}"
-        self.sent.append(Command(id=identity, agent=agent, run_id=run_id, kind=kind,
-                                 fields=tuple(sorted(told.items()))))  # fmt: skip
+        self.sent.append(
+            Command(
+                id=identity,
+                agent=agent,
+                run_id=run_id,
+                kind=kind,
+                fields=tuple(sorted(told.items())),
+            )
+        )
         self.sim._send(run_id, kind, agent=agent, id=identity, **told)
 
     def runs(self) -> list[SimulatedRun]:

@@ -26,10 +26,10 @@ from surefoot import (
     Cost,
     Done,
     Ended,
-    Fork,
     Handoff,
     Next,
     NotDone,
+    Parallel,
     Retry,
     Sleep,
     TerminalError,
@@ -123,9 +123,20 @@ def program(seed: int) -> Program:
 
 
 _ACTS = (
-    "call", "call", "gather", "denied", "once", "unprobed", "shaky", "effect", "effect", "thread",
-    "plan", "inbox", "nap",
-)  # fmt: skip
+    "call",
+    "call",
+    "gather",
+    "denied",
+    "once",
+    "unprobed",
+    "shaky",
+    "effect",
+    "effect",
+    "thread",
+    "plan",
+    "inbox",
+    "nap",
+)
 
 
 def _script(dice: Random, agent: str, number: int, size: int, limited: bool) -> Script:
@@ -150,9 +161,14 @@ def _script(dice: Random, agent: str, number: int, size: int, limited: bool) -> 
         attempts = fails + shaky + 1
     ending = _ending(dice, agent, number, size)
     return Script(
-        number=number, acts=acts, ending=ending, fails=fails, attempts=attempts, pool=pool,
+        number=number,
+        acts=acts,
+        ending=ending,
+        fails=fails,
+        attempts=attempts,
+        pool=pool,
         plain=plain,
-    )  # fmt: skip
+    )
 
 
 def _ending(dice: Random, agent: str, number: int, size: int) -> Ending:
@@ -180,9 +196,12 @@ def _ending(dice: Random, agent: str, number: int, size: int) -> Ending:
         case "fork":
             branches = tuple(_branch(dice, agent, later) for _ in range(dice.randint(1, 4)))
             return Ending(
-                kind=kind, to=to, branches=branches, collect=dice.random() < 0.5,
+                kind=kind,
+                to=to,
+                branches=branches,
+                collect=dice.random() < 0.5,
                 limit=dice.choice([None, None, 1, 2]),
-            )  # fmt: skip
+            )
         case "call":
             other = "heir" if agent == "kid" else dice.choice(["kid", "heir"])
             return Ending(kind=kind, to=to, branches=((other, None),))
@@ -467,15 +486,18 @@ def _end(world: World, agent: Agent, ctx: Context, script: Script, seen: list[An
         case "approve":
             return Approve(
                 value, then=then, expires=ending.seconds, by=ending.names, on_timeout=late
-            )  # fmt: skip
+            )
         case "call":
             return Call(ending.branches[0][0], value, then=then, carry=value)
         case "fork":
-            return Fork(
-                [(step(n) if n is not None else a, value | {"i": i})
-                 for i, (a, n) in enumerate(ending.branches)],
-                join=then, on_error="collect" if ending.collect else "fail",
+            return Parallel(
+                [
+                    (step(n) if n is not None else a, value | {"i": i})
+                    for i, (a, n) in enumerate(ending.branches)
+                ],
+                join=then,
+                on_error="collect" if ending.collect else "fail",
                 limit=ending.limit,
                 carry={"branches": len(ending.branches), "run_id": ctx.run_id},
-            )  # fmt: skip
+            )
     raise AssertionError(ending.kind)

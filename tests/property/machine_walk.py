@@ -13,53 +13,53 @@ from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import (
     TERMINAL,
     Amount,
-    Answer,
-    Await,
+    AnswerQuestion,
+    AwaitInput,
     Branch,
+    BudgetExceeded,
     Cancel,
+    CarryForward,
     ChildDone,
     CommandRecord,
+    Complete,
     Decision,
+    Defer,
+    DeliverSignal,
     Effect,
-    End,
     Entry,
+    EntryRecorded,
     EventRecord,
     Failure,
     Forget,
-    Forward,
-    Go,
+    GoTo,
     HandOver,
     Input,
-    Journaled,
     Memory,
     Operation,
-    Outlook,
-    Overspent,
     Parent,
+    Park,
     Pause,
     PlanItem,
-    Quarantine,
-    Queue,
-    Raised,
     Record,
-    Resolve,
+    ResolveCall,
     Resume,
     RetryRun,
-    Returned,
     Rewind,
     Run,
-    Signal,
-    Spawn,
-    Start,
+    StartChildren,
+    StartRun,
     State,
+    StepFailed,
+    StepResult,
+    StepReturned,
     TaskRecord,
     TimedOut,
-    Wait,
+    WaitState,
     Work,
 )
 from surefoot.state.machine.pooled_step import encode_outcome
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.run_store import RunStore
 from tests.support.run_driver import entries_after
@@ -79,12 +79,16 @@ def _accepts(step: str, payload: bytes) -> str | None:
 #: an agent that can do everything, and one that can do little
 RULES = (
     Rules(
-        agent="x", steps=frozenset(STEPS), pools={"pooled": "gpu"}, on_cancel="undo",
-        on_failure="sorry", accepts=_accepts,
+        agent="x",
+        steps=frozenset(STEPS),
+        pools={"pooled": "gpu"},
+        on_cancel="undo",
+        on_failure="sorry",
+        accepts=_accepts,
         budget=(Amount("ms", 40), Amount("steps", 3), Amount("tokens", 9)),
     ),
     Rules(agent="x", steps=frozenset(STEPS), pools={"pooled": "gpu"}),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -119,14 +123,21 @@ class Chance:
     def cost(self) -> tuple[Amount, ...]:
         return self.of((), (Amount("tokens", 4),))  # type: ignore[no-any-return]
 
-    def start(self, run_id: str) -> Start:
+    def start(self, run_id: str) -> StartRun:
         parent = Parent(agent="p", run_id="up", fork=1, branch=self.random.randint(0, 9))
-        return Start(
-            run_id=run_id, agent="x", version=self.of(1, 2), step=self.of(*STEPS[:3]),
-            payload=self.payload(), input_digest=self.of(b"\0" * 8, b"\xff" * 8),
-            traceparent=self.of(None, "00-1"), parent=self.of(None, parent),
-            carry=self.of(None, b"1"), memory=self.memory(), messages=self.messages(),
-        )  # fmt: skip
+        return StartRun(
+            run_id=run_id,
+            agent="x",
+            version=self.of(1, 2),
+            step=self.of(*STEPS[:3]),
+            payload=self.payload(),
+            input_digest=self.of(b"\0" * 8, b"\xff" * 8),
+            traceparent=self.of(None, "00-1"),
+            parent=self.of(None, parent),
+            carry=self.of(None, b"1"),
+            memory=self.memory(),
+            messages=self.messages(),
+        )
 
     def work(self, run: Run) -> Work:
         if self.rarely():
@@ -139,52 +150,70 @@ class Chance:
             for n in range(self.random.randint(least, 3))
         )
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> StepResult:
         step, then = self.of(*STEPS, "pooled", "pooled"), self.of("second", "gone")
         timeout: dict[str, Any] = {
-            "timeout_ms": self.of(None, 5, 20), "on_timeout": self.of(None, "second", "pooled"),
-        }  # fmt: skip
+            "timeout_ms": self.of(None, 5, 20),
+            "on_timeout": self.of(None, "second", "pooled"),
+        }
         waits = [
-            Await(then=then, names=(self.of(*NAMES),), mode="one", need=1, **timeout),
-            Await(then="pooled", names=(self.of(*NAMES),), mode="one", need=1, **timeout),
-            Await(then=then, names=NAMES, mode="all", need=2, **timeout),
-            Await(then=then, names=NAMES, mode="any", need=1, **timeout),
-            Await(then=then, names=NAMES, mode="count", need=2, **timeout),
-            Await(then="pooled", about=self.payload(), by=self.of((), ("ann",)), **timeout),
+            AwaitInput(then=then, names=(self.of(*NAMES),), mode="one", need=1, **timeout),
+            AwaitInput(then="pooled", names=(self.of(*NAMES),), mode="one", need=1, **timeout),
+            AwaitInput(then=then, names=NAMES, mode="all", need=2, **timeout),
+            AwaitInput(then=then, names=NAMES, mode="any", need=1, **timeout),
+            AwaitInput(then=then, names=NAMES, mode="count", need=2, **timeout),
+            AwaitInput(then="pooled", about=self.payload(), by=self.of((), ("ann",)), **timeout),
         ]
         forks = [
-            Spawn(
-                branches=self.branches(), join=then, mode=self.of("join", "collect"),
+            StartChildren(
+                branches=self.branches(),
+                join=then,
+                mode=self.of("join", "collect"),
                 limit=self.of(0, 1, 2),
             ),
-            Spawn(branches=self.branches(1)[:1], join="pooled", mode="one"),
-        ]  # fmt: skip
+            StartChildren(branches=self.branches(1)[:1], join="pooled", mode="one"),
+        ]
         after = {"after_ms": self.of(None, None, None, 5), "at_ms": None}
         return self.of(  # type: ignore[no-any-return]
-            *(Go(step=step, payload=self.payload(), **after) for _ in range(5)),
-            *waits, *forks, *forks, End(result=b"3"), End(result=b"3"),
+            *(GoTo(step=step, payload=self.payload(), **after) for _ in range(5)),
+            *waits,
+            *forks,
+            *forks,
+            Complete(result=b"3"),
+            Complete(result=b"3"),
             HandOver(to=Branch(agent="y", step=None, payload=b"1")),
-        )  # fmt: skip
+        )
 
-    def returned(self, run: Run) -> Returned:
-        return Returned(
-            work=self.work(run), then=self.outlook(), carry=self.of(None, b"2"),
+    def returned(self, run: Run) -> StepReturned:
+        return StepReturned(
+            work=self.work(run),
+            then=self.outlook(),
+            carry=self.of(None, b"2"),
             effects=self.of((), (Effect(agent="outbox", run_id="x:a:0:0", payload=b"{}"),)),
-            messages=self.messages(), plan=self.of(None, (), (PlanItem(id="2", text="u"),)),
-            cost=self.cost(), read=self.of((), READ), took_ms=self.of(0, 3),
+            messages=self.messages(),
+            plan=self.of(None, (), (PlanItem(id="2", text="u"),)),
+            cost=self.cost(),
+            read=self.of((), READ),
+            took_ms=self.of(0, 3),
             version=self.of(None, 2),
-        )  # fmt: skip
+        )
 
-    def overspent(self, run: Run) -> Overspent:
-        return Overspent(work=self.work(run), what="tokens", message="m")
+    def overspent(self, run: Run) -> BudgetExceeded:
+        return BudgetExceeded(work=self.work(run), what="tokens", message="m")
 
-    def journaled(self, run: Run) -> Journaled:
+    def journaled(self, run: Run) -> EntryRecorded:
         kind = self.of("call", "reserved", "intent", "intent", "partial")
-        return Journaled(
-            work=self.work(run), slot=f"c:{self.of('x', 'y')}#0", kind=kind, digest=b"d",
-            value=self.of(None, b"1"), failure=self.of(None, self.failure()), cost=self.cost(),
-            action=self.of(True, False), takes=self.of(None, "o:0:0:x#0"),
-        )  # fmt: skip
+        return EntryRecorded(
+            work=self.work(run),
+            slot=f"c:{self.of('x', 'y')}#0",
+            kind=kind,
+            digest=b"d",
+            value=self.of(None, b"1"),
+            failure=self.of(None, self.failure()),
+            cost=self.cost(),
+            action=self.of(True, False),
+            takes=self.of(None, "o:0:0:x#0"),
+        )
 
     def child(self, run: Run) -> ChildDone:
         fork, result, count = self.of(0, 1), b"7", 1
@@ -193,7 +222,7 @@ class Chance:
             if run.wait.kind == "pool" and not self.of(True, *(False,) * 5):
                 outcome = self.of(
                     *(self.returned(run) for _ in range(3)),
-                    replace(self.returned(run), then=End(result=b"3")),
+                    replace(self.returned(run), then=Complete(result=b"3")),
                     self.overspent(run),
                 )
                 with_text = replace(outcome, work=Work(seq=0, attempt=0))
@@ -207,38 +236,50 @@ class Chance:
             fork=fork, branch=branch, child="c", result=None if failure else result, failure=failure
         )
 
-    def answer(self, run: Run | None) -> Answer:
+    def answer(self, run: Run | None) -> AnswerQuestion:
         asked = run.wait.question if run is not None and run.wait is not None else None
         question = "?" if asked is None or self.rarely() else asked
-        return Answer(
-            id=self.identity(), question=question, approved=self.of(True, True, False),
-            note=self.of(None, "n"), by=self.of(None, "ann", "ann"),
-        )  # fmt: skip
+        return AnswerQuestion(
+            id=self.identity(),
+            question=question,
+            approved=self.of(True, True, False),
+            note=self.of(None, "n"),
+            by=self.of(None, "ann", "ann"),
+        )
 
     def rewind(self, run: Run | None, now_ms: int) -> Rewind:
         seq, epoch = (run.seq, run.epoch) if run is not None else (0, 0)
         wait = self.of(
-            None, None, None,
-            Wait(kind="signal", since_ms=1, then="second", names=("s",), mode="one", need=1),
-            Wait(kind="approval", since_ms=1, then="second", question="q"),
-            Wait(kind=self.of("pool", "budget"), since_ms=1),
-        )  # fmt: skip
+            None,
+            None,
+            None,
+            WaitState(kind="signal", since_ms=1, then="second", names=("s",), mode="one", need=1),
+            WaitState(kind="approval", since_ms=1, then="second", question="q"),
+            WaitState(kind=self.of("pool", "budget"), since_ms=1),
+        )
         return Rewind(
-            id=self.identity(), epoch=epoch + self.rarely(), emit=self.of(True, False),
+            id=self.identity(),
+            epoch=epoch + self.rarely(),
+            emit=self.of(True, False),
             seq=self.random.randint(0, seq) + self.rarely(),
-            step="gone" if self.rarely() else self.of(*STEPS), payload=self.payload(),
-            carry=self.of(None, b"1"), memory=self.memory(), messages=self.messages(), wait=wait,
-            due_ms=self.of(None, None, now_ms + 5), created_ms=self.of(None, 5),
+            step="gone" if self.rarely() else self.of(*STEPS),
+            payload=self.payload(),
+            carry=self.of(None, b"1"),
+            memory=self.memory(),
+            messages=self.messages(),
+            wait=wait,
+            due_ms=self.of(None, None, now_ms + 5),
+            created_ms=self.of(None, 5),
             input_digest=self.of(None, b"d"),
-        )  # fmt: skip
+        )
 
-    def resolve(self) -> Resolve:
+    def resolve(self) -> ResolveCall:
         choice = "?" if self.rarely() else self.of("happened", "did_not", "give_up")
-        return Resolve(id=self.identity(), choice=choice, result=b"9")
+        return ResolveCall(id=self.identity(), choice=choice, result=b"9")
 
     def command(self, run_id: str, run: Run | None, now_ms: int) -> Operation:
         makers: list[Callable[[], Operation]] = [
-            lambda: Signal(
+            lambda: DeliverSignal(
                 id=self.identity(), run_id=run_id, name=self.of(*NAMES), payload=self.payload()
             ),
             lambda: self.answer(run),
@@ -249,7 +290,7 @@ class Chance:
             lambda: RetryRun(id=self.identity()),
             self.resolve,
             lambda: self.rewind(run, now_ms),
-        ]  # fmt: skip
+        ]
         return self.of(*makers)()  # type: ignore[no-any-return]
 
     def input(self, run_id: str, run: Run | None, now_ms: int) -> Input:
@@ -259,29 +300,34 @@ class Chance:
             lambda: self.returned(run),
             lambda: self.returned(run),
             lambda: self.returned(run),
-            lambda: Raised(
-                work=self.work(run), failure=self.failure(),
-                retry_in_ms=self.of(None, 0, 5), took_ms=self.of(0, 50),
+            lambda: StepFailed(
+                work=self.work(run),
+                failure=self.failure(),
+                retry_in_ms=self.of(None, 0, 5),
+                took_ms=self.of(0, 50),
             ),
             lambda: self.overspent(run),
             lambda: self.journaled(run),
             lambda: self.journaled(run),
-            lambda: Quarantine(failure=self.failure(), work=self.of(None, self.work(run))),
-            Queue,
-            Forward,
-        ]  # fmt: skip
+            lambda: Park(failure=self.failure(), work=self.of(None, self.work(run))),
+            Defer,
+            CarryForward,
+        ]
         if run.due_ms is not None or self.rarely():
             makers += [lambda: TimedOut(due_ms=run.due_ms or now_ms)] * 4
         if run.wait is not None and run.wait.branches:
             makers += [lambda: self.child(run)] * 8
         if run.ending is not None:  # what is rare needs help
-            further: tuple[Outlook, ...] = (Go(step="pooled", payload=b"1"), End(result=b"3"))
+            further: tuple[StepResult, ...] = (
+                GoTo(step="pooled", payload=b"1"),
+                Complete(result=b"3"),
+            )
             makers += [lambda: replace(self.returned(run), then=self.of(*further))] * 6
-            makers += [Queue, lambda: Pause(id=self.identity())] * 2
-            makers += [lambda: Quarantine(failure=self.failure())]
+            makers += [Defer, lambda: Pause(id=self.identity())] * 2
+            makers += [lambda: Park(failure=self.failure())]
         if run.attempt:
             makers += [lambda: replace(self.journaled(run), kind="intent", value=b"1")] * 3
-            makers += [lambda: Quarantine(failure=self.failure())] * 2
+            makers += [lambda: Park(failure=self.failure())] * 2
         if run.status == "paused":
             makers += [lambda: Resume(id=self.identity())] * 6
         if run.status == "attention":
@@ -298,7 +344,7 @@ class Partition:
 
     rules: Rules = RULES[0]
     memory: RunStore = field(default_factory=RunStore)
-    log: list[In] = field(default_factory=list)
+    log: list[ConsumerRecord] = field(default_factory=list)
     #: the decisions, each with what it was about
     decided: list[tuple[State, Input, Decision]] = field(default_factory=list)
     now_ms: int = 1_700_000_000_000
@@ -331,9 +377,9 @@ class Partition:
         self.memory.put_records(run_id, written)
         self._append(out for out in outs if out.topic == WIRE.topics.state)
 
-    def _append(self, outs: Iterable[Out]) -> None:
+    def _append(self, outs: Iterable[ProducerRecord]) -> None:
         for out in outs:
-            self.log.append(In(out.topic, 0, len(self.log), 0, out.key, out.value))
+            self.log.append(ConsumerRecord(out.topic, 0, len(self.log), 0, out.key, out.value))
 
     def arrows(self) -> set[Arrow]:
         """status x input -> next status, of all that was neither refused nor a repetition."""
@@ -393,7 +439,7 @@ def check(state: State, event: Input, decision: Decision) -> None:
     gone = {record.slot for record in records if isinstance(record, Forget)} & signals
     unread = {f"s:{e.id}" for e in told if e.type == "signal.unread"}
     in_pool = isinstance(event, ChildDone | Resume | RetryRun)
-    identities = event.read if isinstance(event, Returned) else READ if in_pool else ()
+    identities = event.read if isinstance(event, StepReturned) else READ if in_pool else ()
     if "wait.over" not in {e.type for e in told}:
         assert gone <= unread | {f"s:{identity}" for identity in identities}
     if after is None:
@@ -401,9 +447,10 @@ def check(state: State, event: Input, decision: Decision) -> None:
     entries = entries_after(dict(state.entries), records)
     lasting = {"message", "done", "past"}
     assert {e.kind for e in entries.values()} <= lasting or after.status not in (
-        "completed", "cancelled",
-    )  # fmt: skip
-    if before is not None and not isinstance(event, Journaled | Resolve):
+        "completed",
+        "cancelled",
+    )
+    if before is not None and not isinstance(event, EntryRecorded | ResolveCall):
         assert actions(entries, after) == actions(state.entries, before)
     if not after.terminal or after.status == "failed":
         count = after.memory.thread if after.memory is not None else 0
@@ -415,8 +462,10 @@ def check(state: State, event: Input, decision: Decision) -> None:
     if after.status == "waiting":
         assert after.wait is not None or after.due_ms is not None
     tasks = [(r.seq, r.step) for r in records if isinstance(r, TaskRecord)]
-    if after.status == "running" and after is not before and not isinstance(event, Start):
-        assert tasks[-1:] == [(after.seq, after.step)] or isinstance(event, Journaled | Signal)
+    if after.status == "running" and after is not before and not isinstance(event, StartRun):
+        assert tasks[-1:] == [(after.seq, after.step)] or isinstance(
+            event, EntryRecorded | DeliverSignal
+        )
     assert len(tasks) <= 1
     ends = after.status in TERMINAL and status != after.status
     to_parent = [r for r in records if isinstance(r, CommandRecord) and r.kind == "child"]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, Schemas
+from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, Schemas
 from surefoot.schemas.codec.catalog import crc64
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import (
     GUID,
@@ -50,17 +50,29 @@ RICH: dict[str, Any] = {
 }
 BODY = avro(
     {
-        "items": [None, 5, {"id": "o", "total": 1, "lane": "FAST"}], "by": {"a": [True]}, "at": 0,
-        "on": 0, "id": GUID, "cost": b"\x01", "hash": b"abcd", "last": b"x",
+        "items": [None, 5, {"id": "o", "total": 1, "lane": "FAST"}],
+        "by": {"a": [True]},
+        "at": 0,
+        "on": 0,
+        "id": GUID,
+        "cost": b"\x01",
+        "hash": b"abcd",
+        "last": b"x",
     },
     RICH,
-)  # fmt: skip
+)
 ORDERS = {"id": "o1", "total": 5, "note": None, "lane": "FAST"}
 GOOD: list[Sent] = [
-    plain_json(ORDERS), confluent(ORDERS), confluent_guid(ORDERS), single_object(ORDERS),
-    cloud_binary(ORDERS), cloud_structured(ORDERS),
-    (b"\x00\x00\x00\x00\x08" + BODY, ()), (b"\xc3\x01" + crc64(RICH) + BODY, ()), (None, ()),
-]  # fmt: skip
+    plain_json(ORDERS),
+    confluent(ORDERS),
+    confluent_guid(ORDERS),
+    single_object(ORDERS),
+    cloud_binary(ORDERS),
+    cloud_structured(ORDERS),
+    (b"\x00\x00\x00\x00\x08" + BODY, ()),
+    (b"\xc3\x01" + crc64(RICH) + BODY, ()),
+    (None, ()),
+]
 NAMES = ["ce_specversion", "ce_id", "ce_time", "content-type", "__value_schema_id", "traceparent"]
 HURT = [b"\xfe" * 9 + b"\x01", b"\x01", b"\xff" * 10, b"\x00", b"\x80\x80\x80\x80\x10"]
 
@@ -116,8 +128,8 @@ MAPPING = EventMapping(
 
 
 async def _mapped(value: Sent) -> Mapped:
-    prepared = await MAPPING.prepare(In("orders", 0, 1, 0, None, *value))
-    return MAPPING.map(prepared, 0) if isinstance(prepared, Event) else prepared
+    prepared = await MAPPING.prepare(ConsumerRecord("orders", 0, 1, 0, None, *value))
+    return MAPPING.map(prepared, 0) if isinstance(prepared, FramedEvent) else prepared
 
 
 @given(sent())

@@ -37,10 +37,21 @@ def test_the_lives_are_lived() -> None:
             assert not broken_promises(crashed)
     assert killed > 12
     assert seen >= {
-        "run.completed", "run.failed", "run.cancelled", "run.paused", "run.retried",
-        "signal.received", "approval.decided", "child.finished", "command.refused",
-        "command.repeated", "wait.over", "wait.timed_out", "step.retrying", "budget.spent",
-    }  # fmt: skip
+        "run.completed",
+        "run.failed",
+        "run.cancelled",
+        "run.paused",
+        "run.retried",
+        "signal.received",
+        "approval.decided",
+        "child.finished",
+        "command.refused",
+        "command.repeated",
+        "wait.over",
+        "wait.timed_out",
+        "step.retrying",
+        "budget.spent",
+    }
 
 
 # Found like this ----------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from starlette.requests import Request
 
 from surefoot.producers.api.events import offset_of
 from surefoot.producers.commands.operations import BODIES, command
-from surefoot.producers.guards import Refused, carried
+from surefoot.producers.guards import RequestRefused, carried
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.machine.model import Work
 from surefoot.state.machine.pooled_step import decode_input, decode_outcome
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import (
     command_out,
     decode_applied,
@@ -60,8 +60,8 @@ def hurt(draw: st.DrawFn) -> bytes:
 BYTES = st.binary(max_size=64) | hurt() | hurt().map(lambda data: data[:2] + data[2:10] + data)
 
 
-def record(value: bytes | None, key: bytes | None = b"r1") -> In:
-    return In("t", 0, 0, 0, key, value)
+def record(value: bytes | None, key: bytes | None = b"r1") -> ConsumerRecord:
+    return ConsumerRecord("t", 0, 0, 0, key, value)
 
 
 DECODERS: dict[str, tuple[Callable[[bytes], Any], tuple[type[Exception], ...]]] = {
@@ -142,7 +142,7 @@ def test_headers_of_a_request_are_taken_or_left(headers: list[tuple[bytes, bytes
     for told in carried(request).values():
         assert str(told).isascii()
         assert str(told).isprintable()
-    with suppress(Refused):
+    with suppress(RequestRefused):
         offset = offset_of(request)
         assert offset is None or offset >= 0
 

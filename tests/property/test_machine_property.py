@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from surefoot.state.machine.decide import TABLE, decide
-from surefoot.state.machine.model import CommandRecord, EventRecord, Forward, Status
-from surefoot.state.ports.log import In
+from surefoot.state.machine.model import CarryForward, CommandRecord, EventRecord, Status
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.run_store import RunStore
 from tests.property.machine_walk import RUN_IDS, Arrow, Partition, lived, repeated
 
@@ -27,7 +27,7 @@ DICE = st.integers(0, 2**32 - 1)
 HISTORIES = st.lists(DICE, max_size=6) | st.lists(DICE, min_size=20, max_size=60)
 
 
-def restored(*parts: Iterable[In]) -> RunStore:
+def restored(*parts: Iterable[ConsumerRecord]) -> RunStore:
     store = RunStore()
     for records in parts:
         store.apply(records)
@@ -42,7 +42,7 @@ def contents(store: RunStore) -> tuple[Any, ...]:
     return store.live, list(store.receipts.items()), entries, keys, store.broken, store.applied
 
 
-def compacted(log: list[In]) -> list[In]:
+def compacted(log: list[ConsumerRecord]) -> list[ConsumerRecord]:
     last = {record.key: record.offset for record in log}
     return [record for record in log if last[record.key] == record.offset]
 
@@ -99,7 +99,7 @@ def test_applied_twice_is_once_or_refused_or_the_next_attempt_and_never_the_same
             continue
         entries = dict(state.entries)
         twice = decide(partition.rules, type(state)(once.run, entries), event, partition.now_ms)
-        if twice.run is not once.run and not isinstance(event, Forward):
+        if twice.run is not once.run and not isinstance(event, CarryForward):
             assert twice.run is not None
             assert position(twice.run) > position(once.run) or not at_work(event)
 
@@ -123,8 +123,9 @@ def test_no_attempt_ends_twice_and_no_child_is_started_twice(history: list[int])
             ended[run_id], begun[run_id] = set(), set()
         for record in decision.records:
             if isinstance(record, EventRecord) and record.type in (
-                "step.completed", "step.retrying",
-            ):  # fmt: skip
+                "step.completed",
+                "step.retrying",
+            ):
                 attempt = record.epoch, record.seq, record.attempt
                 if record.type == "step.completed":
                     assert attempt not in ended[run_id]

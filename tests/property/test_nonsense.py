@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Sleep, Wait
+from surefoot import Agent, Approval, Approve, Context, Done, Next, Parallel, Sleep, Wait
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import command_out
 from surefoot.testing import Simulation
 from tests.property.test_codec_property import SCHEMAS, values_of
@@ -26,9 +26,13 @@ HERE = partition_of("r1", PARTITIONS)
 RUNS = ["wait", "ask", "sleep", "fork", "r2", "r3"]
 EDGES = [-(2**31), -1, 0, 1, 2**31 - 1]
 EXAMPLES = settings(
-    max_examples=50, derandomize=True, deadline=None, database=None,
-    suppress_health_check=list(HealthCheck), phases=[Phase.generate],
-)  # fmt: skip
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],
+)
 
 
 def made() -> Agent:
@@ -45,7 +49,7 @@ def made() -> Agent:
         if payload == "sleep":
             return Sleep("10s", last, payload)
         if payload == "fork":
-            return Fork([(last, 1), (last, 2)], join=last)
+            return Parallel([(last, 1), (last, 2)], join=last)
         return Next(last, payload)
 
     @agent.step
@@ -79,12 +83,9 @@ def hurt(data: bytes, at: int, what: bytes, kind: str) -> bytes:
 
 run_ids = st.sampled_from(RUNS)
 steps = st.sampled_from(["one", "told", "last", "nope", ""])
-payloads = (
-    st.sampled_from(
-        [b"null", b'{"approved": true}', b'{"approved": 1}', b'"wait"', b'"fork"', b"{", b"NaN"]
-    )
-    | st.binary(max_size=8)
-)  # fmt: skip
+payloads = st.sampled_from(
+    [b"null", b'{"approved": true}', b'{"approved": 1}', b'"wait"', b'"fork"', b"{", b"NaN"]
+) | st.binary(max_size=8)
 COMMANDS = values(
     "Command",
     run_id=run_ids,
@@ -144,7 +145,7 @@ def begin() -> Simulation:
     return sim
 
 
-def write(sim: Simulation, *outs: Out) -> list[int]:
+def write(sim: Simulation, *outs: ProducerRecord) -> list[int]:
     offsets = sim._world.broker.write(outs)
     sim._now()
     return offsets
@@ -162,7 +163,7 @@ def check_others(sim: Simulation) -> None:
         assert run.status == "completed"
 
 
-def start(run_id: str, payload: bytes = b"1") -> Out:
+def start(run_id: str, payload: bytes = b"1") -> ProducerRecord:
     return command_out(
         "surefoot", PARTITIONS, "a", run_id=run_id, kind="start", payload=payload, sent_ms=0
     )
@@ -178,7 +179,7 @@ def test_nonsense_in_the_inputs_is_buried_once_and_stops_nothing(
     with capture_logs() as logs, begin() as sim:
         for kind, value, crash in records:
             topic = getattr(topics, kind)
-            (offset,) = write(sim, Out(topic, HERE, b"k", value))
+            (offset,) = write(sim, ProducerRecord(topic, HERE, b"k", value))
             try:
                 decode(value, {"commands": "Command", "tasks": "Task"}[kind])
             except UndecodableError:
@@ -216,13 +217,17 @@ def test_nonsense_in_the_state_costs_the_runs_that_it_is_about(
     with capture_logs() as logs, begin() as sim:
         for run_id, slot, value in records:
             key = f"{run_id}{slot}".encode()
-            write(sim, Out(topics.state, partition_of(run_id, PARTITIONS), key, value))
+            write(sim, ProducerRecord(topics.state, partition_of(run_id, PARTITIONS), key, value))
         sim.crash()
         for run_id in RUNS:
             ask: dict[str, Any] = {"run_id": run_id, "sent_ms": 0}
-            write(sim, start(run_id), *(
-                command_out("surefoot", PARTITIONS, "a", kind=kind, id=kind, **ask)
-                for kind in ("pause", "resume", "retry", "cancel")
-            ))  # fmt: skip
+            write(
+                sim,
+                start(run_id),
+                *(
+                    command_out("surefoot", PARTITIONS, "a", kind=kind, id=kind, **ask)
+                    for kind in ("pause", "resume", "retry", "cancel")
+                ),
+            )
         check_others(sim)
     assert not [line for line in logs if line["event"] == "owner_failed"]

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Schemas
-from surefoot.producers.guards import Refused
+from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Schemas
+from surefoot.producers.guards import RequestRefused
 from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
 from surefoot.producers.webhooks.intake import read_delivery
 from surefoot.producers.webhooks.verification import sender
@@ -21,7 +21,7 @@ from surefoot.state.declare.sources import QueueEvent
 from surefoot.state.declare.webhooks import Provider
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 
 EXAMPLES = settings(max_examples=300, derandomize=True, deadline=None, database=None)
@@ -29,34 +29,57 @@ EXAMPLES = settings(max_examples=300, derandomize=True, deadline=None, database=
 S3 = {
     "Records": [
         {
-            "eventTime": "2026-01-01T00:00:00.000Z", "eventName": "ObjectCreated:Put",
+            "eventTime": "2026-01-01T00:00:00.000Z",
+            "eventName": "ObjectCreated:Put",
             "s3": {
                 "bucket": {"name": "in"},
                 "object": {"key": "a", "size": 1, "eTag": "e", "sequencer": "1", "versionId": "v"},
             },
         }
     ]
-}  # fmt: skip
+}
 BRIDGE = {
-    "id": "i", "detail-type": "Object Created", "source": "aws.s3", "account": "1",
-    "time": "2026-11-12T00:00:00Z", "region": "r", "resources": ["arn"],
+    "id": "i",
+    "detail-type": "Object Created",
+    "source": "aws.s3",
+    "account": "1",
+    "time": "2026-11-12T00:00:00Z",
+    "region": "r",
+    "resources": ["arn"],
     "detail": {
-        "bucket": {"name": "in"}, "reason": "PutObject",
+        "bucket": {"name": "in"},
+        "reason": "PutObject",
         "object": {"key": "a", "size": 1, "etag": "e", "version-id": "v", "sequencer": "1"},
     },
-}  # fmt: skip
+}
 SNS = {
-    "Type": "Notification", "MessageId": "m", "Message": json.dumps(S3),
+    "Type": "Notification",
+    "MessageId": "m",
+    "Message": json.dumps(S3),
     "MessageAttributes": {"kind": {"Type": "String", "Value": "x"}},
-}  # fmt: skip
+}
 CLOUD = {
-    "specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": "2026-11-12T00:00:00Z",
-    "subject": "s", "datacontenttype": "application/json", "traceparent": "00-x", "data": {"n": 1},
-}  # fmt: skip
+    "specversion": "1.0",
+    "id": "1",
+    "source": "/s",
+    "type": "t",
+    "time": "2026-11-12T00:00:00Z",
+    "subject": "s",
+    "datacontenttype": "application/json",
+    "traceparent": "00-x",
+    "data": {"n": 1},
+}
 DELIVERY = {
-    "id": "e1", "type": "charge.failed", "event_id": "E1", "trigger_id": "t", "command": "/do",
-    "event": {"type": "message"}, "challenge": "c", "action": "opened", "data": {"object": {}},
-}  # fmt: skip
+    "id": "e1",
+    "type": "charge.failed",
+    "event_id": "E1",
+    "trigger_id": "t",
+    "command": "/do",
+    "event": {"type": "message"},
+    "challenge": "c",
+    "action": "opened",
+    "data": {"object": {}},
+}
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -146,9 +169,9 @@ MAPPING = EventMapping(
 @given(oddly(CLOUD), st.sampled_from(["application/cloudevents+json", "application/json"]))
 def test_of_a_topic(body: Any, content_type: str) -> None:
     headers = (("content-type", content_type.encode()),)
-    record = In("orders", 0, 7, 1_000, None, json.dumps(body).encode(), headers)
+    record = ConsumerRecord("orders", 0, 7, 1_000, None, json.dumps(body).encode(), headers)
     prepared = asyncio.run(MAPPING.prepare(record))
-    mapped = MAPPING.map(prepared, 0) if isinstance(prepared, Event) else prepared
+    mapped = MAPPING.map(prepared, 0) if isinstance(prepared, FramedEvent) else prepared
     assert mapped.failure is None or mapped.failure.code in ("undecodable", "unserialisable")
 
 
@@ -156,10 +179,8 @@ def test_of_a_topic(body: Any, content_type: str) -> None:
 @given(oddly(DELIVERY), st.sampled_from(["github", "stripe", "slack", "standard"]))
 def test_of_a_webhook(body: Any, provider: Provider) -> None:
     chosen = sender(provider)
-    headers = {
-        "content-type": "application/json", "x-github-delivery": "d", "webhook-id": "w"
-    }  # fmt: skip
-    with suppress(Refused):
+    headers = {"content-type": "application/json", "x-github-delivery": "d", "webhook-id": "w"}
+    with suppress(RequestRefused):
         sent = json.dumps(body).encode()
         delivery = read_delivery("source", chosen, headers, sent, bytes_max=100_000, gzip=False)
         assert isinstance(delivery.event, str)

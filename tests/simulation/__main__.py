@@ -153,8 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     count = asked.seeds or (None if asked.minutes else 100)
     total = run(
         _batches(first, count, deadline_s),
-        jobs=asked.jobs, only=only, twice=not asked.once, stop=not asked.keep_going,
-    )  # fmt: skip
+        jobs=asked.jobs,
+        only=only,
+        twice=not asked.once,
+        stop=not asked.keep_going,
+    )
     lines: list[str] = []
     commit = _git("rev-parse", "--short=12", "HEAD") or "no commit"
     for seed, told, wrong in sorted(total.failed):

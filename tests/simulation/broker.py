@@ -15,12 +15,12 @@ from typing import Any
 
 from aiokafka.errors import InvalidTxnState, ProducerFenced
 
-from surefoot.infra.embedded.log import Place
-from surefoot.infra.embedded.memory import Partition, Transaction
+from surefoot.infra.embedded.log import TopicPartition
+from surefoot.infra.embedded.memory import MemoryPartition, Transaction
 from surefoot.infra.kafka.assignor import share_out
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.state.names.topics import TopicSpec
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class Producer:
     #: how the latest transaction ended, for an EndTxn that comes again
     last: bool | None = None
     #: batches that have been taken, so that one that comes twice is taken once
-    batches: dict[int, dict[Place, int]] = field(default_factory=dict)
-    offsets: dict[str, dict[Place, int]] = field(default_factory=dict)
+    batches: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,15 +67,15 @@ class SimBroker:
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
-        self.topics: dict[str, list[Partition]] = {}
+        self.topics: dict[str, list[MemoryPartition]] = {}
         self.specs: dict[str, TopicSpec] = {}
         self.producers: dict[str, Producer] = {}
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[Place, int]] = {}
+        self.offsets: dict[str, dict[TopicPartition, int]] = {}
         #: (group, place, offset) of every commit of offsets, in order
-        self.samples: list[tuple[str, Place, int]] = []
+        self.samples: list[tuple[str, TopicPartition, int]] = []
         #: every record that was ever appended, and its transaction: compaction takes none of them
-        self.everything: list[tuple[In, Transaction | None]] = []
+        self.everything: list[tuple[ConsumerRecord, Transaction | None]] = []
         #: number of the commit that made a transaction visible
         self.commits = 0
         #: whether what a step did inside was part of the transaction that was decided last
@@ -88,30 +88,35 @@ class SimBroker:
     def create(self, specs: Sequence[TopicSpec]) -> None:
         for spec in specs:
             self.specs[spec.name] = spec
-            self.topics[spec.name] = [Partition() for _ in range(spec.partitions)]
+            self.topics[spec.name] = [MemoryPartition() for _ in range(spec.partitions)]
 
-    def partition(self, place: Place) -> Partition:
+    def partition(self, place: TopicPartition) -> MemoryPartition:
         return self.topics[place[0]][place[1]]
 
     def tell(self) -> None:
         for event in list(self.wake):
             event.set()
 
-    def append(self, out: Out) -> int:
+    def append(self, out: ProducerRecord) -> int:
         """A record outside of any transaction."""
         offset = self._append(out, None)
         self.tell()
         return offset
 
-    def _append(self, out: Out, transaction: Transaction | None) -> int:
+    def _append(self, out: ProducerRecord, transaction: Transaction | None) -> int:
         log = self.topics[out.topic][out.partition]
         offset = log.end
         if transaction is not None and b"|c:" in (out.key or b""):
             self._journaling.add(transaction)
-        record = In(
-            out.topic, out.partition, offset, self._clock.now_ms(), out.key, out.value,
+        record = ConsumerRecord(
+            out.topic,
+            out.partition,
+            offset,
+            self._clock.now_ms(),
+            out.key,
+            out.value,
             tuple(out.headers),
-        )  # fmt: skip
+        )
         log.append(record, transaction)
         self.everything.append((record, transaction))
         return offset
@@ -162,14 +167,16 @@ class SimBroker:
             producer.offsets = {}
         return producer.open
 
-    def produce(self, name: str, epoch: int, number: int, outs: Sequence[Out]) -> dict[Place, int]:
+    def produce(
+        self, name: str, epoch: int, number: int, outs: Sequence[ProducerRecord]
+    ) -> dict[TopicPartition, int]:
         """Produce, with the partition added to the transaction. A batch that comes again is
         answered as the first time. Returns the offset of the first record of each place."""
         producer = self._current(name, epoch)
         if number in producer.batches:
             return producer.batches[number]
         transaction = self._opened(name, producer)
-        firsts: dict[Place, int] = {}
+        firsts: dict[TopicPartition, int] = {}
         for out in outs:
             place = (out.topic, out.partition)
             offset = self._append(out, transaction)
@@ -178,7 +185,9 @@ class SimBroker:
         producer.batches[number] = firsts
         return firsts
 
-    def add_offsets(self, name: str, epoch: int, group: str, offsets: Mapping[Place, int]) -> None:
+    def add_offsets(
+        self, name: str, epoch: int, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
         """TxnOffsetCommit."""
         producer = self._current(name, epoch)
         self._opened(name, producer)
@@ -211,8 +220,8 @@ class SimBroker:
     # Reading ---------------------------------------------------------------------------------
 
     def read(
-        self, place: Place, position: int, most: int, *, committed: bool
-    ) -> tuple[list[In], int]:
+        self, place: TopicPartition, position: int, most: int, *, committed: bool
+    ) -> tuple[list[ConsumerRecord], int]:
         log = self.partition(place)
         if committed:
             return log.read(position, most)
@@ -220,7 +229,7 @@ class SimBroker:
         slots = log._slots[at - log.start : at - log.start + most]
         return [record for record, _ in slots if record is not None], at + len(slots)
 
-    def committed(self, group: str, place: Place) -> int | None:
+    def committed(self, group: str, place: TopicPartition) -> int | None:
         return self.offsets.get(group, {}).get(place)
 
     def compact(self, topic: str, *, keep_last: int) -> int:

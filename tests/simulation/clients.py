@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
 from surefoot.infra.kafka.assignor import Claim
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from tests.simulation.broker import SimBroker
 from tests.simulation.loop import PROCESS, Process, SimLoop
 
@@ -275,7 +275,7 @@ class SimProducer:
         written: asyncio.Future[Written],
     ) -> None:
         broker, name, epoch = NET.broker, self._name, self._epoch
-        outs = [Out(topic, partition, *record) for record in batch.records]
+        outs = [ProducerRecord(topic, partition, *record) for record in batch.records]
         try:
             firsts = await NET.insist(
                 "produce", lambda: broker.produce(name, epoch, number, outs), self._timeout_s
@@ -429,9 +429,7 @@ class SimConsumer:
 
     def subscribe(self, topics: list[str], *, listener: Any) -> None:
         self._topics, self._listener = topics, listener
-        self._tasks = [
-            asyncio.create_task(self._coordinate()), asyncio.create_task(self._beat())
-        ]  # fmt: skip
+        self._tasks = [asyncio.create_task(self._coordinate()), asyncio.create_task(self._beat())]
 
     # The group -------------------------------------------------------------------------------
 
@@ -548,7 +546,7 @@ class SimConsumer:
 
     async def getmany(
         self, *tps: TopicPartition, timeout_ms: int
-    ) -> dict[TopicPartition, list[In]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         found = self._fetch(tps)
         if not found:
             self._news.clear()
@@ -563,8 +561,8 @@ class SimConsumer:
             found = self._fetch(tps)
         return found
 
-    def _fetch(self, tps: tuple[TopicPartition, ...]) -> dict[TopicPartition, list[In]]:
-        found: dict[TopicPartition, list[In]] = {}
+    def _fetch(self, tps: tuple[TopicPartition, ...]) -> dict[TopicPartition, list[ConsumerRecord]]:
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
         for tp, position in self._positions.items():
             if tp in self._paused or (tps and tp not in tps):
                 continue
@@ -587,7 +585,7 @@ class _Record:
 
     __slots__ = ("headers", "key", "offset", "partition", "timestamp", "topic", "value")
 
-    def __init__(self, record: In) -> None:
+    def __init__(self, record: ConsumerRecord) -> None:
         self.topic, self.partition, self.offset = record.topic, record.partition, record.offset
         self.timestamp, self.key, self.value = record.timestamp_ms, record.key, record.value
         self.headers = record.headers

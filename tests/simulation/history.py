@@ -48,19 +48,26 @@ class WatchedLife(Life):
         for topic, number in transaction.places:
             self._markers.append(
                 checker.Marker(
-                    topic=topic, partition=number, producer=whose, commit=committed,
+                    topic=topic,
+                    partition=number,
+                    producer=whose,
+                    commit=committed,
                     offset=self.broker.partition((topic, number)).end,
                 )
-            )  # fmt: skip
+            )
         before = len(self.broker.samples)
         end(producer, committed=committed)
         for group, place, offset in self.broker.samples[before:]:
             self._samples.append(
                 checker.Sample(
-                    at_ms=self.clock.now_ms(), group=group, topic=place[0], partition=place[1],
-                    offset=offset, stable_end=self.broker.partition(place).stable_end,
+                    at_ms=self.clock.now_ms(),
+                    group=group,
+                    topic=place[0],
+                    partition=place[1],
+                    offset=offset,
+                    stable_end=self.broker.partition(place).stable_end,
                 )
-            )  # fmt: skip
+            )
 
     def _number(self, transactional_id: str) -> int:
         return self._numbers.setdefault(transactional_id, len(self._numbers))
@@ -71,19 +78,27 @@ class WatchedLife(Life):
         """What is known once it is over."""
         outcomes = {True: "committed", False: "refused", None: "unknown"}
         return checker.History(
-            app=APP, partitions=PARTITIONS,
+            app=APP,
+            partitions=PARTITIONS,
             records=[
                 checker.Record(
-                    topic=record.topic, partition=record.partition, offset=record.offset,
-                    timestamp_ms=record.timestamp_ms, key=record.key, value=record.value,
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    timestamp_ms=record.timestamp_ms,
+                    key=record.key,
+                    value=record.value,
                     headers=tuple(record.headers),
-                    producer=None if transaction is None
+                    producer=None
+                    if transaction is None
                     else (self._number(transaction.transactional_id), transaction.epoch),
                     committed=True if transaction is None else transaction.committed,
                 )
                 for record, transaction in self.broker.everything
             ],
-            markers=self._markers, samples=self._samples, asked=self._asked,
+            markers=self._markers,
+            samples=self._samples,
+            asked=self._asked,
             commits=[
                 checker.Commit(process="", txn=txn, outcome=outcomes[landed])  # type: ignore[arg-type]
                 for txn, landed in self.told
@@ -91,32 +106,50 @@ class WatchedLife(Life):
             ],
             requests=[
                 checker.Request(
-                    at_ms=0, key=request.key, method=request.method, url=request.url,
-                    body=request.body, applied=request.acted,
+                    at_ms=0,
+                    key=request.key,
+                    method=request.method,
+                    url=request.url,
+                    body=request.body,
+                    applied=request.acted,
                 )
                 for request in self.sink.requests
             ],
             acts=[
                 *(
                     checker.Act(
-                        at_ms=call.at_ms, run_id=call.run_id, seq=call.seq, epoch=0,
-                        slot=f"{call.slot}#0", kind="call", process="", attempt=0,
+                        at_ms=call.at_ms,
+                        run_id=call.run_id,
+                        seq=call.seq,
+                        epoch=0,
+                        slot=f"{call.slot}#0",
+                        kind="call",
+                        process="",
+                        attempt=0,
                         began_ms=call.began_ms,
                     )
                     for call in self.world.calls
                 ),
                 *(
                     checker.Act(
-                        at_ms=0, run_id=run_id, seq=seq, epoch=0, slot=slot, kind="once",
-                        process="", attempt=0,
+                        at_ms=0,
+                        run_id=run_id,
+                        seq=seq,
+                        epoch=0,
+                        slot=slot,
+                        kind="once",
+                        process="",
+                        attempt=0,
                     )
                     for (run_id, seq, slot), times in self.world.done.items()
                     for _ in range(times)
                 ),
             ],
-            at_rest=True, kept=self._kept(),
-            one_clock="jump" not in self.kinds, zombies=bool(self.kinds & MAKE_ZOMBIES),
-        )  # fmt: skip
+            at_rest=True,
+            kept=self._kept(),
+            one_clock="jump" not in self.kinds,
+            zombies=bool(self.kinds & MAKE_ZOMBIES),
+        )
 
     def _kept(self) -> dict[Place, frozenset[int]]:
         topic = AgentTopics(APP, AGENT).state

@@ -172,8 +172,8 @@ MUTATIONS = (
     Mutation(
         name="another key for each attempt of an effect",
         file="state/steps/context.py",
-        old="self.agent, self.run_id, self.seq, index, emit=self.emit,",
-        new="self.agent, self.run_id, self.seq, index + self.attempt, emit=self.emit,",
+        old="                index,\n                emit=self.emit,",
+        new="                index + self.attempt,\n                emit=self.emit,",
         seed=41,
     ),
     Mutation(

@@ -44,8 +44,12 @@ def first_failure(folder: Path, seeds: range, only: str = "") -> int | None:
             *("--seeds", str(len(seeds)), "--from", str(seeds[0])),
             *(("--only", only) if only else ()),
         ],
-        cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env={"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode in (0, 1), done.stderr
     found = re.search(r"^seed (\d+) at", done.stdout, re.MULTILINE)
     assert (found is not None) == bool(done.returncode)

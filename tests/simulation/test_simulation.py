@@ -30,8 +30,11 @@ def simulate(*args: str) -> tuple[str, dict[str, int]]:
     behind cannot be collected."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *args],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout, json.loads(done.stdout.splitlines()[-2])
 

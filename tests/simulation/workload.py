@@ -16,7 +16,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from surefoot import Agent, Context, Done, Fork, Next, NotDone, Retry, RetryableError, Sleep, Wait
+from surefoot import (
+    Agent,
+    Context,
+    Done,
+    Next,
+    NotDone,
+    Parallel,
+    Retry,
+    RetryableError,
+    Sleep,
+    Wait,
+)
 
 AGENT = "walk"
 SINK = "http://sink/"
@@ -181,7 +192,7 @@ def walker(outside: Outside) -> Agent:
                 )
             case "fork":
                 branches = [(work, begin(branch)) for branch in stage["branches"]]
-                return Fork(branches, join=joined, carry=then)
+                return Parallel(branches, join=joined, carry=then)
         return Done(h)
 
     async def heard(ctx: Context, what: str, s: dict[str, Any]) -> Next:

@@ -22,7 +22,7 @@ import structlog
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.outbox import outbox_agent
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
 from surefoot.infra.runtime.settings import Settings
@@ -33,7 +33,7 @@ from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
 from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
 from surefoot.state.ports.http import HttpRequest, HttpResponse
-from surefoot.state.ports.log import InputKind, Out
+from surefoot.state.ports.log import InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
@@ -48,9 +48,15 @@ REST_S = 400.0
 #: how far a clock is set forward or back
 _JUMP_MS = 600_000
 SETTINGS = Settings(
-    app=APP, partitions=PARTITIONS, bootstrap_servers="sim:1", instance="sim", log="kafka",
-    heartbeat_interval_ms=2_000, session_timeout_ms=12_000, rebalance_timeout_ms=20_000,
-)  # fmt: skip
+    app=APP,
+    partitions=PARTITIONS,
+    bootstrap_servers="sim:1",
+    instance="sim",
+    log="kafka",
+    heartbeat_interval_ms=2_000,
+    session_timeout_ms=12_000,
+    rebalance_timeout_ms=20_000,
+)
 
 #: joins that were lost, or came late, may look like another process of the same identity, and
 #: count for so long
@@ -61,10 +67,27 @@ _GRAVES: list[SimLoop] = []
 
 #: what can be drawn
 FAULTS = (
-    "crash", "freeze", "drain", "spare", "jump", "compact", "lost", "answer lost", "late",
-    "twice", "reset", "slow net", "slow", "hang", "fail", "sink", "operator", "poison", "repeat",
+    "crash",
+    "freeze",
+    "drain",
+    "spare",
+    "jump",
+    "compact",
+    "lost",
+    "answer lost",
+    "late",
+    "twice",
+    "reset",
+    "slow net",
+    "slow",
+    "hang",
+    "fail",
+    "sink",
+    "operator",
+    "poison",
+    "repeat",
     "twin",
-)  # fmt: skip
+)
 
 
 #: those by which an owner can be thrown out without knowing it
@@ -129,10 +152,8 @@ class Sink:
         fate = self._random.random() / self.trouble if self.trouble else 1.0
         acts = key not in self._acted and not 0.5 <= fate < 1.0
         self.requests.append(
-            Request(
-                key=key, method=request.method, url=request.url, body=request.body, acted=acts
-            )
-        )  # fmt: skip
+            Request(key=key, method=request.method, url=request.url, body=request.body, acted=acts)
+        )
         if acts:
             self._acted.add(key)
         if fate < 0.5:  # it has acted, and nobody hears of it
@@ -205,8 +226,9 @@ class Life:
         self.over = False
         self.violent = True
         self.calm_s = 0.0
-        self._position = {(AgentTopics(APP, a).state, p): 0 for a in (AGENT, OUTBOX)
-                          for p in range(PARTITIONS)}  # fmt: skip
+        self._position = {
+            (AgentTopics(APP, a).state, p): 0 for a in (AGENT, OUTBOX) for p in range(PARTITIONS)
+        }
         self._status: dict[tuple[str, str], dict[str, Any]] = {}
         self._sent: set[tuple[str, str]] = set()
         self._commands = 0
@@ -257,9 +279,10 @@ class Life:
         loop.spawn(None, self._ask())
         until_s = loop.time() + random.uniform(5, 45)
         strikes = [
-            kind for kind in ("crash", "freeze", "drain", "spare", "jump", "compact", "poison")
+            kind
+            for kind in ("crash", "freeze", "drain", "spare", "jump", "compact", "poison")
             if kind in self.kinds
-        ]  # fmt: skip
+        ]
         while loop.time() < until_s:
             await asyncio.sleep(random.expovariate(1 / 2.5))
             if strikes:
@@ -352,24 +375,32 @@ class Life:
     async def _main(self, slot: Slot, process: Process) -> None:
         clock = SimClock(self.clock, self.jumps, process.name)
         executor = _Executor(clock)
-        stop, hurry = asyncio.Event(), asyncio.Event()
+        stop, abort = asyncio.Event(), asyncio.Event()
         slot.stop = stop
         workers = []
         for agent in self.agents:
             topics = AgentTopics(APP, agent.name)
             log = KafkaLog(
-                topics=topics, partitions=PARTITIONS, settings=SETTINGS, clock=clock,
+                topics=topics,
+                partitions=PARTITIONS,
+                settings=SETTINGS,
+                clock=clock,
                 slot=slot.number,
-            )  # fmt: skip
+            )
             workers.append(
                 Worker(
-                    agent=agent, log=log, wire=Wire(APP, topics, PARTITIONS), executor=executor,
-                    clock=clock, limits=Limits(forward_after_s=5.0), in_flight=4,
+                    agent=agent,
+                    log=log,
+                    wire=Wire(APP, topics, PARTITIONS),
+                    executor=executor,
+                    clock=clock,
+                    limits=OwnerLimits(forward_after_s=5.0),
+                    in_flight=4,
                 )
-            )  # fmt: skip
+            )
         try:
             await asyncio.gather(
-                *(worker.run(stop, drain_s=3.0, hurry=hurry) for worker in workers)
+                *(worker.run(stop, drain_s=3.0, abort=abort) for worker in workers)
             )
         except Exception as error:  # noqa: BLE001  (a process may end; nobody else may notice)
             lately = self.twins or self.loop.time() - self.calm_s < _OUSTED_S
@@ -428,8 +459,10 @@ class Life:
             return
         self.loop.call_later(
             random.choice((0.5, 3.0, 8.0, 15.0, 30.0)) * random.uniform(0.5, 1.5),
-            self._thaw, process, context=contextvars.Context(),
-        )  # fmt: skip
+            self._thaw,
+            process,
+            context=contextvars.Context(),
+        )
 
     def _thaw(self, process: Process) -> None:
         if process.frozen and process.alive:
@@ -489,7 +522,7 @@ class Life:
         topic = random.choice((topics.commands, topics.tasks))
         value = random.choice((b"\xff\xfe", b"", b"\xc3\x01" + b"\x07" * 12, b"{}", None))
         partition = random.randrange(PARTITIONS)
-        offset = self.broker.append(Out(topic, partition, b"r0", value))
+        offset = self.broker.append(ProducerRecord(topic, partition, b"r0", value))
         self.poison.append(f"{topic}/{partition}/{offset}")
         self.strike("poison")
 
@@ -571,7 +604,7 @@ def _patched(life: Life) -> Iterator[None]:
     real = KafkaOwnership.commit
 
     async def commit(
-        self: KafkaOwnership, records: Sequence[Out], offsets: Mapping[InputKind, int]
+        self: KafkaOwnership, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
     ) -> int:
         names = (dict(out.headers).get("sf-txn") for out in records)
         transaction = next((name.decode() for name in names if name), "")

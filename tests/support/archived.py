@@ -11,7 +11,7 @@ import fastavro
 from surefoot.schemas.codec.catalog import released
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, jsonable
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 
 #: 2026-01-31 12:00 UTC
 NOON_MS = 1_769_860_800_000
@@ -21,9 +21,14 @@ EVENT = list(released().values())[-1]["Event"]
 
 def event(run_id: str, kind: Any, *, seq: int = 0, at_ms: int = NOON_MS, **fields: Any) -> bytes:
     record = EventRecord(
-        type=kind, run_id=run_id, agent="shop", version=1, seq=seq, at_ms=at_ms,
+        type=kind,
+        run_id=run_id,
+        agent="shop",
+        version=1,
+        seq=seq,
+        at_ms=at_ms,
         **{"status": "running", **fields},
-    )  # fmt: skip
+    )
     return encode("Event", jsonable(record))
 
 
@@ -34,15 +39,17 @@ def life(run_id: str, *, at_ms: int = NOON_MS) -> list[bytes]:
         event(
             run_id, "run.completed", at_ms=at_ms + 7, status="completed", step="ship", result=b"42"
         ),
-    ]  # fmt: skip
+    ]
 
 
 def records(
     values: Iterable[bytes | None], *, first: int = 0, at_ms: int = NOON_MS, partition: int = 0
-) -> list[In]:
+) -> list[ConsumerRecord]:
     """At every second offset, as markers of transactions stand between."""
     return [
-        In("app.shop.events", partition, first + 2 * number, at_ms, b"key-%d" % number, value)
+        ConsumerRecord(
+            "app.shop.events", partition, first + 2 * number, at_ms, b"key-%d" % number, value
+        )
         for number, value in enumerate(values)
     ]
 

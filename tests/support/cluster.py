@@ -29,7 +29,7 @@ from confluent_kafka import TopicPartition as Place
 
 from surefoot import Context, Done, Next
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs.stores import open_claims
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
@@ -42,7 +42,7 @@ from surefoot.schemas.payload import load
 from surefoot.state.declare.agent import Agent
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import Wire, command_out, start_out
 from surefoot.state.steps.http_effect import HTTP_EFFECT, HttpEffect
 from tests.checker.kafka import stable_offsets
@@ -82,7 +82,7 @@ class Running:
     log: KafkaLog
     executor: Executor
     stop: asyncio.Event
-    hurry: asyncio.Event
+    abort: asyncio.Event
     task: asyncio.Task[bool]
 
     async def drain(self) -> bool:
@@ -132,9 +132,12 @@ class Cluster:
         """Start a worker; returns when all its partitions are served (unless `ready` is False)."""
         topics = self.topics(agent)
         log = KafkaLog(
-            topics=topics, partitions=self.settings.partitions, settings=self.settings,
-            clock=self.clock, slot=slot,
-        )  # fmt: skip
+            topics=topics,
+            partitions=self.settings.partitions,
+            settings=self.settings,
+            clock=self.clock,
+            slot=slot,
+        )
         executor = Executor(self.clock, open_claims(self.settings, self.clock))
         executor.start()
         worker = Worker(
@@ -143,17 +146,17 @@ class Cluster:
             wire=Wire(self.settings.app, topics, self.settings.partitions),
             executor=executor,
             clock=self.clock,
-            limits=Limits(
+            limits=OwnerLimits(
                 record_bytes=self.settings.record_max_bytes - BATCH_OVERHEAD,
                 **({"idle_commit_s": 0.2, "handover_s": 0.2} | limits),
             ),
             in_flight=in_flight,
         )
-        stop, hurry = asyncio.Event(), asyncio.Event()
+        stop, abort = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(
-            worker.run(stop, drain_s=self.settings.drain_timeout_s, hurry=hurry)
+            worker.run(stop, drain_s=self.settings.drain_timeout_s, abort=abort)
         )
-        running = Running(worker, log, executor, stop, hurry, task)
+        running = Running(worker, log, executor, stop, abort, task)
         self._running.append(running)
         if ready:
             await until(
@@ -165,7 +168,7 @@ class Cluster:
     async def close(self) -> None:
         for running in self._running:
             running.stop.set()
-            running.hurry.set()
+            running.abort.set()
         await asyncio.gather(*(r.task for r in self._running), return_exceptions=True)
         for running in self._running:
             running.executor.stop()
@@ -174,7 +177,7 @@ class Cluster:
 
     # Writing ---------------------------------------------------------------------------------
 
-    async def send(self, out: Out) -> int:
+    async def send(self, out: ProducerRecord) -> int:
         """Write one raw record; returns its offset."""
         if self._producer is None:
             self._producer = AIOKafkaProducer(
@@ -193,10 +196,14 @@ class Cluster:
         """Start a run; returns the offset of the command."""
         return await self.send(
             start_out(
-                self.settings.app, self.settings.partitions, agent.name, run_id, payload,
+                self.settings.app,
+                self.settings.partitions,
+                agent.name,
+                run_id,
+                payload,
                 sent_ms=self.clock.now_ms(),
             )
-        )  # fmt: skip
+        )
 
     async def tell(
         self,
@@ -212,10 +219,16 @@ class Cluster:
         name = agent if isinstance(agent, str) else agent.name
         await self.send(
             command_out(
-                self.settings.app, self.settings.partitions, name, run_id=run_id, kind=kind,
-                sent_ms=self.clock.now_ms(), id=identity, **fields,
+                self.settings.app,
+                self.settings.partitions,
+                name,
+                run_id=run_id,
+                kind=kind,
+                sent_ms=self.clock.now_ms(),
+                id=identity,
+                **fields,
             )
-        )  # fmt: skip
+        )
         return identity
 
     async def answer(self, agent: Agent | str, run_id: str, identity: str) -> dict[str, Any]:

@@ -66,11 +66,15 @@ class Sink:
         acted = {id(request) for request in self.acted.values()}
         return [
             checker.Request(
-                at_ms=0, key=request.key, method=request.method, url=self.url + request.path,
-                body=request.body, applied=id(request) in acted,
+                at_ms=0,
+                key=request.key,
+                method=request.method,
+                url=self.url + request.path,
+                body=request.body,
+                applied=id(request) in acted,
             )
             for request in self.book
-        ]  # fmt: skip
+        ]
 
     def check(self, committed: Mapping[str, HttpEffect]) -> None:
         """Every committed effect was acted upon, and nothing was ever asked for but these, each

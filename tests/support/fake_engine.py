@@ -19,10 +19,10 @@ from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import (
     NO_MEMORY,
     Entry,
+    EntryRecorded,
     Forget,
-    Journaled,
     Memory,
-    Piece,
+    OutputPiece,
     Run,
     State,
     Work,
@@ -34,9 +34,18 @@ from surefoot.state.records.encoding import decode_entry
 def a_run(**fields: Any) -> Run:
     """A run at the first attempt of its first step."""
     made: dict[str, Any] = {
-        "run_id": "r", "agent": "a", "version": 1, "status": "running", "seq": 0, "step": "s",
-        "attempt": 0, "payload": b"null", "created_ms": 0, "updated_ms": 0, "input_digest": b"",
-    }  # fmt: skip
+        "run_id": "r",
+        "agent": "a",
+        "version": 1,
+        "status": "running",
+        "seq": 0,
+        "step": "s",
+        "attempt": 0,
+        "payload": b"null",
+        "created_ms": 0,
+        "updated_ms": 0,
+        "input_digest": b"",
+    }
     return Run(**made | fields)
 
 
@@ -47,15 +56,15 @@ class FakeEngine:
     run: Run = field(default_factory=a_run)
     entries: dict[str, Entry] = field(default_factory=dict)
     #: what was recorded, in order
-    notes: list[Journaled] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    notes: list[EntryRecorded] = field(default_factory=list)
+    pieces: list[OutputPiece] = field(default_factory=list)
     lease_s: float = 1.0
     #: how often an attempt has waited until it is alone
     waits: int = 0
     #: raised by `record` before anything is kept: the worker dies there
     dies: BaseException | None = None
 
-    async def record(self, note: Journaled) -> None:
+    async def record(self, note: EntryRecorded) -> None:
         await asyncio.sleep(0)
         if self.dies is not None:
             raise self.dies
@@ -77,7 +86,7 @@ class FakeEngine:
         value = await asyncio.to_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value
 
-    def publish(self, piece: Piece) -> None:
+    def publish(self, piece: OutputPiece) -> None:
         self.pieces.append(piece)
 
     def monotonic_s(self) -> float:
@@ -93,10 +102,18 @@ class FakeEngine:
         """What the next attempt is given: whatever is recorded by now."""
         run = self.run
         return Context(
-            agent=run.agent, run_id=run.run_id, seq=run.seq, step=run.step, attempt=run.attempt,
-            engine=self, epoch=run.epoch, emit=run.emit, journal=dict(self.entries), memory=memory,
+            agent=run.agent,
+            run_id=run.run_id,
+            seq=run.seq,
+            step=run.step,
+            attempt=run.attempt,
+            engine=self,
+            epoch=run.epoch,
+            emit=run.emit,
+            journal=dict(self.entries),
+            memory=memory,
             signals=signals,
-        )  # fmt: skip
+        )
 
     def kinds(self) -> list[tuple[str, str]]:
         """(slot, kind) of what is kept."""

@@ -14,9 +14,9 @@ from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import digest
 from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.machine.model import Entry, EventRecord, Run, Start, Status
+from surefoot.state.machine.model import Entry, EventRecord, Run, StartRun, Status
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In, Out, Position
+from surefoot.state.ports.log import ConsumerRecord, Position, ProducerRecord
 from surefoot.state.reading.ports import Backlog, RunView
 from surefoot.state.reading.runs import RunSummary, shown
 from surefoot.state.reading.versions import Line
@@ -102,7 +102,7 @@ class World:
         out = command_out(
             "app", 1, agent, run_id=run_id, kind=kind, sent_ms=1, payload=payload, **fields
         )
-        command = decode_command(In("commands", 0, 0, 1, out.key, out.value))
+        command = decode_command(ConsumerRecord("commands", 0, 0, 1, out.key, out.value))
         self.sent.append(command)
         if not self.asleep:
             self._obey(command)
@@ -115,12 +115,18 @@ class World:
         elif life.maybe is not None:
             return  # a repeated start says nothing
         else:
-            event = Start(
-                run_id=command["run_id"], agent=AGENT, version=3, step=command["step"] or "a",
-                payload=command["payload"], input_digest=digest(command["payload"]),
-                carry=command["carry"], memory=memory_of(command["memory"]),
-                messages=tuple(command["messages"]), actions=actions_of(command),
-            )  # fmt: skip
+            event = StartRun(
+                run_id=command["run_id"],
+                agent=AGENT,
+                version=3,
+                step=command["step"] or "a",
+                payload=command["payload"],
+                input_digest=digest(command["payload"]),
+                carry=command["carry"],
+                memory=memory_of(command["memory"]),
+                messages=tuple(command["messages"]),
+                actions=actions_of(command),
+            )
         self.lead(command["run_id"], lambda: life.do(event))
 
     # RunReader --------------------------------------------------------------------------------
@@ -175,14 +181,24 @@ class World:
     async def summaries(self, _agent: str, run_ids: Collection[str]) -> dict[str, RunSummary]:
         return {
             run_id: RunSummary(
-                run_id=run_id, version=run.version, status=run.status, seq=run.seq, step=run.step,
-                attempt=run.attempt, created_ms=run.created_ms, updated_ms=run.updated_ms,
-                due_ms=run.due_ms, failure=None, epoch=run.epoch, child=run.parent is not None,
-                waits=None, offset=0,
+                run_id=run_id,
+                version=run.version,
+                status=run.status,
+                seq=run.seq,
+                step=run.step,
+                attempt=run.attempt,
+                created_ms=run.created_ms,
+                updated_ms=run.updated_ms,
+                due_ms=run.due_ms,
+                failure=None,
+                epoch=run.epoch,
+                child=run.parent is not None,
+                waits=None,
+                offset=0,
             )
             for run_id in run_ids
             if run_id in self.lives and (run := self.lives[run_id].maybe) is not None
-        }  # fmt: skip
+        }
 
     async def lines(
         self, agent: str, run_ids: Collection[str], keep: Callable[[int, str], bool]
@@ -206,9 +222,11 @@ class World:
         return tuple(entry for entry in entries if entry.slot.startswith(("c:", "o:")))
 
 
-def copied(record: Out, offset: int) -> In:
+def copied(record: ProducerRecord, offset: int) -> ConsumerRecord:
     """The record as it is read."""
-    return In(record.topic, record.partition, offset, 1, record.key, record.value, record.headers)
+    return ConsumerRecord(
+        record.topic, record.partition, offset, 1, record.key, record.value, record.headers
+    )
 
 
 AWAY = Unavailable("SF3002", "secret-broker:9092 is away")

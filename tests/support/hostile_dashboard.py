@@ -9,7 +9,18 @@ from unittest.mock import patch
 
 import httpx
 
-from surefoot import Agent, Approval, Approve, BranchResult, Context, Done, Fork, Next, Retry, Wait
+from surefoot import (
+    Agent,
+    Approval,
+    Approve,
+    BranchResult,
+    Context,
+    Done,
+    Next,
+    Parallel,
+    Retry,
+    Wait,
+)
 from surefoot.infra.embedded.backend import EmbeddedBackend
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
@@ -22,7 +33,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.machine.model import EventRecord, Run
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.records.encoding import Wire
 from tests.support.eventually import until
@@ -38,7 +49,7 @@ def desk_agent(name: str = "desk") -> Agent:
     agent = Agent(name)
 
     @agent.step(start=True, retry=Retry(attempts=1))
-    async def begin(ctx: Context, what: str) -> Next | Approve | Wait | Fork:
+    async def begin(ctx: Context, what: str) -> Next | Approve | Wait | Parallel:
         ctx.plan.tick(ctx.plan.add("read the letter"))
         ctx.plan.add(f"answer {HOSTILE}")
         if what == "fail":
@@ -48,7 +59,7 @@ def desk_agent(name: str = "desk") -> Agent:
         if what == "wait":
             return Wait("tick", then=ticked)
         if what == "fork":
-            return Fork([(ticked, 0), (ticked, 1)], join=joined, on_error="collect")
+            return Parallel([(ticked, 0), (ticked, 1)], join=joined, on_error="collect")
         return Next(end, what)
 
     @agent.step
@@ -73,12 +84,12 @@ def desk_agent(name: str = "desk") -> Agent:
 @asynccontextmanager
 async def served_desk(settings: Settings, agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
     """`surefoot serve` on this loop: a client of its API, with its URL."""
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, abort = asyncio.Event(), asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     embedded = settings.embedded_path is not None
     async with open_backend(settings, SystemClock(), owner=embedded) as backend:
         serving = asyncio.create_task(
-            serve([agent], settings, backend, stop, hurry, url.set_result)
+            serve([agent], settings, backend, stop, abort, url.set_result)
         )
         await until(lambda: serving.done() or url.done(), what="the gateway to listen")
         if serving.done():
@@ -88,7 +99,7 @@ async def served_desk(settings: Settings, agent: Agent) -> AsyncIterator[httpx.A
                 yield client
         finally:
             stop.set()
-            hurry.set()
+            abort.set()
             await asyncio.wait_for(serving, _STOP_S)
 
 
@@ -104,10 +115,21 @@ class _Crowded(LogRunReader):
         now_ms = SystemClock().now_ms()
         for number in range(1, RUNS):
             index.runs[f"run-{number}"] = RunSummary(
-                run_id=f"run-{number}", version=1, status="completed", seq=2, step="end",
-                attempt=0, created_ms=now_ms - number, updated_ms=now_ms, due_ms=None,
-                failure=None, epoch=0, child=False, waits=None, offset=0,
-            )  # fmt: skip
+                run_id=f"run-{number}",
+                version=1,
+                status="completed",
+                seq=2,
+                step="end",
+                attempt=0,
+                created_ms=now_ms - number,
+                updated_ms=now_ms,
+                due_ms=None,
+                failure=None,
+                epoch=0,
+                child=False,
+                waits=None,
+                offset=0,
+            )
 
 
 @asynccontextmanager
@@ -119,9 +141,18 @@ async def served_crowd(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     stop = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     run = Run(
-        run_id="run-0", agent="desk", version=1, status="completed", seq=2, step="end",
-        attempt=0, payload=b"", created_ms=now_ms, updated_ms=now_ms, input_digest=b"",
-    )  # fmt: skip
+        run_id="run-0",
+        agent="desk",
+        version=1,
+        status="completed",
+        seq=2,
+        step="end",
+        attempt=0,
+        payload=b"",
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        input_digest=b"",
+    )
     async with open_backend(settings, clock, owner=True) as backend:
         assert isinstance(backend, EmbeddedBackend)
         async with backend.topics() as admin:
@@ -142,11 +173,20 @@ async def served_crowd(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
                 await asyncio.wait_for(serving, _STOP_S)
 
 
-def _one_event(wire: Wire, now_ms: int) -> Out:
+def _one_event(wire: Wire, now_ms: int) -> ProducerRecord:
     record = EventRecord(
-        run_id="run-0", agent="desk", version=1, type="step.completed", status="running", seq=1,
-        step="begin", next_step="end", at_ms=now_ms, started_ms=now_ms - 5, payload=b'"tea"',
-    )  # fmt: skip
+        run_id="run-0",
+        agent="desk",
+        version=1,
+        type="step.completed",
+        status="running",
+        seq=1,
+        step="begin",
+        next_step="end",
+        at_ms=now_ms,
+        started_ms=now_ms - 5,
+        payload=b'"tea"',
+    )
     return wire.out(record, "run-0", 0, (), now_ms)
 
 

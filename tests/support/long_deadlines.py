@@ -23,7 +23,7 @@ from surefoot.infra.readers import replay_range
 from surefoot.infra.readers import runs as run_reader
 from surefoot.infra.registry.confluent import Registry
 from surefoot.infra.views import http
-from surefoot.producers.api.app import Limits
+from surefoot.producers.api.app import GatewayLimits
 from surefoot.producers.commands import schedules
 
 LONG_S = 60.0
@@ -48,7 +48,9 @@ def log_is_read_within(patch: pytest.MonkeyPatch, seconds: float) -> None:
 def gateways_wait(patch: pytest.MonkeyPatch, *, start_s: float, answer_s: float) -> None:
     """How long a gateway that is started from now on waits for the log to take a start or a
     command, and for the owner of a run to answer."""
-    patch.setattr(gateway_main, "Limits", partial(Limits, start_s=start_s, answer_s=answer_s))
+    patch.setattr(
+        gateway_main, "Limits", partial(GatewayLimits, start_s=start_s, answer_s=answer_s)
+    )
 
 
 @contextmanager

@@ -200,9 +200,15 @@ def _anthropic(answer: Reply | Broken | Cut) -> Iterator[bytes]:
     thoughts = (answer.extra or []) if isinstance(answer, Reply) else []
     tokens = {"input_tokens": used.input_tokens if used else 0, "output_tokens": 0}
     message: dict[str, Any] = {
-        "id": "m1", "type": "message", "role": "assistant", "model": "m", "content": [],
-        "stop_reason": None, "stop_sequence": None, "usage": tokens,
-    }  # fmt: skip
+        "id": "m1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": tokens,
+    }
     yield event("message_start", message=message)
     index = 0
     for block in thoughts:

@@ -12,8 +12,8 @@ from surefoot import (
     Approve,
     Context,
     Done,
-    Fork,
     Next,
+    Parallel,
     Sleep,
     TerminalError,
     Wait,
@@ -34,7 +34,7 @@ async def begin(ctx: Context, payload: dict[str, Any]) -> Any:
         case "sleep":
             return Sleep("1h", then=end, payload="woken")
         case "fork":
-            return Fork([(begin, {"do": "hang"})] * payload["children"], join=end)
+            return Parallel([(begin, {"do": "hang"})] * payload["children"], join=end)
         case "fail":
             return Next(fail, payload["flag"])
         case "doubt":

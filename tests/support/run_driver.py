@@ -8,29 +8,29 @@ from typing import Any
 from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import (
-    Await,
+    AwaitInput,
     Branch,
     ChildDone,
     CommandRecord,
+    Complete,
     Decision,
-    End,
+    DeliverSignal,
     Entry,
+    EntryRecorded,
     EventRecord,
     Failure,
     Forget,
-    Go,
+    GoTo,
     Input,
-    Journaled,
-    Outlook,
-    Raised,
     Record,
-    Returned,
     Rewind,
     Run,
-    Signal,
-    Spawn,
-    Start,
+    StartChildren,
+    StartRun,
     State,
+    StepFailed,
+    StepResult,
+    StepReturned,
     TaskRecord,
     Work,
 )
@@ -40,7 +40,7 @@ STEPS = frozenset({"a", "b", "c", "pooled", "undo", "sorry"})
 PLAIN = Rules(agent="x", steps=STEPS)
 POOLED = replace(PLAIN, pools={"pooled": "gpu"})
 FAILURE = Failure(code="step_raised", message="no", kind="ValueError", step="a")
-START = Start(run_id="r", agent="x", version=3, step="a", payload=b"1", input_digest=b"d")
+START = StartRun(run_id="r", agent="x", version=3, step="a", payload=b"1", input_digest=b"d")
 REWIND = Rewind(
     id="back",
     epoch=0,
@@ -70,16 +70,16 @@ def work_of(run: Run) -> Work:
     return Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
 
 
-def wait_for(*names: str, mode: str = "one", need: int = 1, **fields: Any) -> Await:
-    return Await(then=fields.pop("then", "b"), names=names, mode=mode, need=need, **fields)
+def wait_for(*names: str, mode: str = "one", need: int = 1, **fields: Any) -> AwaitInput:
+    return AwaitInput(then=fields.pop("then", "b"), names=names, mode=mode, need=need, **fields)
 
 
 def branches(count: int) -> tuple[Branch, ...]:
     return tuple(Branch(agent=f"y{n}", step=None, payload=b"%d" % n) for n in range(count))
 
 
-def fork(count: int, mode: str = "join", limit: int = 0) -> Spawn:
-    return Spawn(branches=branches(count), join="b", mode=mode, limit=limit)
+def fork(count: int, mode: str = "join", limit: int = 0) -> StartChildren:
+    return StartChildren(branches=branches(count), join="b", mode=mode, limit=limit)
 
 
 def child_done(number: int, branch: int) -> ChildDone:
@@ -129,25 +129,27 @@ class Life:
         assert (self.maybe, self.entries) == before
         return refusal.code
 
-    def returned(self, then: Outlook, **fields: Any) -> Run:
-        return self.legal(Returned(work=work_of(self.run), then=then, **fields))
+    def returned(self, then: StepResult, **fields: Any) -> Run:
+        return self.legal(StepReturned(work=work_of(self.run), then=then, **fields))
 
     def goes(self, step: str = "b", payload: bytes = b"2", **fields: Any) -> Run:
-        return self.returned(Go(step=step, payload=payload), **fields)
+        return self.returned(GoTo(step=step, payload=payload), **fields)
 
     def ends(self, result: bytes = b"3", **fields: Any) -> Run:
-        return self.returned(End(result=result), **fields)
+        return self.returned(Complete(result=result), **fields)
 
     def raised(self, retry_in_ms: int | None = None, **fields: Any) -> Run:
         return self.legal(
-            Raised(work=work_of(self.run), failure=FAILURE, retry_in_ms=retry_in_ms, **fields)
+            StepFailed(work=work_of(self.run), failure=FAILURE, retry_in_ms=retry_in_ms, **fields)
         )
 
     def journaled(self, slot: str, kind: Any = "call", **fields: Any) -> Run:
-        return self.legal(Journaled(work=work_of(self.run), slot=slot, kind=kind, **fields))
+        return self.legal(EntryRecorded(work=work_of(self.run), slot=slot, kind=kind, **fields))
 
     def signal(self, name: str, payload: bytes = b"null", *, as_: str | None = None) -> Decision:
-        return self.do(Signal(id=as_ or name, run_id="r", name=name, payload=payload, by="ann"))
+        return self.do(
+            DeliverSignal(id=as_ or name, run_id="r", name=name, payload=payload, by="ann")
+        )
 
     def child(self, branch: int, result: bytes = b"7", failure: Failure | None = None) -> Decision:
         wait = self.run.wait

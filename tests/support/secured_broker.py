@@ -46,11 +46,16 @@ class Secured:
         """Give the user a right on what has a name that begins so. It holds a moment later."""
         rights = [
             kafka.AclBinding(
-                kafka.ResourceType[kind], prefix, kafka.ResourcePatternType.PREFIXED,
-                f"User:{USER}", "*", kafka.AclOperation[operation], kafka.AclPermissionType.ALLOW,
+                kafka.ResourceType[kind],
+                prefix,
+                kafka.ResourcePatternType.PREFIXED,
+                f"User:{USER}",
+                "*",
+                kafka.AclOperation[operation],
+                kafka.AclPermissionType.ALLOW,
             )
             for operation in operations
-        ]  # fmt: skip
+        ]
         admin = kafka.AdminClient({"bootstrap.servers": self.plain})
         for done in admin.create_acls(rights).values():
             done.result(timeout=60)

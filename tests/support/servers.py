@@ -49,10 +49,13 @@ async def served_views(
     listening: asyncio.Future[tuple[str, Any]] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve_views(
-            [agent], settings, backend, stop,
+            [agent],
+            settings,
+            backend,
+            stop,
             lambda url, shards: listening.set_result((url, shards[agent])),
         )
-    )  # fmt: skip
+    )
     await until(lambda: serving.done() or listening.done(), what="the views to listen")
     if not listening.done():
         await serving

@@ -16,7 +16,7 @@ from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.trigger import trigger
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.declare.agent import Agent
-from surefoot.state.ports.log import Headers, Out
+from surefoot.state.ports.log import Headers, ProducerRecord
 from surefoot.state.ports.sources import SchemaSource
 from tests.support.cluster import Cluster, headers_of
 from tests.support.eventually import until
@@ -48,7 +48,7 @@ class Listening:
         key: bytes | None = None,
     ) -> int:
         """Write one event; returns its offset."""
-        return await self.kafka.send(Out(self.topic, partition, key, value, headers))
+        return await self.kafka.send(ProducerRecord(self.topic, partition, key, value, headers))
 
     async def send_numbers(self, numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -39,20 +39,54 @@ MODULES_MAX = 12
 #: what is as large for now: one module a command
 LARGER = {"surefoot/commands": 17}
 OUTSIDE = {  # the world: only infra speaks to it
-    "aiobotocore", "aiohttp", "aiokafka", "boto3", "botocore", "confluent_kafka", "docker",
-    "faust", "http.client", "httpcore", "httpx", "kafka", "requests", "testcontainers",
-    "urllib.request", "urllib3",
-}  # fmt: skip
+    "aiobotocore",
+    "aiohttp",
+    "aiokafka",
+    "boto3",
+    "botocore",
+    "confluent_kafka",
+    "docker",
+    "faust",
+    "http.client",
+    "httpcore",
+    "httpx",
+    "kafka",
+    "requests",
+    "testcontainers",
+    "urllib.request",
+    "urllib3",
+}
 PROCESS = {"multiprocessing", "psutil", "signal", "socket", "subprocess"}  # infra, the front door
 CLOCK_AND_CHANCE = {  # come in as arguments
-    "datetime.date.today", "datetime.datetime.now", "datetime.datetime.today",
-    "datetime.datetime.utcnow", "os.urandom", "random", "secrets", "time.ctime", "time.gmtime",
-    "time.localtime", "time.time", "time.time_ns", "uuid.uuid1", "uuid.uuid4",
-}  # fmt: skip
+    "datetime.date.today",
+    "datetime.datetime.now",
+    "datetime.datetime.today",
+    "datetime.datetime.utcnow",
+    "os.urandom",
+    "random",
+    "secrets",
+    "time.ctime",
+    "time.gmtime",
+    "time.localtime",
+    "time.time",
+    "time.time_ns",
+    "uuid.uuid1",
+    "uuid.uuid4",
+}
 RUNS_CODE = {  # data must never become code
-    "cloudpickle", "dill", "eval", "exec", "joblib", "jsonpickle", "marshal", "pickle", "shelve",
-    "yaml.full_load", "yaml.load", "yaml.unsafe_load",
-}  # fmt: skip
+    "cloudpickle",
+    "dill",
+    "eval",
+    "exec",
+    "joblib",
+    "jsonpickle",
+    "marshal",
+    "pickle",
+    "shelve",
+    "yaml.full_load",
+    "yaml.load",
+    "yaml.unsafe_load",
+}
 LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy"}
 #: SDKs that are extras, and the file that may import each: only in a function
 SDKS = {

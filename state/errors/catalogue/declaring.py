@@ -324,8 +324,8 @@ DECLARING: tuple[Page, ...] = (
     Page(
         number="SF1203",
         title="A step returned something else",
-        means="A step says what comes next with Next, Sleep, Done, Wait, Approve, Fork, Call or "
-        "Handoff, each with arguments that fit.",
+        means="A step says what comes next with Next, Sleep, Done, Wait, Approve, Parallel, Call "
+        "or Handoff, each with arguments that fit.",
         causes=(
             "a bare value instead of Done(value)",
             "a return is missing on one path, so that it is None",

@@ -55,11 +55,11 @@ RUNS: tuple[Page, ...] = (
     Page(
         number="SF4006",
         title="A branch failed",
-        means='A child of a Fork or a Call failed, and on_error is "fail".',
+        means='A child of a Parallel or a Call failed, and on_error is "fail".',
         causes=("the child's own failure, which the message has",),
         mend=(
             "Look at the child: `surefoot runs show AGENT CHILD_ID`",
-            'Let the join see failures: `Fork(..., on_error="collect")`',
+            'Let the join see failures: `Parallel(..., on_error="collect")`',
         ),
         codes=("branch_failed",),
     ),

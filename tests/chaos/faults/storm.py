@@ -54,12 +54,21 @@ PATIENCE_S = 30.0
 HEAL_S = 300.0
 
 _APIS = (
-    Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.INIT_PRODUCER_ID, Api.PRODUCE, Api.OFFSET_FETCH,
-)  # fmt: skip
+    Api.END_TXN,
+    Api.TXN_OFFSET_COMMIT,
+    Api.INIT_PRODUCER_ID,
+    Api.PRODUCE,
+    Api.OFFSET_FETCH,
+)
 _NETWORK: tuple[tuple[Action, bool], ...] = (
-    ("hold", False), ("hold", True), ("drop", False), ("drop", True), ("cut", False),
-    ("reset", False), ("duplicate", False),
-)  # fmt: skip
+    ("hold", False),
+    ("hold", True),
+    ("drop", False),
+    ("drop", True),
+    ("cut", False),
+    ("reset", False),
+    ("duplicate", False),
+)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from surefoot import Agent, Context, Done, Ended, Flow, Fork, Next, Sleep, Wait
+from surefoot import Agent, Context, Done, Ended, Flow, Next, Parallel, Sleep, Wait
 from tests.support.eventually import until
 
 #: environment variables by which a test reaches into its child processes
@@ -169,8 +169,8 @@ async def wait(ctx: Context, total: int) -> Wait:
 
 
 @survivor.step
-async def fan(ctx: Context, go: int, total: int) -> Fork:
-    return Fork([(leaf, number) for number in range(3)], join=gather, carry=total + go)
+async def fan(ctx: Context, go: int, total: int) -> Parallel:
+    return Parallel([(leaf, number) for number in range(3)], join=gather, carry=total + go)
 
 
 @survivor.step
@@ -184,8 +184,8 @@ async def gather(ctx: Context, results: list[int], total: int) -> Done:
 
 
 @undone.step
-async def spread(ctx: Context, payload: int) -> Fork:
-    return Fork([(linger, number) for number in range(3)], join=never)
+async def spread(ctx: Context, payload: int) -> Parallel:
+    return Parallel([(linger, number) for number in range(3)], join=never)
 
 
 @undone.step

@@ -23,7 +23,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka import txn as kafka_txn
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
@@ -38,7 +38,7 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics, dead_topic
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.run_store import RunStore
 from tests.chaos.faults.disabled_rules import without
 from tests.chaos.processes import agents
@@ -74,7 +74,9 @@ class Trap:
         agents.note(f"bitten {point}")
         os.kill(os.getpid(), self._number)
 
-    def _note_transaction(self, txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+    def _note_transaction(
+        self, txn: TransactionalProducer, records: list[ProducerRecord], *_: Any
+    ) -> None:
         if txn.transactional_id in self._ids and len(records) > 1:
             self._working.add(txn.transactional_id)
 
@@ -109,7 +111,7 @@ class Trap:
         self._before_producer("send_offsets_to_transaction", bite)
 
     def at_dead_letter_sent(self, bite: Callable[[], None]) -> None:
-        def arrive(_txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+        def arrive(_txn: TransactionalProducer, records: list[ProducerRecord], *_: Any) -> None:
             if any(record.topic == self._dead for record in records):
                 self._before_producer("send_offsets_to_transaction", bite)
 
@@ -126,7 +128,7 @@ class Trap:
         """A run has gone to sleep, and nobody here knows it yet."""
         asleep: set[str] = set()
 
-        def arrive(txn: TransactionalProducer, records: list[Out], *_: Any) -> None:
+        def arrive(txn: TransactionalProducer, records: list[ProducerRecord], *_: Any) -> None:
             if any(_sleeps(record) for record in records):
                 asleep.add(txn.transactional_id)
 
@@ -160,7 +162,7 @@ class Trap:
         _before(KafkaOwnership, "committed", arrive)
 
     def at_restore(self, bite: Callable[[], None]) -> None:
-        def arrive(_store: RunStore, records: list[In]) -> None:
+        def arrive(_store: RunStore, records: list[ConsumerRecord]) -> None:
             if any(f".{self._agent}." in record.topic for record in records):
                 bite()
 
@@ -241,7 +243,7 @@ def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
     setattr(owner, name, called)
 
 
-def _sleeps(record: Out) -> bool:
+def _sleeps(record: ProducerRecord) -> bool:
     if not record.topic.endswith(".state") or not record.value or b"|" in (record.key or b""):
         return False
     name, checkpoint = decode(record.value)
@@ -290,7 +292,7 @@ def main() -> int:
         # So that only the fence is left to stop a commit that comes too late, and at a rebalance
         # steps and commits are waited for.
         kafka_txn.commit_deadline_s = _a_minute
-        patient = functools.partial(Limits, handover_s=60.0)
+        patient = functools.partial(OwnerLimits, handover_s=60.0)
         setattr(worker_main, "Limits", patient)  # noqa: B010  (mypy: a class)
     if given.without:
         without(given.without)

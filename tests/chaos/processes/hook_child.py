@@ -24,9 +24,12 @@ def telling(url: str) -> Agent:
         return Done(number)
 
     agent.subscribe(
-        HOOK, url=url, events="run.completed", start="earliest",
+        HOOK,
+        url=url,
+        events="run.completed",
+        start="earliest",
         where=lambda event: event.result % 2 == 0,
-    )  # fmt: skip
+    )
     return agent
 
 

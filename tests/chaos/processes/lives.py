@@ -58,8 +58,9 @@ class Life:
         """Wait for its end; the exit status, or -N for signal N."""
         await until(
             lambda: self.process.returncode is not None,
-            timeout_s=timeout_s, what=f"process {self.pid} to end",
-        )  # fmt: skip
+            timeout_s=timeout_s,
+            what=f"process {self.pid} to end",
+        )
         assert self.process.returncode is not None
         return self.process.returncode
 

@@ -18,7 +18,7 @@ from surefoot.infra.processes.archive import require_archive
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import StoreRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.integration.cli.test_cli_end_to_end import Cli, cli
 from tests.support.archived import DAY_MS, life, offsets_by_any_reader
 from tests.support.aws import REGION, aws_server, client
@@ -79,9 +79,11 @@ def loaded(path: str) -> Agent:
 
 def archiving(cli: Cli, aws: str, where: str = f"s3://{BUCKET}/kept", **more: str) -> None:
     cli._env |= {
-        "SUREFOOT_ARCHIVE": where, "SUREFOOT_AWS_ENDPOINT_URL": aws,
-        "SUREFOOT_AWS_REGION": REGION, **more,
-    }  # fmt: skip
+        "SUREFOOT_ARCHIVE": where,
+        "SUREFOOT_AWS_ENDPOINT_URL": aws,
+        "SUREFOOT_AWS_REGION": REGION,
+        **more,
+    }
 
 
 async def typed(cli: Cli, *args: str) -> tuple[int, str]:
@@ -102,7 +104,7 @@ async def forget(kafka: Cluster, run_ids: list[str]) -> None:
     topics = kafka.topics("shop")
     for record in await kafka.read(topics.state):
         if (record.key or b"").decode() in run_ids:
-            await kafka.send(Out(topics.state, record.partition, record.key, None))
+            await kafka.send(ProducerRecord(topics.state, record.partition, record.key, None))
     for partition in range(kafka.settings.partitions):
         await kafka.delete_before(topics.events, partition, -1)
 
@@ -146,23 +148,30 @@ async def test_what_kafka_has_deleted_is_shown_from_the_archive(
     status, said = await typed(cli, "runs", "watch", "shop", "bad")
     assert status == 1
     assert [line.split()[2] for line in said.splitlines()[:-1]] == [
-        "run.started", "step.completed", "run.failed",
-    ]  # fmt: skip
+        "run.started",
+        "step.completed",
+        "run.failed",
+    ]
     assert (await typed(cli, "runs", "show", "shop", "nobody"))[0] == 1
     cli._env["SUREFOOT_ARCHIVE"] = ""
     assert (await typed(cli, "runs", "show", "shop", "good"))[0] == 1
 
     settings = load_settings(
-        **kafka.settings.model_dump(exclude_unset=True) | {
-            "gateway_port": 0, "archive": f"s3://{BUCKET}/kept", "aws_endpoint_url": aws,
+        **kafka.settings.model_dump(exclude_unset=True)
+        | {
+            "gateway_port": 0,
+            "archive": f"s3://{BUCKET}/kept",
+            "aws_endpoint_url": aws,
             "aws_region": REGION,
         }
-    )  # fmt: skip
+    )
     async with asked(agent, settings) as http:
         answer = await http.get("/runs/shop/good")
         assert (answer.status_code, answer.json()["archived"], answer.json()["result"]) == (
-            200, True, 10,
-        )  # fmt: skip
+            200,
+            True,
+            10,
+        )
         history = (await http.get("/runs/shop/good/events")).text
         assert history.count("event: run.completed") == 1
         assert (await http.get("/runs/shop/nobody")).status_code == 404
@@ -225,7 +234,7 @@ async def test_it_archives_until_it_is_asked_to_stop(
     service = cli.start("archive", shop_file)
     await asyncio.to_thread(service.wait_for, "archive_begins", kafka.settings.partitions)
     for number, value in enumerate(life("r")):
-        await kafka.send(Out(kafka.topics("shop").events, number, b"r", value))
+        await kafka.send(ProducerRecord(kafka.topics("shop").events, number, b"r", value))
     await asyncio.to_thread(service.wait_for, "archived", 2)
     assert await asyncio.to_thread(service.stop) == 0
     consumer = AIOKafkaConsumer(

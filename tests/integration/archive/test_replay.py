@@ -13,7 +13,7 @@ import pytest
 
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.cluster import Cluster, cluster, names
 from tests.support.long_deadlines import PATIENT
@@ -81,7 +81,7 @@ async def test_finished_work_is_skipped_and_lost_work_is_done(kafka: Cluster, cl
     await worker.drain()
     # somebody deletes the record of a run, and with it all that is known of it
     state = kafka.topics(ops).state
-    await kafka.send(Out(state, partition_of("lost", 2), b"lost", None))
+    await kafka.send(ProducerRecord(state, partition_of("lost", 2), b"lost", None))
     await kafka.work(ops)
     before = await written(kafka)
     told = await replayed(cli, "--from", begun, "--dry-run")

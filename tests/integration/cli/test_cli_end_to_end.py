@@ -45,9 +45,13 @@ class Cli:
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tests.support.patient_cli", *args],
-            env=self._env, cwd=self._folder, capture_output=True, text=True, check=False,
+            env=self._env,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=240,
-        )  # fmt: skip
+        )
 
     def here(self, *args: str) -> subprocess.CompletedProcess[str]:
         """What a command comes to, without a process of its own: quicker, for all that is not what
@@ -80,8 +84,12 @@ class Service:
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "surefoot", *args],
-                env=env, cwd=folder, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                env=env,
+                cwd=folder,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
     def said(self) -> str:
         return self._out.read_text(errors="replace")

@@ -33,8 +33,10 @@ def test_a_short_demo_loses_and_doubles_nothing(bootstrap: str, tmp_path: Path) 
         demo = subprocess.Popen(
             [*DEMO, tmp_path / "triage.py", "--deliveries", "30", "--kills", "1", "--seed", "11"],
             env={**os.environ, "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap, "CI": "true"},
-            cwd=ROOT, stdout=out, stderr=told_to,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=out,
+            stderr=told_to,
+        )
         try:
             crash_a_worker(tmp_path / "told")
             go_on.touch()
@@ -100,8 +102,11 @@ def test_ctrl_c_ends_the_demo_and_all_its_processes(bootstrap: str, tmp_path: Pa
         demo = subprocess.Popen(
             [*DEMO, TRIAGE, "--deliveries", "1000"],
             env={**os.environ, "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap, "CI": "true"},
-            cwd=ROOT, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     try:
         until_sync(
             lambda: "deliveries begin" in (tmp_path / "out").read_text(),

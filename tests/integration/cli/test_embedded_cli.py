@@ -96,8 +96,9 @@ def test_runs_are_steered_from_another_terminal(cli: Cli, port: int) -> None:
     assert seen["statuses"] == {"completed": 2, "running": 1}
     lines = [line.split() for line in cli.ok("topics", "lag", AGENT).splitlines()]
     assert sorted(line[:3] for line in lines[1:] if line[0] == "ops") == [
-        ["ops", "0", "serve"], ["ops", "1", "serve"],
-    ]  # fmt: skip
+        ["ops", "0", "serve"],
+        ["ops", "1", "serve"],
+    ]
     assert told(cli.run("runs", "pause", "ops", "h", *PATIENT))["run"]["status"] == "paused"
     assert told(cli.run("runs", "cancel", "ops", "h", *PATIENT))["accepted"]
     start(cli, "c", do="count", to=3)
@@ -203,8 +204,10 @@ def test_the_same_agent_and_commands_whatever_the_one_setting_says(
 ) -> None:
     """Everything else is set alike, the broker's address too."""
     cli._env |= {
-        "SUREFOOT_LOG": log, "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap, "SUREFOOT_APP": app,
-    }  # fmt: skip
+        "SUREFOOT_LOG": log,
+        "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
+        "SUREFOOT_APP": app,
+    }
     service = serve(cli, AGENT)
     start(cli, "r", do="wait")
     until_shown(port, "r", status="waiting")

@@ -56,8 +56,13 @@ class Reader:
     def _typed(self, block: str) -> str:
         done = subprocess.run(
             ["bash", "-ec", block],
-            env=self.env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=240,
-        )  # fmt: skip
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

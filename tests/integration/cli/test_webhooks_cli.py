@@ -71,9 +71,11 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
     now = str(int(time.time()))
     issue, bill = issue_event(7, Random(1)), b'{"id": "evt_1", "type": "paid", "items": [1, 2]}'
     github = {
-        "X-GitHub-Event": "issues", "X-GitHub-Delivery": "d@1", "Authorization": "Bearer canary",
+        "X-GitHub-Event": "issues",
+        "X-GitHub-Delivery": "d@1",
+        "Authorization": "Bearer canary",
         **signed.github(signed.SECRET, issue, now),
-    }  # fmt: skip
+    }
     with httpx.Client(base_url=ready["url"], timeout=90) as http:
         until_taken(lambda: http.post("/webhooks/github", content=issue, headers=github))
         stripe = signed.stripe(signed.SECRET, bill, now)
@@ -96,8 +98,10 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
 
     told = until_sync(lambda: found if len(found := listed()) == 3 else [], what="three records")
     assert [(each["source"], each["outcome"]) for each in told] == [
-        ("github", "refused"), ("billing", "started"), ("github", "started"),
-    ]  # fmt: skip
+        ("github", "refused"),
+        ("billing", "started"),
+        ("github", "started"),
+    ]
     table = cli.ok("webhooks", "deliveries", "--source", "billing")
     assert "hooks/billing-evt_1.1" in table
     assert "github" not in table
@@ -112,8 +116,10 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
     (tmp_path / "hooks.py").write_text(mapped)
     again = lines(cli.ok("webhooks", "redeliver", "evt_1", "hooks.py", "--json"))
     assert [(each["run_id"], each["started"]) for each in again] == [
-        ("billing-evt_1.0", False), ("billing-evt_1.1", False), ("billing-evt_1.2", True),
-    ]  # fmt: skip
+        ("billing-evt_1.0", False),
+        ("billing-evt_1.1", False),
+        ("billing-evt_1.2", True),
+    ]
     refused = cli.run("webhooks", "redeliver", told[0]["id"], "hooks.py")
     assert refused.returncode == 2
     assert "was not verified" in refused.stderr

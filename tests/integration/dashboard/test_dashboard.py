@@ -305,8 +305,9 @@ async def test_of_long_lists_and_long_histories_a_page_asks_for_the_first_only(
         assert (await client.get("/runs/desk", params={"limit": 1})).json()["matches"] == RUNS
         async with opened(browser, client) as page:
             for address, row in (
-                ("runs", "tbody tr"), ("run?agent=desk&id=run-0", "ol.steps > li")
-            ):  # fmt: skip
+                ("runs", "tbody tr"),
+                ("run?agent=desk&id=run-0", "ol.steps > li"),
+            ):
                 await page.goto(address)
                 await expect(page.locator(row)).to_have_count(100)
                 assert await page.evaluate(_LARGEST) < 200_000

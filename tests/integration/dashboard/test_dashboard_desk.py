@@ -64,9 +64,11 @@ async def deliver(client: httpx.AsyncClient, secret: str) -> None:
     raw = json.dumps({"n": 1}).encode()
     signature = hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
     headers = {
-        "X-GitHub-Event": EVENT, "X-GitHub-Delivery": f"id-{secret[:7]}",
-        "X-Hub-Signature-256": f"sha256={signature}", "Content-Type": "application/json",
-    }  # fmt: skip
+        "X-GitHub-Event": EVENT,
+        "X-GitHub-Delivery": f"id-{secret[:7]}",
+        "X-Hub-Signature-256": f"sha256={signature}",
+        "Content-Type": "application/json",
+    }
     answer = await client.post("/webhooks/github", content=raw, headers=headers)
     assert answer.is_client_error, answer.text
 

@@ -19,18 +19,18 @@ from surefoot import (
     Context,
     Cost,
     Done,
-    Fork,
     Handoff,
     Next,
+    Parallel,
     Retry,
     Sleep,
     Wait,
 )
-from surefoot.consumers.partition.committer import Committer, Item, Moved
+from surefoot.consumers.partition.committer import Committer, PendingInput, RunChange
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.names.topics import APPLIED_KEY
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import command_out, start_out
 from tests.support.cluster import Cluster, cluster, headers_of
 from tests.support.eventually import until
@@ -65,14 +65,18 @@ POISON: dict[str, Poison] = {
     "truncated": (b"k", GOOD[:-3], ()),
     "trailing bytes": (b"k", GOOD + b"\0", ()),
     "another record's schema": (
-        b"k", encode("Task", {"run_id": "r1", "seq": 0, "step": "done"}), (),
+        b"k",
+        encode("Task", {"run_id": "r1", "seq": 0, "step": "done"}),
+        (),
     ),
     "key not UTF-8": (b"\xff\xfe", b"junk", ()),
     "no key": (None, b"junk", ()),
     "900 KB": (b"k", os.urandom(900_000), ()),
     "null": (b"k", None, ()),
     "headers": (
-        b"k", b"junk", (("twice", b"\xff\xfe"), ("twice", b"2"), ("none", None)),
+        b"k",
+        b"junk",
+        (("twice", b"\xff\xfe"), ("twice", b"2"), ("none", None)),
     ),
     "no run_id": (b"", command(run_id=""), ()),
     "a run_id that is none": (b"@applied", command(run_id="@applied"), ()),
@@ -84,14 +88,16 @@ POISON: dict[str, Poison] = {
     "a signal without an id": (b"r1", command(kind="signal", name="go"), ()),
     "a signal without a name": (b"r1", command(kind="signal", id="c"), ()),
     "a signal that is no JSON": (
-        b"r1", command(kind="signal", id="c", name="go", payload=b"{"), (),
+        b"r1",
+        command(kind="signal", id="c", name="go", payload=b"{"),
+        (),
     ),
     "a pause without an id": (b"r1", command(kind="pause"), ()),
     "an id too long": (b"r1", command(kind="cancel", id="x" * 129), ()),
     "an answer that is none": (b"r1", command(kind="approve", id="c", name="q", payload=b"1"), ()),
     "a child of nobody": (b"r1", command(kind="child", id="c"), ()),
     "a rewind to nowhere": (b"r1", command(kind="rewind", id="c"), ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["commands", "tasks"])
@@ -108,7 +114,7 @@ async def test_what_cannot_be_used_is_dead_lettered_byte_for_byte_once_and_the_r
         topic = getattr(kafka.topics(agent), kind)
         runs, offsets = [], []
         for n, (key, value, headers) in enumerate(poison):
-            offsets.append(await kafka.send(Out(topic, 0, key, value, headers)))
+            offsets.append(await kafka.send(ProducerRecord(topic, 0, key, value, headers)))
             runs.append(f"good-{n}")
             await kafka.start(agent, runs[-1])
         worker = await kafka.work(agent)
@@ -170,7 +176,7 @@ async def test_a_rerouted_command_keeps_headers_without_a_value(
     async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         run_id = kafka.run_on(1)
         out = start_out(app, 2, agent.name, run_id, b"0", sent_ms=0, headers=[("none", None)])  # type: ignore[list-item]
-        await kafka.send(Out(out.topic, 0, out.key, out.value, out.headers))
+        await kafka.send(ProducerRecord(out.topic, 0, out.key, out.value, out.headers))
         await kafka.work(agent)
         await kafka.until_status(agent, run_id, "completed")
 
@@ -209,7 +215,7 @@ async def test_a_record_that_the_broker_refuses_parks_its_run_and_no_other(
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await limit_topic(kafka, kafka.topics(agent).state, 50_000)
         batches = together(monkeypatch, len(runs) + 1)
-        poison = await kafka.send(Out(kafka.topics(agent).commands, 0, b"k", b"junk"))
+        poison = await kafka.send(ProducerRecord(kafka.topics(agent).commands, 0, b"k", b"junk"))
         for run_id in runs:
             await kafka.start(agent, run_id, b'""')
         await kafka.work(agent)
@@ -236,8 +242,8 @@ def together(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
     sizes: list[int] = []
 
     async def commit(
-        committer: Committer, batch: list[Item], *rest: Any
-    ) -> tuple[list[Item], list[Moved]]:
+        committer: Committer, batch: list[PendingInput], *rest: Any
+    ) -> tuple[list[PendingInput], list[RunChange]]:
         if not sizes:
             await until(lambda: len(batch) + len(committer) >= count, what=f"{count} decisions")
             batch += [committer._items.popleft() for _ in range(len(committer))]
@@ -345,10 +351,17 @@ async def test_whatever_a_step_returns_or_raises_it_fails_alone(
     raised: dict[str, BaseException] = {
         error.__name__: error("on purpose")
         for error in (
-            SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, StopIteration,
-            StopAsyncIteration, TimeoutError, MemoryError, AssertionError,
+            SystemExit,
+            KeyboardInterrupt,
+            asyncio.CancelledError,
+            GeneratorExit,
+            StopIteration,
+            StopAsyncIteration,
+            TimeoutError,
+            MemoryError,
+            AssertionError,
         )
-    }  # fmt: skip
+    }
 
     async def fetch() -> int:
         return 1
@@ -434,7 +447,7 @@ async def test_what_nobody_can_write_ends_or_parks_its_run_and_no_other(
             case "heir-that-cannot-be":
                 return Handoff("No such agent!", 1)
             case "branch":
-                return Fork([("no/such", 1)], join=joined)
+                return Parallel([("no/such", 1)], join=joined)
         return Done()
 
     @agent.step
@@ -446,10 +459,14 @@ async def test_what_nobody_can_write_ends_or_parks_its_run_and_no_other(
         return Done()
 
     codes = {
-        "signal": "unserialisable", "by": "unserialisable", "call": "unserialisable",
-        "heir": "unserialisable", "heir-unheard-of": "no_topic", "heir-that-cannot-be": "no_topic",
+        "signal": "unserialisable",
+        "by": "unserialisable",
+        "call": "unserialisable",
+        "heir": "unserialisable",
+        "heir-unheard-of": "no_topic",
+        "heir-that-cannot-be": "no_topic",
         "branch": "no_topic",
-    }  # fmt: skip
+    }
     at_once = [run_id for run_id, code in codes.items() if code == "unserialisable"]
     parked = [run_id for run_id, code in codes.items() if code == "no_topic"]
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT_WITHOUT_A_TOPIC) as kafka:
@@ -493,9 +510,13 @@ async def test_what_can_be_told_at_once_fails_its_run(
         return Done()
 
     codes = {
-        "after": "bad_return", "sleep": "bad_return", "plan": "unserialisable",
-        "thread": "unserialisable", "stream": "unserialisable", "cost": "step_raised",
-    }  # fmt: skip
+        "after": "bad_return",
+        "sleep": "bad_return",
+        "plan": "unserialisable",
+        "thread": "unserialisable",
+        "stream": "unserialisable",
+        "cost": "step_raised",
+    }
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         await kafka.work(agent)
         for run_id in codes:

@@ -373,7 +373,11 @@ async def test_a_failed_run_that_is_tried_again_does_not_pay_twice(
         await kafka.until_status(agent, "r", "completed")
         assert gate.calls["dear"] == 1
         assert names(await kafka.events(agent, "r")) == [
-            "run.started", "step.retrying", "run.failed", "run.retried", "run.completed",
-        ]  # fmt: skip
+            "run.started",
+            "step.retrying",
+            "run.failed",
+            "run.retried",
+            "run.completed",
+        ]
         (dead,) = await kafka.dead()
         assert dict(dead.headers)["sf-dead-code"] == b"step_raised"

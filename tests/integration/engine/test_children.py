@@ -12,9 +12,9 @@ from surefoot import (
     Call,
     Context,
     Done,
-    Fork,
     Handoff,
     Next,
+    Parallel,
     Retry,
     TerminalError,
 )
@@ -35,8 +35,8 @@ def forking(name: str, branches: int) -> Agent:
     agent = Agent(name)
 
     @agent.step
-    async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork([(branch, number) for number in range(branches)], join=join, carry="c")
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(branch, number) for number in range(branches)], join=join, carry="c")
 
     @agent.step
     async def branch(ctx: Context, number: int) -> Next | Done:
@@ -99,8 +99,8 @@ async def test_a_limit_keeps_the_rest_back_until_a_branch_is_over(
     now, most = set[str](), 0
 
     @agent.step
-    async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork([(branch, n) for n in range(9)], join=join, limit=2)
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(branch, n) for n in range(9)], join=join, limit=2)
 
     @agent.step
     async def branch(ctx: Context, number: int) -> Next | Done:
@@ -135,8 +135,8 @@ async def test_the_first_branch_that_fails_fails_the_run_and_cancels_the_others(
     ran: Counter[int] = Counter()
 
     @agent.step
-    async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork([(branch, n) for n in range(3)], join=join)
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(branch, n) for n in range(3)], join=join)
 
     @agent.step(retry=Retry(attempts=1))
     async def branch(ctx: Context, number: int) -> Done | Next:
@@ -175,8 +175,8 @@ async def test_collected_branches_tell_what_became_of_each(
     agent = Agent(agent_name)
 
     @agent.step
-    async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork([(branch, n) for n in range(3)], join=join, on_error="collect")
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(branch, n) for n in range(3)], join=join, on_error="collect")
 
     @agent.step
     async def branch(ctx: Context, number: int) -> Done:
@@ -223,8 +223,8 @@ async def test_cancelling_a_run_cancels_its_children(
     agent = Agent(agent_name)
 
     @agent.step
-    async def fork(ctx: Context, payload: int) -> Fork:
-        return Fork([(sleep, n) for n in range(5)], join=join)
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(sleep, n) for n in range(5)], join=join)
 
     @agent.step
     async def sleep(ctx: Context, number: int) -> Next:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from surefoot import Agent, Context, Done, Next, Resuming, Retry, TerminalError, Wait
 from surefoot.state.errors import OwnershipLost
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.cluster import cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -123,8 +123,11 @@ async def test_a_failing_step_is_tried_again_and_the_count_survives_a_restart(
         for run_id in runs:
             events = await kafka.events(agent, run_id)
             assert names(events) == [
-                "run.started", "step.retrying", "step.retrying", "run.completed",
-            ]  # fmt: skip
+                "run.started",
+                "step.retrying",
+                "step.retrying",
+                "run.completed",
+            ]
             assert events[-1]["attempt"] == 2
 
 
@@ -185,7 +188,7 @@ async def test_the_same_task_delivered_many_times_is_one_step(
         await worker.drain()
         for record in await kafka.read(kafka.topics(agent).tasks):
             for _ in range(3):
-                await kafka.send(Out(record.topic, 0, record.key, record.value))
+                await kafka.send(ProducerRecord(record.topic, 0, record.key, record.value))
         await kafka.start(agent, "last")
         await kafka.work(agent)
         await kafka.until_status(agent, "last", "completed")
@@ -204,7 +207,7 @@ async def test_a_command_on_the_wrong_partition_goes_to_its_run(
         (command,) = await kafka.read(kafka.topics(agent).commands)
         other = kafka.run_on(1)
         value = (command.value or b"").replace(run_id.encode(), other.encode())
-        await kafka.send(Out(command.topic, 0, other.encode(), value))
+        await kafka.send(ProducerRecord(command.topic, 0, other.encode(), value))
         await kafka.until_status(agent, other, "completed")
         await kafka.check_history(agent)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Context, Done
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import command_out
 from tests.support.cluster import Cluster, Watched, cluster, headers_of
 from tests.support.eventually import until
@@ -54,9 +54,15 @@ async def test_a_start_that_nobody_can_be_told_was_ignored_is_dead_lettered_once
         await kafka.until_status(agent, "r1", "completed")
         (owner,) = first.worker._owners.values()
         again = command_out(
-            app, 1, agent.name, run_id="r1", kind="start", sent_ms=0, payload=b"7",
+            app,
+            1,
+            agent.name,
+            run_id="r1",
+            kind="start",
+            sent_ms=0,
+            payload=b"7",
             parent=PARENT | {"agent": missing},
-        )  # fmt: skip
+        )
         offset = await kafka.send(again)
         await kafka.start(agent, "good")
         await kafka.until_status(agent, "good", "completed")
@@ -85,10 +91,15 @@ async def test_a_record_that_is_too_large_to_be_sent_on_to_its_partition_is_dead
         run_id = kafka.run_on(1)
         limit = kafka.settings.record_max_bytes
         out = command_out(
-            app, 2, agent.name, run_id=run_id, kind="start", sent_ms=0,
+            app,
+            2,
+            agent.name,
+            run_id=run_id,
+            kind="start",
+            sent_ms=0,
             payload=b"1" * (limit - MARGIN),
-        )  # fmt: skip
-        offset = await kafka.send(Out(out.topic, 0, out.key, out.value))
+        )
+        offset = await kafka.send(ProducerRecord(out.topic, 0, out.key, out.value))
         good = [kafka.run_on(partition, "good") for partition in range(2)]
         for each in good:
             await kafka.start(agent, each)

@@ -27,7 +27,7 @@ from surefoot.schemas.pointer import Pointer, pointer_of, pointer_to
 from surefoot.state.errors import RecordTooLarge, StoreRefused, Unavailable
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.blobs import Blobs
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.aws import REGION, aws_server, client
 from tests.support.cluster import Cluster, Running, cluster
@@ -267,9 +267,13 @@ async def test_a_sweep_deletes_what_no_record_needs_and_nothing_else(
         async def swept(in_days: int, **how: Any) -> Swept:
             now_ms = kafka.clock.now_ms() + in_days * DAY_MS
             return await sweep(
-                kafka.settings, backend, store, now_ms=now_ms, keep_days=7,
+                kafka.settings,
+                backend,
+                store,
+                now_ms=now_ms,
+                keep_days=7,
                 **{"dry_run": False} | how,
-            )  # fmt: skip
+            )
 
         assert await swept(0, dry_run=True) == Swept(0, 1, 300_002)
         assert set(await keys(store)) == before
@@ -307,7 +311,7 @@ async def test_a_pointer_that_moves_while_the_sweep_reads_is_seen(
             found = await read(backend, topic, *more)
             if not moved:
                 moved = True
-                await kafka.send(Out(topic, 0, b"k", moving.encode()))
+                await kafka.send(ProducerRecord(topic, 0, b"k", moving.encode()))
             return found
 
         monkeypatch.setattr(blob_sweep, "_read", reading)
@@ -369,9 +373,10 @@ def test_large_payloads_and_their_sweep_through_the_command_line(tmp_path: Path)
     (tmp_path / "blobs").mkdir()
     (tmp_path / "doubling.py").write_text(DOUBLING)
     env = {
-        "SUREFOOT_LOG": "sqlite:///runs.db", "SUREFOOT_BLOBS": "blobs",
+        "SUREFOOT_LOG": "sqlite:///runs.db",
+        "SUREFOOT_BLOBS": "blobs",
         "SUREFOOT_GATEWAY_PORT": "0",
-    }  # fmt: skip
+    }
     cli = Cli(env, tmp_path)
     try:
         serving = cli.start("serve", "doubling.py")
@@ -438,9 +443,10 @@ def test_a_pointer_from_outside_is_data_and_one_of_ours_survives_being_sent_back
     (tmp_path / "blobs").mkdir()
     (tmp_path / "echo.py").write_text(ECHO)
     env = {
-        "SUREFOOT_LOG": "sqlite:///runs.db", "SUREFOOT_BLOBS": "blobs",
+        "SUREFOOT_LOG": "sqlite:///runs.db",
+        "SUREFOOT_BLOBS": "blobs",
         "SUREFOOT_GATEWAY_PORT": "0",
-    }  # fmt: skip
+    }
     cli = Cli(env, tmp_path)
 
     def result(run_id: str, epoch: int = 0) -> Any:

@@ -45,7 +45,7 @@ async def serves_some(running: Running, count: int) -> None:
 
 async def leave(running: Running) -> None:
     """Go at once; what is running is given up."""
-    running.hurry.set()
+    running.abort.set()
     await running.drain()
 
 

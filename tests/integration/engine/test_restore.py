@@ -12,12 +12,12 @@ from aiokafka import AIOKafkaProducer
 
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.errors import Unavailable
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from tests.support.cluster import Cluster, Watched, cluster, headers_of, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
 
-Apply = Callable[[list[In]], None]
+Apply = Callable[[list[ConsumerRecord]], None]
 
 
 async def finished_runs(kafka: Cluster, watched: Watched) -> list[str]:
@@ -88,7 +88,7 @@ async def test_state_that_stands_behind_an_open_transaction_of_somebody_else_is_
     reads = 0
 
     async def counting(self: KafkaOwnership, start: int | None, apply: Apply) -> int:
-        def applying(records: list[In]) -> None:
+        def applying(records: list[ConsumerRecord]) -> None:
             nonlocal reads
             reads += 1
             apply(records)
@@ -184,7 +184,7 @@ async def test_a_checkpoint_that_cannot_be_decoded_costs_that_run_and_nothing_is
             lambda: watched.times("bad", 1) and watched.times("good", 1), what="both to go on"
         )
         await first.vanish()
-        await kafka.send(Out(topics.state, 0, b"bad", b"\xc3\x01 not a checkpoint"))
+        await kafka.send(ProducerRecord(topics.state, 0, b"bad", b"\xc3\x01 not a checkpoint"))
         for run_id in ("bad", "good"):
             watched.let_go(run_id, 1)
         await kafka.start(agent, "bad")

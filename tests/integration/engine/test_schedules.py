@@ -35,15 +35,23 @@ def surefoot(bootstrap: str, app: str) -> Iterator[Surefoot]:
     settings = {**QUICK, "drain_timeout_s": 120}
     quick = {f"SUREFOOT_{name.upper()}": str(value) for name, value in settings.items()}
     env = {
-        **os.environ, **quick, "PYTHONPATH": str(ROOT), "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
-        "SUREFOOT_APP": app, "SUREFOOT_PARTITIONS": "2", "SUREFOOT_INSTANCE": app,
-    }  # fmt: skip
+        **os.environ,
+        **quick,
+        "PYTHONPATH": str(ROOT),
+        "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
+        "SUREFOOT_APP": app,
+        "SUREFOOT_PARTITIONS": "2",
+        "SUREFOOT_INSTANCE": app,
+    }
 
     def start(*args: str, module: str = "surefoot") -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *args],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         started.append(process)
         return process
 

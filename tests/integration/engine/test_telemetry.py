@@ -84,10 +84,13 @@ def test_canaries_come_out_nowhere(cli: Cli) -> None:
     body = json.dumps(payload).encode()
     with httpx.Client(base_url=url, trust_env=False, timeout=90) as client:
         headers = {
-            "X-GitHub-Event": "issues", "X-GitHub-Delivery": "d1", "X-Secret": CANARY,
-            "Cookie": CANARY, "Content-Type": "application/json",
+            "X-GitHub-Event": "issues",
+            "X-GitHub-Delivery": "d1",
+            "X-Secret": CANARY,
+            "Cookie": CANARY,
+            "Content-Type": "application/json",
             "traceparent": f"00-{TRACE}-b7ad6b7169203331-01",
-        }  # fmt: skip
+        }
         refused = client.post("/webhooks/github", content=body, headers=headers)
         assert refused.status_code == 401
         assert client.post("/webhooks/nobody", content=body).status_code == 404

@@ -15,7 +15,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports.log import InputKind, Out
+from surefoot.state.ports.log import InputKind, ProducerRecord
 from tests.integration.engine.test_schedules import started, ticks_of
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until
@@ -68,7 +68,7 @@ class Doomed:
     def _watch(self, ownership: KafkaOwnership) -> None:
         commit = ownership.commit
 
-        async def committing(outs: list[Out], offsets: dict[InputKind, int]) -> int:
+        async def committing(outs: list[ProducerRecord], offsets: dict[InputKind, int]) -> int:
             moment = self.moment if any(out.topic == self._commands for out in outs) else None
             if moment in ("before", "amid"):
                 self._reached.set()

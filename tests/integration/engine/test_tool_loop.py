@@ -101,9 +101,7 @@ async def test_a_run_thinks_acts_and_answers_and_each_question_is_asked_once(
             pieces = await kafka.read(kafka.topics(agent).stream, isolation="read_uncommitted")
             return "".join(decode(each.value or b"", "Stream")[1]["text"] for each in pieces)
 
-        await until(
-            lambda: _is(told, "Let me dig.Answer 1"), what="the answer on the stream topic"
-        )  # fmt: skip
+        await until(lambda: _is(told, "Let me dig.Answer 1"), what="the answer on the stream topic")
 
 
 async def _is(told: Callable[[], Any], wanted: str) -> bool:
@@ -218,12 +216,19 @@ async def test_killed_between_thinking_and_acting_no_answer_is_paid_for_twice(
         set_here = kafka.settings.model_dump(exclude_unset=True, exclude_none=True)
         with (tmp_path / f"life-{len(lives)}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "surefoot", "worker", str(tmp_path / "agent.py"),
-                "--slot", "0", cwd=ROOT, stdout=log, stderr=log,
-                env=os.environ | {
-                    f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()
-                },
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "surefoot",
+                "worker",
+                str(tmp_path / "agent.py"),
+                "--slot",
+                "0",
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env=os.environ
+                | {f"SUREFOOT_{name.upper()}": str(value) for name, value in set_here.items()},
+            )
         lives.append(process)
         return process
 

@@ -28,7 +28,7 @@ from surefoot import (
 )
 from surefoot.consumers.partition.owner import Owner
 from surefoot.infra.kafka.log import KafkaOwnership
-from surefoot.state.ports.log import In, InputKind, Out
+from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.records.encoding import command_out
 from tests.support.cluster import Cluster, cluster, names
 from tests.support.eventually import until
@@ -223,9 +223,12 @@ async def test_what_was_done_before_an_approval_is_not_done_again_after_it(
         checkpoint = await kafka.checkpoint(agent, "r")
         assert checkpoint is not None
         await kafka.tell(
-            agent, "r", "approve", name=checkpoint["wait"]["question"],
+            agent,
+            "r",
+            "approve",
+            name=checkpoint["wait"]["question"],
             payload=b'{"approved":true}',
-        )  # fmt: skip
+        )
         await kafka.until_status(agent, "r", "completed")
         assert bodies == ["announce", "ask", "act"]
         assert set(await kafka.effects()) == {f"{agent_name}:r:0:0", f"{agent_name}:r:2:0"}
@@ -449,13 +452,13 @@ async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
     commit, ingest = KafkaOwnership.commit, Owner.ingest
     asked = asyncio.Event()
 
-    async def late(self: KafkaOwnership, records: Sequence[Out], offsets: Any) -> int:
+    async def late(self: KafkaOwnership, records: Sequence[ProducerRecord], offsets: Any) -> int:
         position = await commit(self, records, offsets)
         if held.is_set() and any(out.topic == kafka.topics(agent).tasks for out in records):
             await asyncio.wait_for(asked.wait(), 90)
         return position
 
-    def told(self: Owner, kind: InputKind, record: In) -> None:
+    def told(self: Owner, kind: InputKind, record: ConsumerRecord) -> None:
         ingest(self, kind, record)
         if held.is_set() and kind == "tasks":
             asked.set()
@@ -496,8 +499,10 @@ async def test_a_cancel_reaches_the_running_step_and_its_result_does_not_count(
         assert await kafka.status(agent, "r") == "cancelled"
         assert [key for key in await kafka.effects() if ":r:" in key] == []
         assert names(await kafka.events(agent, "r")) == [
-            "run.started", "run.cancelled", "command.repeated",
-        ]  # fmt: skip
+            "run.started",
+            "run.cancelled",
+            "command.repeated",
+        ]
 
 
 async def test_a_cancelled_run_compensates_first(bootstrap: str, app: str, agent_name: str) -> None:
@@ -610,9 +615,12 @@ async def test_a_spent_budget_asks_instead_of_failing(
             assert checkpoint is not None
             assert checkpoint["wait"]["kind"] == "budget"
             await kafka.tell(
-                agent, run_id, "approve", name=checkpoint["wait"]["question"],
+                agent,
+                run_id,
+                "approve",
+                name=checkpoint["wait"]["question"],
                 payload=b'{"approved":%s}' % verdict,
-            )  # fmt: skip
+            )
         await kafka.until_status(agent, "r", "completed")
         await kafka.until_status(agent, "r-denied", "failed")
         assert sorted(asked) == ["prompt 0", "prompt 0", "prompt 1"]

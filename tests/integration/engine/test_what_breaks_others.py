@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from surefoot import Agent, Approval, Approve, Context, Done, Fork, Next, Retry, TerminalError
+from surefoot import Agent, Approval, Approve, Context, Done, Next, Parallel, Retry, TerminalError
 from surefoot.consumers.attempts import executor
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import start_out
 from tests.support.cluster import cluster, headers_of, names
 from tests.support.eventually import until
@@ -28,14 +28,14 @@ async def test_nothing_of_an_attempt_that_fails_at_its_end_is_ever_seen(
     second = threading.Event()
 
     @agent.step(start=True, retry=Retry(attempts=2, initial_s=0.1, jitter=0))
-    async def ask(ctx: Context, payload: int) -> Fork:
+    async def ask(ctx: Context, payload: int) -> Parallel:
         ctx.outbox.http("POST", "http://127.0.0.1:9/", json={"attempt": ctx.attempt})
         ctx.thread.append({"attempt": ctx.attempt})
         ctx.plan.add("go on")
         if ctx.attempt == 0:
             raise ConnectionError("at the very end")
         await until(second.is_set, what="the test to have looked")
-        return Fork([(child, 1), (child, 2)], join=joined)
+        return Parallel([(child, 1), (child, 2)], join=joined)
 
     @agent.step
     async def child(ctx: Context, payload: int) -> Done:
@@ -116,7 +116,7 @@ async def test_commands_without_a_key_are_told_apart_by_what_they_say(
         run_ids = ["keyless", "empty"]
         for run_id, key in zip(run_ids, (None, b""), strict=True):
             out = start_out(app, 2, agent.name, run_id, b"7", sent_ms=0)
-            await kafka.send(Out(out.topic, partition_of(run_id, 2), key, out.value))
+            await kafka.send(ProducerRecord(out.topic, partition_of(run_id, 2), key, out.value))
         await kafka.until_status(agent, run_ids, "completed")
         state = await kafka.read(kafka.topics(agent).state)
         assert all(record.key for record in state)
@@ -135,7 +135,7 @@ async def test_the_letters_of_every_partition_go_to_the_one_of_the_dead(
     async with cluster(bootstrap, app, agent, partitions=6, **PATIENT) as kafka:
         commands = kafka.topics(agent).commands
         for partition in range(6):
-            await kafka.send(Out(commands, partition, b"k", b"junk"))
+            await kafka.send(ProducerRecord(commands, partition, b"k", b"junk"))
         await kafka.work(agent)
         for partition in range(6):
             await kafka.start(agent, kafka.run_on(partition))

@@ -24,8 +24,8 @@ from surefoot.infra.readers.event_feed import LogEventFeed
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.feeds.event_id import parse
-from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.machine.model import Piece
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
+from surefoot.state.machine.model import OutputPiece
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.records.encoding import Wire, start_out
 from tests.integration.gateway.test_gateway_kafka import TRACE, Owner
@@ -34,7 +34,7 @@ from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
 from tests.support.servers import served
 
-ALL = Choice()
+ALL = EventFilter()
 #: message of the feed, as SSE or over a WebSocket
 Message = tuple[str | None, str, Any]
 
@@ -78,15 +78,15 @@ async def feed_of(kafka: Cluster, agent: Agent) -> AsyncIterator[LogEventFeed]:
 
 
 def following(
-    feed: LogEventFeed, agent: Agent, after: str | None, choice: Choice = ALL
-) -> AsyncGenerator[Told, None]:
+    feed: LogEventFeed, agent: Agent, after: str | None, choice: EventFilter = ALL
+) -> AsyncGenerator[FeedMessage, None]:
     start = None if after is None else parse(after)
     return feed.follow([agent.name], start, choice, earliest=after is None)
 
 
-async def taken(events: AsyncGenerator[Told, None], count: int) -> list[Told]:
+async def taken(events: AsyncGenerator[FeedMessage, None], count: int) -> list[FeedMessage]:
     """The next `count` that have an id of an event, and whatever is told between them."""
-    told: list[Told] = []
+    told: list[FeedMessage] = []
     async with asyncio.timeout(90):
         async for each in events:
             told.append(each)
@@ -95,7 +95,7 @@ async def taken(events: AsyncGenerator[Told, None], count: int) -> list[Told]:
     return told
 
 
-def about(told: list[Told]) -> list[tuple[str, int]]:
+def about(told: list[FeedMessage]) -> list[tuple[str, int]]:
     """(run, seq) of the events."""
     values = [json.loads(each.data) for each in told if each.event not in ("begin", "gap", "slow")]
     return [(each["run_id"], each["seq"]) for each in values]
@@ -178,8 +178,11 @@ async def test_what_retention_has_taken_is_told_and_so_is_a_topic_that_is_made_a
             rest = await taken(events, 2)
         assert [each.event for each in rest] == ["begin", "gap", *["step.completed"] * 2]
         assert json.loads(rest[1].data) == {
-            "agent": agent.name, "partition": partition, "from": offsets[2], "to": offsets[4],
-        }  # fmt: skip
+            "agent": agent.name,
+            "partition": partition,
+            "from": offsets[2],
+            "to": offsets[4],
+        }
         assert rest[1].id is None
         # a position that is kept has no gap
         async with aclosing(following(feed, agent, whole[5].id)) as events:
@@ -218,12 +221,12 @@ async def test_a_filter_chooses_and_the_position_still_counts_what_was_left_out(
         await owner.write("r1", "step.completed", seq=seq)
         await owner.write("r2", "run.completed", "completed", seq=seq)
     async with feed_of(kafka, agent) as feed:
-        ended = Choice(types=frozenset({"run.completed"}))
+        ended = EventFilter(types=frozenset({"run.completed"}))
         async with aclosing(following(feed, agent, None, ended)) as events:
             told = await taken(events, 3)
         assert about(told) == [("r2", 0), ("r2", 1), ("r2", 2)]
         # nothing that was left out before the last one is told to another filter from there
-        others = Choice(statuses=frozenset({"running"}))
+        others = EventFilter(statuses=frozenset({"running"}))
         async with aclosing(following(feed, agent, told[-1].id, others)) as events:
             await anext(events)
             await owner.write("r3", "step.completed", seq=9)
@@ -347,7 +350,7 @@ async def test_a_run_is_watched_with_what_its_step_has_written_so_far(
     wire = Wire(settings.app, kafka.topics(agent), settings.partitions)
 
     async def write(attempt: int, kind: str, offset: int = 0, text: str = "") -> None:
-        piece = Piece("r1", "draft", 0, attempt, kind, offset, text)
+        piece = OutputPiece("r1", "draft", 0, attempt, kind, offset, text)
         await kafka.send(wire.piece(agent.name, piece, kafka.clock.now_ms()))
 
     await owner.write("r1", "run.started")
@@ -361,8 +364,10 @@ async def test_a_run_is_watched_with_what_its_step_has_written_so_far(
     ):
         first = [await anext(told) for _ in range(3)]
         assert [(event, data.get("text")) for _, event, data in first] == [
-            ("run.started", None), ("output", ""), ("output", "Once upon"),
-        ]  # fmt: skip
+            ("run.started", None),
+            ("output", ""),
+            ("output", "Once upon"),
+        ]
         await write(1, "begin")
         await write(0, "text", 9, " a time")  # late, of the attempt that is over
         await write(1, "text", 0, "It was")

@@ -146,9 +146,7 @@ class Owner:
 
     async def say(self, run_id: str, number: int, message: bytes | None) -> None:
         """One message of the run's thread; None: it is tombstoned."""
-        entry = Entry(
-            run_id=run_id, slot=f"m:{number}", kind="message", value=message, at_ms=1
-        )  # fmt: skip
+        entry = Entry(run_id=run_id, slot=f"m:{number}", kind="message", value=message, at_ms=1)
         partition = partition_of(run_id, self._partitions)
         out = self._wire.out(entry, run_id, partition, (), 1)
         value = out.value if message is not None else None
@@ -262,9 +260,14 @@ async def test_a_start_is_written_where_its_owner_looks_for_it(
     kafka: Cluster, agent: Agent, commands: LogCommands
 ) -> None:
     position = await commands.start(
-        agent.name, "r1", b"7", traceparent=TRACE, tracestate="a=1", baggage="x=1",
+        agent.name,
+        "r1",
+        b"7",
+        traceparent=TRACE,
+        tracestate="a=1",
+        baggage="x=1",
         deadline_s=LONG_S,
-    )  # fmt: skip
+    )
     [record] = await kafka.read(kafka.topics(agent).commands)
     assert (record.partition, record.offset) == (position.partition, position.offset)
     _, command = decode(record.value, "Command")
@@ -312,9 +315,14 @@ async def test_any_command_is_written_with_what_it_says(
     assert told == ["signal", "s1", "go", b"[1]", "ann"]
     with pytest.raises(RecordTooLarge, match="the signal command of r1"):
         await commands.send(
-            agent.name, "r1", "signal", deadline_s=LONG_S, id="s2", name="go",
+            agent.name,
+            "r1",
+            "signal",
+            deadline_s=LONG_S,
+            id="s2",
+            name="go",
             payload=b"1" * kafka.settings.record_max_bytes,
-        )  # fmt: skip
+        )
 
 
 async def test_a_topic_with_another_partition_count_gets_no_command(
@@ -344,9 +352,12 @@ async def mute_server() -> AsyncIterator[str]:
 def slow_to_give_up(address: str) -> Settings:
     """No request of a client ends before the deadline that a test gives."""
     return load_settings(
-        bootstrap_servers=address, producer_request_timeout_ms=600_000,
-        transaction_timeout_ms=700_000, session_timeout_ms=800_000, rebalance_timeout_ms=900_000,
-    )  # fmt: skip
+        bootstrap_servers=address,
+        producer_request_timeout_ms=600_000,
+        transaction_timeout_ms=700_000,
+        session_timeout_ms=800_000,
+        rebalance_timeout_ms=900_000,
+    )
 
 
 async def test_without_an_answer_from_kafka_a_start_ends_at_its_deadline() -> None:
@@ -658,8 +669,8 @@ async def test_the_reader_says_so_when_it_has_not_caught_up(
     await owner.producer.flush()
     reader = reader_of(kafka.settings, [agent.name])
     await reader.start()
-    with monkeypatch.context() as hurry:
-        log_is_read_within(hurry, 0.5)
+    with monkeypatch.context() as abort:
+        log_is_read_within(abort, 0.5)
         with pytest.raises(Unavailable):
             await reader.list(agent.name)  # never an answer that leaves something out
     await owner.producer.commit_transaction()

@@ -27,8 +27,16 @@ AGENT = str(Path(__file__).parents[2] / "support" / "operable_agent.py")
 
 #: commands to runs: they wait for an answer
 _ANSWERED = {
-    "pause", "resume", "cancel", "retry", "signal", "approve", "resolve", "rewind", "fork",
-}  # fmt: skip
+    "pause",
+    "resume",
+    "cancel",
+    "retry",
+    "signal",
+    "approve",
+    "resolve",
+    "rewind",
+    "fork",
+}
 
 
 class Quick(Cli):
@@ -91,8 +99,10 @@ def test_a_hanging_run_is_paused_resumed_and_cancelled_by_hand(worked: Cli) -> N
     until_shown(worked, "r", step="hang", status="running")
     paused = told(worked.run("runs", "pause", "ops", "r", "--by", "ann", "--json"))
     assert (paused["accepted"], paused["event"], paused["run"]["status"]) == (
-        True, "run.paused", "paused",
-    )  # fmt: skip
+        True,
+        "run.paused",
+        "paused",
+    )
     page = worked.ok("runs", "show", "ops", "r")
     assert "somebody paused it since" in page
     assert "surefoot runs resume ops r" in page
@@ -197,8 +207,11 @@ def test_a_run_is_sent_back_and_branched_from_its_versions(worked: Cli) -> None:
         for line in worked.ok("runs", "versions", "ops", "r", "--json").splitlines()
     ]
     assert [(v["seq"], v["step"], v["epoch"]) for v in versions] == [
-        (0, "begin", 0), (1, "count", 0), (2, "count", 0), (3, "count", 0),
-    ]  # fmt: skip
+        (0, "begin", 0),
+        (1, "count", 0),
+        (2, "count", 0),
+        (3, "count", 0),
+    ]
     back = told(worked.run("runs", "rewind", "ops", "r", "--to", "2", "--id", "b1", "--json"))
     assert (back["event"], back["run"]["epoch"]) == ("run.rewound", 1)
     done = until_shown(worked, "r", status="completed", epoch=1)
@@ -213,9 +226,7 @@ def test_a_run_is_sent_back_and_branched_from_its_versions(worked: Cli) -> None:
     assert (gone.returncode, "no_such_version" in gone.stderr) == (1, True)
     assert worked.run("runs", "versions", "ops", "nobody").returncode == 1
     counts = json.loads(worked.ok("runs", "count", "ops", "--json"))
-    assert counts == {
-        "runs": 2, "statuses": {"completed": 2}, "versions": {"1": {"completed": 2}}
-    }  # fmt: skip
+    assert counts == {"runs": 2, "statuses": {"completed": 2}, "versions": {"1": {"completed": 2}}}
     assert "completed" in worked.ok("runs", "count", AGENT)
 
 
@@ -316,9 +327,7 @@ async def test_every_operation_over_http_is_answered_with_the_resulting_state(
     answer = await http.post("/runs/ops/r/cancel", json={})
     assert (answer.status_code, answer.json()["code"]) == (409, "too_late")
     counted = (await http.get("/agents/ops")).json()
-    assert (counted["statuses"], counted["versions"]) == (
-        {"completed": 1}, {"1": {"completed": 1}}
-    )  # fmt: skip
+    assert (counted["statuses"], counted["versions"]) == ({"completed": 1}, {"1": {"completed": 1}})
     await kafka.check_history(ops)
 
 

@@ -15,7 +15,7 @@ from surefoot.commands.top import Top
 from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.readers.throughput import WINDOW_S
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -137,7 +137,7 @@ async def test_dead_letters_come_page_by_page_and_a_schedule_without_a_worker_ha
 ) -> None:
     topics = kafka.topics(agent)
     for n in range(3):
-        await kafka.send(Out(topics.commands, 1, b"k", b"\xff%d" % n))
+        await kafka.send(ProducerRecord(topics.commands, 1, b"k", b"\xff%d" % n))
     await kafka.work(agent)
     async with asked(agent, kafka.settings) as http:
         newest = await until(lambda: _three(http), what="three dead letters")

@@ -42,10 +42,13 @@ SHOWN_BY_SENDERS = {
     "X-Gitlab-Token": "canary-token",
 }
 SECRETS = [
-    "canary-", HOOK_SECRET.removeprefix("whsec_"),
-    *(base64.b64encode(secret.encode()).decode().rstrip("=")
-      for secret in (f"registry:{REGISTRY}", f"views:{VIEWS}")),
-]  # fmt: skip
+    "canary-",
+    HOOK_SECRET.removeprefix("whsec_"),
+    *(
+        base64.b64encode(secret.encode()).decode().rstrip("=")
+        for secret in (f"registry:{REGISTRY}", f"views:{VIEWS}")
+    ),
+]
 #: what the runs are given: in the topics, and in what tells of runs
 NOTE = "a-note-4f1c"
 
@@ -139,9 +142,12 @@ class Asker:
     async def deliver(self, name: str, secret: str, *wanted: int, **fields: Any) -> None:
         body = json.dumps({"note": NOTE, "breaks": False, **fields}).encode()
         headers = {
-            **SHOWN_BY_SENDERS, "X-GitHub-Event": "issues", "X-GitHub-Delivery": name,
-            "X-Hub-Signature-256": signature(secret, body), "Content-Type": "application/json",
-        }  # fmt: skip
+            **SHOWN_BY_SENDERS,
+            "X-GitHub-Event": "issues",
+            "X-GitHub-Delivery": name,
+            "X-Hub-Signature-256": signature(secret, body),
+            "Content-Type": "application/json",
+        }
         await self.ask("POST", "/webhooks/github", *wanted, content=body, headers=headers)
 
     async def everything(self, **names: list[str]) -> None:
@@ -247,21 +253,24 @@ async def went_through(cli: Cli, crm: Sink, registry: Sink) -> dict[str, str]:
 
         await until(recorded, what="the records of the deliveries")
         await gateway.everything(
-            agent=["shop"], run_id=["github-good", "github-bad"],
+            agent=["shop"],
+            run_id=["github-good", "github-bad"],
             effect_id=[key for hook in crm.acted for key in (hook, f"{hook}:crm")],
-        )  # fmt: skip
+        )
         letters = (await gateway.ask("GET", "/dead-letters")).json()
         assert "github-bad" in json.dumps(letters)
         metrics = (await client.get(scrape["url"])).text
     commands = [
         await asyncio.to_thread(cli.here, *command)
         for command in (
-            ("runs", "show", "shop", "github-good"), ("runs", "show", "shop", "github-bad"),
+            ("runs", "show", "shop", "github-good"),
+            ("runs", "show", "shop", "github-bad"),
             ("runs", "show", "shop", "github-bad", "--json"),
-            ("webhooks", "deliveries", "--json"), ("webhooks", "show", "good", "--json"),
+            ("webhooks", "deliveries", "--json"),
+            ("webhooks", "show", "good", "--json"),
             ("hooks", "list", "shop.py"),
         )
-    ]  # fmt: skip
+    ]
     await asyncio.to_thread(service.stop)
     for request in crm.book:
         Webhook(HOOK_SECRET).verify(request.body, request.headers)

@@ -36,7 +36,7 @@ from surefoot.state.machine import model
 from surefoot.state.machine.model import EventRecord, jsonable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.reading import statistics as projections
 from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.cluster import QUICK
@@ -102,14 +102,19 @@ class Site:
     async def write(self, kind: Any, run_id: str, status: Any, **fields: Any) -> None:
         await self._appender.append(self.out(kind, run_id, status, **fields), "it", deadline_s=90)
 
-    def out(self, kind: Any, run_id: str, status: Any, **fields: Any) -> Out:
+    def out(self, kind: Any, run_id: str, status: Any, **fields: Any) -> ProducerRecord:
         record = EventRecord(
-            type=kind, run_id=run_id, agent=self.agent, version=1, status=status, seq=0,
+            type=kind,
+            run_id=run_id,
+            agent=self.agent,
+            version=1,
+            status=status,
+            seq=0,
             **{"at_ms": self.now_ms} | fields,
-        )  # fmt: skip
+        )
         value = encode("Event", jsonable(record))
         home = partition_of(run_id, self.settings.partitions)
-        return Out(self.topics.events, home, run_id.encode(), value, ())
+        return ProducerRecord(self.topics.events, home, run_id.encode(), value, ())
 
     @asynccontextmanager
     async def serving(self, name: str = "one") -> AsyncIterator[Views]:
@@ -156,10 +161,15 @@ async def made(settings: Settings, agent: str, folder: Path) -> AsyncIterator[Si
 def on_kafka(bootstrap: str, app: str, **settings: Any) -> Settings:
     return load_settings(
         **{
-            **QUICK, "bootstrap_servers": bootstrap, "app": app, "partitions": PARTITIONS,
-            "views_port": 0, "instance": app, **settings,
+            **QUICK,
+            "bootstrap_servers": bootstrap,
+            "app": app,
+            "partitions": PARTITIONS,
+            "views_port": 0,
+            "instance": app,
+            **settings,
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(params=["kafka", "embedded"])
@@ -193,7 +203,7 @@ async def a_day(site: Site, names: str = "abcdef") -> None:
             "run.completed", name, "completed", step="work", started_ms=site.now_ms - 9
         )
     await site.write("step.retrying", names[1], "waiting", step="work", started_ms=site.now_ms - 90)
-    wait = model.Wait(kind="approval", since_ms=site.now_ms, question="q1")
+    wait = model.WaitState(kind="approval", since_ms=site.now_ms, question="q1")
     await site.write("step.completed", names[3], "waiting", step="work", wait=wait)
 
 
@@ -205,8 +215,10 @@ async def test_views_tell_what_the_events_say_and_how_far_behind_they_are(
         summary = await views.level(6)
         assert summary["lag"] == {"events": 0, "ms": 0}
         assert {s: told["runs"] for s, told in summary["statuses"].items()} == {
-            "completed": 3, "running": 1, "waiting": 2,
-        }  # fmt: skip
+            "completed": 3,
+            "running": 1,
+            "waiting": 2,
+        }
         asking = await views.get("attention")
         assert (asking["total"], [run["run_id"] for run in asking["runs"]]) == (1, ["d"])
         assert asking["runs"][0]["about"] == "q1"

@@ -54,9 +54,14 @@ async def test_the_command_on_the_pages_shows_the_events_as_text(
             command = command.replace(example, ours)
         await kafka.work(agent)
         start = start_out(
-            app, kafka.settings.partitions, agent.name, RUN, '"größer"'.encode(),
-            sent_ms=kafka.clock.now_ms(), traceparent=TRACE,
-        )  # fmt: skip
+            app,
+            kafka.settings.partitions,
+            agent.name,
+            RUN,
+            '"größer"'.encode(),
+            sent_ms=kafka.clock.now_ms(),
+            traceparent=TRACE,
+        )
         await kafka.send(start)
         await kafka.until_status(agent, RUN, "completed")
 
@@ -86,7 +91,9 @@ async def test_the_command_on_the_pages_shows_the_events_as_text(
         assert headers["ce_specversion"] == "1.0"
         told.append((headers["ce_type"], headers["sf-seq"], headers["ce_id"]))
     assert [each[:2] for each in told] == [
-        ("surefoot.run.started", "0"), ("surefoot.step.retrying", "0"),
-        ("surefoot.step.completed", "0"), ("surefoot.run.completed", "1"),
-    ]  # fmt: skip
+        ("surefoot.run.started", "0"),
+        ("surefoot.step.retrying", "0"),
+        ("surefoot.step.completed", "0"),
+        ("surefoot.run.completed", "1"),
+    ]
     assert len({each[2] for each in told}) == len(told)

@@ -30,7 +30,15 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports.log import Assignment, In, InputGone, InputKind, Log, Out, Ownership
+from surefoot.state.ports.log import (
+    Assignment,
+    ConsumerRecord,
+    InputGone,
+    InputKind,
+    Log,
+    Ownership,
+    ProducerRecord,
+)
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT, PATIENT_WITHOUT_A_TOPIC
@@ -65,10 +73,10 @@ class Adapter(Protocol):
     marker: int
 
     def log(self, slot: int, clock: SystemClock) -> Log: ...
-    async def write(self, out: Out) -> int:
+    async def write(self, out: ProducerRecord) -> int:
         """Append one record that is not part of a transaction. Returns its offset."""
 
-    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+    async def begin(self, outs: Sequence[ProducerRecord]) -> Callable[[], Awaitable[None]]:
         """Append records in a transaction of somebody else. Returns what aborts it."""
 
     async def visible(self, topic: str) -> list[bytes | None]:
@@ -99,14 +107,17 @@ class KafkaAdapter:
 
     def log(self, slot: int, clock: SystemClock) -> KafkaLog:
         return KafkaLog(
-            topics=self.topics, partitions=PARTITIONS, settings=self._kafka.settings, clock=clock,
+            topics=self.topics,
+            partitions=PARTITIONS,
+            settings=self._kafka.settings,
+            clock=clock,
             slot=slot,
-        )  # fmt: skip
+        )
 
-    async def write(self, out: Out) -> int:
+    async def write(self, out: ProducerRecord) -> int:
         return await self._kafka.send(out)
 
-    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+    async def begin(self, outs: Sequence[ProducerRecord]) -> Callable[[], Awaitable[None]]:
         producer = AIOKafkaProducer(
             bootstrap_servers=self._kafka.settings.bootstrap_servers,
             transactional_id=f"{self.topics.group}.stranger",
@@ -231,7 +242,7 @@ class EmbeddedAdapter:
         del clock
         return EmbeddedLog(broker=self._broker, group=self._group, topics=self.topics, slot=slot)
 
-    async def write(self, out: Out) -> int:
+    async def write(self, out: ProducerRecord) -> int:
         (offset,) = await self._broker.append([out])
         return offset
 
@@ -286,7 +297,7 @@ class MemoryAdapter(EmbeddedAdapter):
         self._broker: MemoryBroker = MemoryBroker(SystemClock())
         super().__init__(app, agent)
 
-    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+    async def begin(self, outs: Sequence[ProducerRecord]) -> Callable[[], Awaitable[None]]:
         stranger = f"{self.topics.group}.stranger"
         transaction = self._broker.begin(stranger, await self._broker.take(stranger), outs)
 
@@ -309,7 +320,7 @@ class SqliteAdapter(EmbeddedAdapter):
         self._broker: SqliteBroker = broker
         super().__init__(app, agent)
 
-    async def begin(self, outs: Sequence[Out]) -> Callable[[], Awaitable[None]]:
+    async def begin(self, outs: Sequence[ProducerRecord]) -> Callable[[], Awaitable[None]]:
         stranger = f"{self.topics.group}.stranger"
         self._broker.begin(stranger, await self._broker.take(stranger), outs)
 
@@ -335,7 +346,7 @@ class Member:
     log: Log
     clock: SkippingClock
     changes: list[Assignment] = field(default_factory=list)
-    read: list[tuple[InputKind, In]] = field(default_factory=list)
+    read: list[tuple[InputKind, ConsumerRecord]] = field(default_factory=list)
     gone: list[InputGone] = field(default_factory=list)
     owned: list[Ownership] = field(default_factory=list)
     polling: asyncio.Task[None] | None = None
@@ -477,7 +488,7 @@ async def restored(
     ownership: Ownership, start: int | None = None
 ) -> tuple[list[bytes | None], int]:
     """Values of the committed state, and the position reached."""
-    records: list[In] = []
+    records: list[ConsumerRecord] = []
     async with asyncio.timeout(90):
         position = await ownership.restore(start, records.extend)
     offsets = [record.offset for record in records]
@@ -485,7 +496,7 @@ async def restored(
     return [record.value for record in records], position
 
 
-async def write_aborted(adapter: Adapter, outs: Sequence[Out]) -> None:
+async def write_aborted(adapter: Adapter, outs: Sequence[ProducerRecord]) -> None:
     """Records that are in the log, and never were."""
     abort = await adapter.begin(outs)
     await abort()
@@ -509,7 +520,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         for partition in range(PARTITIONS):
-            await adapter.write(Out(adapter.topics.commands, partition, None, b"1"))
+            await adapter.write(ProducerRecord(adapter.topics.commands, partition, None, b"1"))
         member = await group.join()
         change = await member.until_changes(1)
         assert change == Assignment(frozenset({0, 1}), frozenset(), frozenset())
@@ -524,22 +535,24 @@ class TestLog:
     ) -> None:
         commands = adapter.topics.commands
         for n in range(4):
-            await adapter.write(Out(commands, 0, None, b"%d" % n))
+            await adapter.write(ProducerRecord(commands, 0, None, b"%d" % n))
         member = await group.join()
         await member.until_changes(1)
         member.log.resume(0, {"commands": 2, "tasks": 0})
         await member.until_read(0, b"2", b"3")
         member.log.pause(0)
         member.log.resume(1, {"commands": None, "tasks": None})
-        await adapter.write(Out(commands, 0, None, b"4"))
-        await adapter.write(Out(commands, 1, None, b"other"))
+        await adapter.write(ProducerRecord(commands, 0, None, b"4"))
+        await adapter.write(ProducerRecord(commands, 1, None, b"other"))
         await member.until_read(1, b"other")
         await member.until_read(0, b"2", b"3")
         member.log.resume(0)
         await member.until_read(0, b"2", b"3", b"4")
 
     async def test_a_record_is_read_as_it_was_written(self, adapter: Adapter, group: Group) -> None:
-        out = Out(adapter.topics.tasks, 1, b"\xff key", b"\x00 value", (("h", b"\xfe"), ("h", b"")))
+        out = ProducerRecord(
+            adapter.topics.tasks, 1, b"\xff key", b"\x00 value", (("h", b"\xfe"), ("h", b""))
+        )
         offset = await adapter.write(out)
         member = await group.join()
         await member.until_changes(1)
@@ -555,7 +568,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         assert adapter.marker, "there is nothing to step over"
-        out = Out(adapter.topics.commands, 0, None, b"1")
+        out = ProducerRecord(adapter.topics.commands, 0, None, b"1")
         await adapter.write(out)
         await write_aborted(adapter, [out, out])
         member = await group.join()
@@ -581,9 +594,9 @@ class TestLog:
         member = await group.join()
         await member.until_changes(1)
         member.log.resume(0, {"commands": None, "tasks": None})
-        await adapter.write(Out(commands, 0, None, b"1"))
-        abort = await adapter.begin([Out(commands, 0, None, b"open")])
-        await adapter.write(Out(commands, 0, None, b"2"))
+        await adapter.write(ProducerRecord(commands, 0, None, b"1"))
+        abort = await adapter.begin([ProducerRecord(commands, 0, None, b"open")])
+        await adapter.write(ProducerRecord(commands, 0, None, b"2"))
         await member.until_read(0, b"1")
 
         async def before_the_open_one() -> bool:
@@ -598,14 +611,14 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         commands = adapter.topics.commands
-        await adapter.write(Out(commands, 0, None, b"0"))
+        await adapter.write(ProducerRecord(commands, 0, None, b"0"))
         member = await group.join()
         await member.until_changes(1)
         member.log.resume(0, {"commands": None, "tasks": None})
         await member.until_read(0, b"0")
         member.log.pause(0)
         for n in range(1, 4):
-            await adapter.write(Out(commands, 0, None, b"%d" % n))
+            await adapter.write(ProducerRecord(commands, 0, None, b"%d" % n))
         await adapter.delete_before(commands, 0, 3)
         member.log.resume(0, {"commands": 1, "tasks": 0})
         await member.until_read(0, b"0", b"3")
@@ -619,7 +632,7 @@ class TestLog:
     ) -> None:
         commands = adapter.topics.commands
         for n in range(3):
-            await adapter.write(Out(commands, 0, None, b"%d" % n))
+            await adapter.write(ProducerRecord(commands, 0, None, b"%d" % n))
         first = await group.join()
         await first.until_changes(1)
         for partition in range(PARTITIONS):
@@ -630,8 +643,8 @@ class TestLog:
         assert change == Assignment(frozenset(), frozenset({0}), frozenset({1}))
         assert (await second.until_changes(1)).gained == {1}
         second.log.resume(1, {"commands": None, "tasks": None})
-        await adapter.write(Out(commands, 0, None, b"3"))
-        await adapter.write(Out(commands, 1, None, b"other"))
+        await adapter.write(ProducerRecord(commands, 0, None, b"3"))
+        await adapter.write(ProducerRecord(commands, 1, None, b"other"))
         await second.until_read(1, b"other")
         await first.until_read(0, b"0", b"1", b"2")  # paused until it is told where to go on
         first.log.resume(0, {"commands": 2, "tasks": 0})
@@ -714,16 +727,21 @@ class TestLog:
         topics = adapter.topics
         first, second = await group.join(), await group.join()
         former = await first.own(0)
-        await former.commit([Out(topics.state, 0, b"k", b"1")], NOTHING)
+        await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
         owner = await second.own(0)
         with pytest.raises(FencedError):
             await former.commit(
-                [Out(topics.state, 0, b"k", b"lost"), Out(topics.events, 0, b"k", b"lost")],
+                [
+                    ProducerRecord(topics.state, 0, b"k", b"lost"),
+                    ProducerRecord(topics.events, 0, b"k", b"lost"),
+                ],
                 {"commands": 7, "tasks": 7},
             )
         assert (await restored(owner))[0] == [b"1"]
         assert await owner.committed() == NOTHING
-        await owner.commit([Out(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0})
+        await owner.commit(
+            [ProducerRecord(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0}
+        )
         assert await adapter.visible(topics.state) == [b"1", b"2"]
         assert await adapter.visible(topics.events) == []
 
@@ -734,7 +752,7 @@ class TestLog:
         first, second = await group.join(), await group.join()
         zero, one = await first.own(0), await second.own(1)
         for partition, ownership in enumerate((zero, one)):
-            await ownership.commit([Out(topics.state, partition, b"k", b"1")], NOTHING)
+            await ownership.commit([ProducerRecord(topics.state, partition, b"k", b"1")], NOTHING)
         assert await adapter.visible(topics.state) == [b"1", b"1"]
 
     async def test_a_new_owner_settles_what_the_former_one_has_left_open(
@@ -743,10 +761,12 @@ class TestLog:
         topics = adapter.topics
         first, second = await group.join(), await group.join()
         former = await first.own(0)
-        await former.commit([Out(topics.state, 0, b"k", b"1")], NOTHING)
+        await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
         held = adapter.hold_commit(former)
         hanging = asyncio.create_task(
-            former.commit([Out(topics.state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5})
+            former.commit(
+                [ProducerRecord(topics.state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5}
+            )
         )
         await held.reached.wait()
         owner = await second.own(0)
@@ -765,7 +785,9 @@ class TestLog:
         former = await first.own(0)
         offsets: dict[InputKind, int] = {"commands": 5, "tasks": 6}
         sent = adapter.send_commit(former)
-        ending = asyncio.create_task(former.commit([Out(topics.state, 0, b"k", b"1")], offsets))
+        ending = asyncio.create_task(
+            former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], offsets)
+        )
         await sent.wait()
         owner = await second.own(0)
         committed = await owner.committed()
@@ -789,7 +811,7 @@ class TestLog:
     ) -> None:
         topics = adapter.topics
         for _ in range(3):
-            await adapter.write(Out(topics.commands, 0, None, b"1"))
+            await adapter.write(ProducerRecord(topics.commands, 0, None, b"1"))
         await adapter.delete_before(topics.commands, 0, 2)
         member = await group.join()
         ownership = await member.own(0)
@@ -806,11 +828,11 @@ class TestLog:
         state = adapter.topics.state
         member = await group.join()
         ownership = await member.own(0)
-        aborted = [Out(state, 0, b"a", b"aborted")] * 50
+        aborted = [ProducerRecord(state, 0, b"a", b"aborted")] * 50
         values: list[bytes | None] = []
         end = 0
         if tail in ("marker", "aborted", "emptied"):
-            outs = [Out(state, 0, b"k", b"1"), Out(state, 0, b"k", None)]
+            outs = [ProducerRecord(state, 0, b"k", b"1"), ProducerRecord(state, 0, b"k", None)]
             end = await ownership.commit(outs, NOTHING)
             values, end = [b"1", None], end + adapter.marker
         if tail in ("aborted", "only aborted"):
@@ -820,7 +842,7 @@ class TestLog:
             await adapter.delete_before(state, 0, -1)
             values = []
         if tail == "one record":
-            assert await adapter.write(Out(state, 0, b"k", b"only")) == 0
+            assert await adapter.write(ProducerRecord(state, 0, b"k", b"only")) == 0
             values, end = [b"only"], 1
         assert await restored(ownership) == (values, end)
         assert await restored(ownership, end) == ([], end)
@@ -831,8 +853,8 @@ class TestLog:
         state = adapter.topics.state
         member = await group.join()
         ownership = await member.own(0)
-        abort = await adapter.begin([Out(state, 0, b"k", b"open")])
-        await adapter.write(Out(state, 0, b"k", b"1"))
+        abort = await adapter.begin([ProducerRecord(state, 0, b"k", b"open")])
+        await adapter.write(ProducerRecord(state, 0, b"k", b"1"))
         restoring = asyncio.create_task(restored(ownership))
         await asyncio.wait([restoring], timeout=0.3)
         assert not restoring.done()
@@ -845,9 +867,9 @@ class TestLog:
         state = adapter.topics.state
         member = await group.join()
         ownership = await member.own(0)
-        await ownership.commit([Out(state, 0, b"k", b"1")], NOTHING)
-        position = await ownership.commit([Out(state, 0, b"k", b"2")], NOTHING)
-        await ownership.commit([Out(state, 0, b"k", b"3")], NOTHING)
+        await ownership.commit([ProducerRecord(state, 0, b"k", b"1")], NOTHING)
+        position = await ownership.commit([ProducerRecord(state, 0, b"k", b"2")], NOTHING)
+        await ownership.commit([ProducerRecord(state, 0, b"k", b"3")], NOTHING)
         assert (await restored(ownership, position))[0] == [b"3"]
 
     # Committing ------------------------------------------------------------------------------
@@ -859,9 +881,9 @@ class TestLog:
         many = [b"%05d" % n * 1000 for n in range(100)]  # more than fits into one batch
         await ownership.commit(
             [
-                Out(topics.state, 1, b"k", b"state"),
-                *(Out(topics.events, 1, b"k", value) for value in many),
-                Out(topics.tasks, 0, b"k", b"elsewhere"),
+                ProducerRecord(topics.state, 1, b"k", b"state"),
+                *(ProducerRecord(topics.events, 1, b"k", value) for value in many),
+                ProducerRecord(topics.tasks, 0, b"k", b"elsewhere"),
             ],
             {"commands": 3, "tasks": 0},
         )
@@ -876,21 +898,27 @@ class TestLog:
         topics = adapter.topics
         first, second = await group.join(), await group.join()
         ownership = await first.own(0)
-        large = Out(topics.events, 0, b"k", b"x" * (RECORD_MAX_BYTES + 1))
+        large = ProducerRecord(topics.events, 0, b"k", b"x" * (RECORD_MAX_BYTES + 1))
         with pytest.raises(RecordTooLarge) as told:
             await ownership.commit(
-                [Out(topics.state, 0, b"k", b"1"), large, Out(topics.tasks, 0, b"k", b"1")],
+                [
+                    ProducerRecord(topics.state, 0, b"k", b"1"),
+                    large,
+                    ProducerRecord(topics.tasks, 0, b"k", b"1"),
+                ],
                 {"commands": 9, "tasks": 9},
             )
         assert told.value.size > told.value.limit == RECORD_MAX_BYTES
         assert await ownership.committed() == {"commands": None, "tasks": None}
-        await ownership.commit([Out(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0})
+        await ownership.commit(
+            [ProducerRecord(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0}
+        )
         await until_committed(ownership, {"commands": 1, "tasks": 0})
         assert await adapter.visible(topics.state) == [b"2"]
         assert await adapter.visible(topics.tasks) == []
         await second.own(0)
         with pytest.raises(FencedError):
-            await ownership.commit([Out(topics.state, 0, b"k", b"3")], NOTHING)
+            await ownership.commit([ProducerRecord(topics.state, 0, b"k", b"3")], NOTHING)
 
     async def test_a_record_for_a_topic_that_is_not_there_leaves_nothing_behind(
         self, adapter: Adapter, group: Group
@@ -901,12 +929,14 @@ class TestLog:
         with pytest.raises(NoSuchTopic, match=f"no topic {topics.group}-nobody.commands"):
             await ownership.commit(
                 [
-                    Out(topics.state, 0, b"k", b"1"),
-                    Out(f"{topics.group}-nobody.commands", 0, b"k", b"1"),
+                    ProducerRecord(topics.state, 0, b"k", b"1"),
+                    ProducerRecord(f"{topics.group}-nobody.commands", 0, b"k", b"1"),
                 ],
                 {"commands": 9, "tasks": 9},
             )
-        await ownership.commit([Out(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0})
+        await ownership.commit(
+            [ProducerRecord(topics.state, 0, b"k", b"2")], {"commands": 1, "tasks": 0}
+        )
         await until_committed(ownership, {"commands": 1, "tasks": 0})
         assert await adapter.visible(topics.state) == [b"2"]
 
@@ -918,7 +948,9 @@ class TestLog:
         ownership = await member.own(0)
         adapter.lose_answer(ownership)
         with pytest.raises(OutcomeUnknown):
-            await ownership.commit([Out(state, 0, b"k", b"1")], {"commands": 1, "tasks": 0})
+            await ownership.commit(
+                [ProducerRecord(state, 0, b"k", b"1")], {"commands": 1, "tasks": 0}
+            )
         await ownership.close()
         await ownership.close()
         after = await member.own(0)
@@ -932,9 +964,11 @@ class TestLog:
     ) -> None:
         stream = adapter.topics.stream
         member = await group.join()
-        large = Out(stream, 1, b"k", b"x" * (RECORD_MAX_BYTES + 1))
-        member.log.publish([Out(stream, 1, b"k", b"1"), large, Out(stream, 1, b"k", b"2")])
-        member.log.publish([Out(stream, 1, b"k", b"3")])
+        large = ProducerRecord(stream, 1, b"k", b"x" * (RECORD_MAX_BYTES + 1))
+        member.log.publish(
+            [ProducerRecord(stream, 1, b"k", b"1"), large, ProducerRecord(stream, 1, b"k", b"2")]
+        )
+        member.log.publish([ProducerRecord(stream, 1, b"k", b"3")])
 
         async def written() -> bool:
             return await adapter.visible(stream) == [b"1", b"2", b"3"]

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next, Retry, RetryableError
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.codec.codec import decode, encode
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.cluster import Watched, cluster, headers_of
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -116,7 +116,7 @@ async def test_offsets_set_forward_by_an_admin_lose_neither_a_start_nor_a_task(
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))
         await until(lambda: watched.times("r1", 1), what="the task to be in work")
-        first.hurry.set()
+        first.abort.set()
         await first.drain()
         watched.let_go("r1", 1)
         after = await kafka.start(agent, "r2") + 1
@@ -168,8 +168,9 @@ async def test_a_committed_offset_below_the_start_of_the_log_is_told_and_the_res
         (dead,) = await kafka.dead()
         said = headers_of(dead)
         assert (said["sf-dead-code"], said["sf-dead-topic"]) == (
-            b"commands_lost", kafka.topics(agent).commands.encode(),
-        )  # fmt: skip
+            b"commands_lost",
+            kafka.topics(agent).commands.encode(),
+        )
         assert (said["sf-dead-offset"], said["sf-dead-until"]) == (b"1", b"%d" % kept)
         await kafka.check_history(agent)
 
@@ -182,9 +183,9 @@ async def test_inputs_that_race_for_one_step_ask_for_the_next_one_once(
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         topics = kafka.topics(agent)
 
-        def task(seq: int) -> Out:
+        def task(seq: int) -> ProducerRecord:
             value = encode("Task", {"run_id": "r1", "seq": seq, "step": "count"})
-            return Out(topics.tasks, 0, b"r1", value)
+            return ProducerRecord(topics.tasks, 0, b"r1", value)
 
         await kafka.work(watched.on("A"))
         for seq in range(3):
@@ -232,7 +233,7 @@ async def test_a_copy_of_its_task_does_not_cut_a_backoff_short(
         due_ms = await kafka.due_ms(agent, "r1")
         (task,) = await kafka.read(kafka.topics(agent).tasks)
         for _ in range(3):
-            await kafka.send(Out(task.topic, 0, task.key, task.value))
+            await kafka.send(ProducerRecord(task.topic, 0, task.key, task.value))
         await kafka.start(agent, "r2")
         await kafka.until_status(agent, ["r1", "r2"], "completed")
         assert [attempt for attempt, _ in tries] == [0, 1]

@@ -51,9 +51,7 @@ def told(env: dict[str, str], *args: str, status: int = 69) -> str:
 
 
 def with_tls(secured: Secured, **more: str) -> dict[str, str]:
-    return {
-        "SUREFOOT_BOOTSTRAP_SERVERS": secured.tls, "SUREFOOT_SECURITY_PROTOCOL": "SSL", **more
-    }  # fmt: skip
+    return {"SUREFOOT_BOOTSTRAP_SERVERS": secured.tls, "SUREFOOT_SECURITY_PROTOCOL": "SSL", **more}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_a_mechanism_that_the_broker_does_not_take(secured, tmp_path):
         ("sasl", "PLAINTEXT", "it may want a sign-in (SUREFOOT_SECURITY_PROTOCOL=SASL_PLAINTEXT)"),
         ("plain", "SASL_PLAINTEXT", "asks for no sign-in"),
     ],
-)  # fmt: skip
+)
 def test_a_protocol_that_is_not_the_listener_s(secured, tmp_path, listener, protocol, why):
     env = secured.signed_in() | {
         "SUREFOOT_BOOTSTRAP_SERVERS": getattr(secured, listener),

@@ -24,7 +24,7 @@ from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.kafka_client.appender import KafkaAppender
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.errors import FencedError, OutcomeUnknown
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.cluster import Cluster, Running, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -102,8 +102,8 @@ async def producer(kafka: Cluster, agent: Agent) -> AsyncIterator[TransactionalP
         await made.retire()
 
 
-def one_record(kafka: Cluster, agent: Agent, value: bytes) -> list[Out]:
-    return [Out(kafka.topics(agent).state, 0, b"@test", value, (("sf-txn", value),))]
+def one_record(kafka: Cluster, agent: Agent, value: bytes) -> list[ProducerRecord]:
+    return [ProducerRecord(kafka.topics(agent).state, 0, b"@test", value, (("sf-txn", value),))]
 
 
 def at(kafka: Cluster, agent: Agent, offset: int = 0) -> dict[TopicPartition, int]:
@@ -217,7 +217,7 @@ async def test_a_failed_send_fails_the_commit(
 
         monkeypatch.setattr(AIOKafkaProducer, "send_batch", send_batch)
         async with producer(kafka, agent) as txn:
-            event = Out(kafka.topics(agent).events, 0, b"@test", b"1")
+            event = ProducerRecord(kafka.topics(agent).events, 0, b"@test", b"1")
             with pytest.raises(OutcomeUnknown):
                 await txn.transact([*one_record(kafka, agent, b"1"), event], at(kafka, agent), "g")
         async with producer(kafka, agent):  # settles the one before

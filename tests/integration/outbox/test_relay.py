@@ -232,9 +232,13 @@ async def test_failed_effects_are_all_tried_again_by_one_command(
             everything = [key for each in keys.values() for key in each]
             await kafka.until_status("outbox", everything, "failed")
             code = await asyncio.to_thread(
-                operate.retry_failed, "outbox", f"{agent_name}:a", by="ann", wait_s=180.0,
+                operate.retry_failed,
+                "outbox",
+                f"{agent_name}:a",
+                by="ann",
+                wait_s=180.0,
                 as_json=True,
-            )  # fmt: skip
+            )
             assert code == 0
             await kafka.until_status("outbox", keys["a1"] + keys["a2"], "completed")
             assert [await kafka.status("outbox", key) for key in keys["b1"]] == ["failed"] * 2

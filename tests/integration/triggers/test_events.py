@@ -18,8 +18,8 @@ from surefoot import Agent, Context, Done, FencedError
 from surefoot.infra.kafka.source import KafkaSourceLog
 from surefoot.infra.processes.trigger import event_worker
 from surefoot.state.errors import OutcomeUnknown
-from surefoot.state.ports.log import Out
-from surefoot.state.ports.sources import Standing
+from surefoot.state.ports.log import ProducerRecord
+from surefoot.state.ports.sources import SourceOffsets
 from tests.checker.kafka import stable_offsets
 from tests.support.cluster import Cluster, cluster, headers_of
 from tests.support.eventually import until
@@ -72,9 +72,12 @@ async def committed(heard: Listening, partition: int = 0) -> int | None:
 def source_of(heard: Listening, slot: int = 0) -> KafkaSourceLog:
     kafka = heard.kafka
     return KafkaSourceLog(
-        topics=kafka.topics(heard.agent), topic=heard.topic, settings=kafka.settings,
-        clock=kafka.clock, slot=slot,
-    )  # fmt: skip
+        topics=kafka.topics(heard.agent),
+        topic=heard.topic,
+        settings=kafka.settings,
+        clock=kafka.clock,
+        slot=slot,
+    )
 
 
 async def test_an_event_in_any_encoding_starts_one_run_and_poison_is_buried_with_its_place(
@@ -170,7 +173,7 @@ async def test_an_owner_that_has_been_taken_over_from_commits_nothing(
         await heard.send_numbers([0])
         zombie = await old.own(0)
         owner = await new.own(0)
-        out = Out(kafka.topics(agent).commands, 0, b"x", b"x")
+        out = ProducerRecord(kafka.topics(agent).commands, 0, b"x", b"x")
         with pytest.raises(FencedError):
             await zombie.commit([out], 1)
         await owner.commit([], 0)
@@ -246,7 +249,7 @@ async def test_after_an_unknown_outcome_the_committed_offset_decides(
             if owned == 1:
                 commit = ownership.commit
 
-                async def committing(records: Sequence[Out], offset: int) -> None:
+                async def committing(records: Sequence[ProducerRecord], offset: int) -> None:
                     if landed:
                         await commit(records, offset)
                     raise OutcomeUnknown("no answer")
@@ -290,7 +293,7 @@ async def test_where_a_trigger_begins_is_settled_once_for_all_partitions(
         await until(told, what="the new partition to be known")
         await admin.close()
         late = Cluster(kafka.settings)  # whose producer knows of it
-        await late.send(Out(heard.topic, 2, None, b"40"))
+        await late.send(ProducerRecord(heard.topic, 2, None, b"40"))
         await late.close()
         heard.begin()
         await heard.until_started(3)
@@ -380,7 +383,7 @@ async def test_that_a_topic_was_waited_for_is_remembered_when_the_log_then_does_
         real = KafkaSourceLog._standing
         away = True
 
-        async def standing(log: KafkaSourceLog, *asked: Any) -> Standing:
+        async def standing(log: KafkaSourceLog, *asked: Any) -> SourceOffsets:
             nonlocal away
             if away:
                 await heard.send_numbers([20, 21])
@@ -409,7 +412,7 @@ async def test_skipped_events_and_markers_leave_no_lag(
     ):
         await heard.send(b"-1")
         writer = await source_of(heard).own(0)
-        await writer.commit([Out(heard.topic, 0, None, b"-2")], 0)
+        await writer.commit([ProducerRecord(heard.topic, 0, None, b"-2")], 0)
         await writer.close()
         heard.begin()
 

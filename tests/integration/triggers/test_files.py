@@ -79,9 +79,12 @@ def orders() -> Agent:
 
 def source_of(tmp_path: Path, commands: Starts, agent: Agent) -> FileSource:
     return FileSource(
-        tmp_path, "inbox/*.json", [(agent, agent.folders[0])], Starter(commands, SystemClock()),
+        tmp_path,
+        "inbox/*.json",
+        [(agent, agent.folders[0])],
+        Starter(commands, SystemClock()),
         settle_s=0.1,
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager

@@ -29,8 +29,10 @@ from tests.support.free_ports import unused_port
 VERSION = "2.6.13.Final"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 ORDER: dict[str, Any] = {
-    "type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}],
-}  # fmt: skip
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "item", "type": "string"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +46,20 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("registry")
     artifact = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
     fetched = subprocess.run(
-        [maven, "-q", "-B", f"{PLUGIN}:copy", f"-Dartifact={artifact}",
-         f"-DoutputDirectory={folder}"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+        [
+            maven,
+            "-q",
+            "-B",
+            f"{PLUGIN}:copy",
+            f"-Dartifact={artifact}",
+            f"-DoutputDirectory={folder}",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     if fetched.returncode:
         pytest.skip(f"the registry cannot be fetched: {fetched.stdout[-500:]}")
     archive = folder / f"apicurio-registry-app-{VERSION}-all.tar.gz"
@@ -57,10 +69,18 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = unused_port()
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [java, "-Xmx400m", "-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}",
-             "-jar", f"apicurio-registry-app-{VERSION}-runner.jar"],
-            cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                java,
+                "-Xmx400m",
+                "-Dquarkus.http.host=127.0.0.1",
+                f"-Dquarkus.http.port={port}",
+                "-jar",
+                f"apicurio-registry-app-{VERSION}-runner.jar",
+            ],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
     address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
 
     def answers() -> bool:

@@ -164,9 +164,13 @@ async def listening(
     agent = numbers()
     agent.sqs(queue)(fn)
     source = SqsSource(
-        queue, [(agent, agent.queues[0])], Starter(commands, SystemClock()),
-        aws or Aws(settings, "sqs", at_once=8), visibility_s=visibility_s, wait_s=1,
-    )  # fmt: skip
+        queue,
+        [(agent, agent.queues[0])],
+        Starter(commands, SystemClock()),
+        aws or Aws(settings, "sqs", at_once=8),
+        visibility_s=visibility_s,
+        wait_s=1,
+    )
     task = asyncio.create_task(source.run())
     try:
         yield task
@@ -465,12 +469,15 @@ def test_an_object_put_into_a_bucket_is_one_run_through_the_command_line(
     (tmp_path / "uploads.py").write_text(UPLOADS.replace("QUEUE", queue))
     cli = Cli(
         {
-            "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap, "SUREFOOT_APP": app,
-            "SUREFOOT_PARTITIONS": "2", "SUREFOOT_AWS_ENDPOINT_URL": aws,
-            "SUREFOOT_AWS_REGION": REGION, **KEYS,
+            "SUREFOOT_BOOTSTRAP_SERVERS": bootstrap,
+            "SUREFOOT_APP": app,
+            "SUREFOOT_PARTITIONS": "2",
+            "SUREFOOT_AWS_ENDPOINT_URL": aws,
+            "SUREFOOT_AWS_REGION": REGION,
+            **KEYS,
         },
         tmp_path,
-    )  # fmt: skip
+    )
     try:
         cli.ok("topics", "apply", "uploads.py")
         worker = cli.start("worker", "uploads.py")

@@ -11,10 +11,10 @@ import pytest
 
 from surefoot import Agent, CallFailed, Context, Cost, Done, Next, Resuming, Retry, Wait
 from surefoot.consumers.attempts.attempt import (
+    AttemptFailed,
+    AttemptLost,
     Body,
-    Call,
-    Failed,
-    Lost,
+    StepCall,
     StepTimeout,
     classify,
     prepare,
@@ -25,14 +25,14 @@ from surefoot.state.declare.agent import Step
 from surefoot.state.errors import BadArgument, BudgetSpent, OwnershipLost, Parked, RetryableError
 from surefoot.state.machine.model import (
     Amount,
-    Await,
-    End,
-    Go,
+    AwaitInput,
+    BudgetExceeded,
+    Complete,
+    GoTo,
     Memory,
-    Overspent,
     PlanItem,
-    Returned,
     Run,
+    StepReturned,
     Work,
 )
 from surefoot.state.machine.pooled_step import decode_outcome, encode_input
@@ -45,14 +45,22 @@ class Issue:
     labels: list[str]
 
 
-def call_of(agent: Agent, run: Run, **fields: Any) -> Call:
+def call_of(agent: Agent, run: Run, **fields: Any) -> StepCall:
     def never(_: Any) -> None:
         raise AssertionError
 
-    return Call(
-        agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0, on_done=never,
-        on_note=never, on_output=never, on_beside=never, **fields,
-    )  # fmt: skip
+    return StepCall(
+        agent=agent,
+        run=run,
+        partition=0,
+        lease_left_s=lambda: 1.0,
+        exclusive_from_s=0.0,
+        on_done=never,
+        on_note=never,
+        on_output=never,
+        on_beside=never,
+        **fields,
+    )
 
 
 async def prepared(agent: Agent, run: Run, **fields: Any) -> Body:
@@ -90,9 +98,14 @@ async def test_a_step_is_given_its_input_and_what_was_carried_over_the_wait() ->
 async def test_the_context_has_all_that_the_run_remembers() -> None:
     item = PlanItem(id="0.0", text="look")
     run = a_run(
-        step="read", payload=ISSUE, seq=3, attempt=2, epoch=1, emit=1,
+        step="read",
+        payload=ISSUE,
+        seq=3,
+        attempt=2,
+        epoch=1,
+        emit=1,
         memory=Memory(plan=(item,), thread=1),
-    )  # fmt: skip
+    )
     ctx = (await prepared(two_steps(), run, messages=(b'"hello"',))).context
     assert (ctx.run_id, ctx.seq, ctx.attempt, ctx.epoch) == ("r", 3, 2, 1)
     assert (ctx.thread.messages, ctx.plan.items) == (["hello"], [item])
@@ -118,9 +131,14 @@ async def test_a_step_that_there_is_no_more_says_what_to_do() -> None:
     assert parked.value.code == "unknown_step"
     told = str(parked.value)
     for part in (
-        "agent 'a' version 3 has no step 'gone'", "(version 2)", "it has heard, read",
-        "@agent.upcast(from_version=2)", "surefoot runs retry", "surefoot runs rewind", "cancel",
-    ):  # fmt: skip
+        "agent 'a' version 3 has no step 'gone'",
+        "(version 2)",
+        "it has heard, read",
+        "@agent.upcast(from_version=2)",
+        "surefoot runs retry",
+        "surefoot runs rewind",
+        "cancel",
+    ):
         assert part in told
 
 
@@ -207,27 +225,31 @@ async def test_a_result_has_all_that_the_attempt_collected() -> None:
     ctx.thread.append("hello")
     ctx.plan.add("look")
     returned = body.outcome(Next(body.step.fn, Issue("y", [])), 5, 7)
-    assert returned == Returned(
+    assert returned == StepReturned(
         work=Work(seq=0, attempt=1),
-        then=Go(step="read", payload=b'{"title":"y","labels":[]}'),
-        effects=ctx.effects(), messages=(b'"hello"',), plan=(PlanItem(id="0.0", text="look"),),
-        started_ms=5, took_ms=7, version=2,
-    )  # fmt: skip
+        then=GoTo(step="read", payload=b'{"title":"y","labels":[]}'),
+        effects=ctx.effects(),
+        messages=(b'"hello"',),
+        plan=(PlanItem(id="0.0", text="look"),),
+        started_ms=5,
+        took_ms=7,
+        version=2,
+    )
 
 
 async def test_a_wait_has_what_is_carried() -> None:
     body = await prepared(two_steps(), a_run(step="read", payload=ISSUE))
     heard = body.agent.steps["heard"].fn
     returned = body.outcome(Wait("go", then=heard, carry=Issue("x", [])), 0, 0)
-    assert isinstance(returned.then, Await)
+    assert isinstance(returned.then, AwaitInput)
     assert returned.carry == ISSUE
 
 
-async def failed(error: BaseException, run: Run | None = None, **declared: Any) -> Failed:
+async def failed(error: BaseException, run: Run | None = None, **declared: Any) -> AttemptFailed:
     run = run or a_run(step="read", payload=ISSUE, attempt=1)
     call = call_of(two_steps(**declared), run)
     outcome = classify(error, call, await prepare(call, FakeEngine(run)), 5, 7)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     return outcome
 
 
@@ -257,11 +279,14 @@ async def test_what_an_exception_means(
 async def test_the_policy_says_which_exceptions_are_worth_it() -> None:
     policy = Retry(on=(OSError,), give_up_on=(FileNotFoundError,))
     for error, retryable in [
-        (ConnectionError(), True), (FileNotFoundError(), False), (ValueError(), False),
-        (RetryableError(), True), (StepTimeout(), True),
+        (ConnectionError(), True),
+        (FileNotFoundError(), False),
+        (ValueError(), False),
+        (RetryableError(), True),
+        (StepTimeout(), True),
         (ExceptionGroup("", [ValueError(), ConnectionError()]), True),
         (ExceptionGroup("", [ConnectionError(), FileNotFoundError()]), False),
-    ]:  # fmt: skip
+    ]:
         told = await failed(error, retry=policy)
         assert (told.retryable, told.retry) == (retryable, policy), error
 
@@ -278,7 +303,7 @@ async def test_a_step_that_has_another_name_by_now_is_retried_as_it_says() -> No
     run = a_run(step="look", payload=ISSUE)
     call = call_of(agent, run)
     outcome = classify(ValueError(), call, await prepare(call, FakeEngine(run)), 0, 0)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     assert (outcome.retryable, outcome.retry.attempts) == (True, 9)
 
 
@@ -287,20 +312,20 @@ def test_a_first_input_that_does_not_fit_fails_the_run_and_a_later_one_parks_it(
     for seq, park in ((0, False), (1, True)):
         call = call_of(two_steps(), a_run(step="read", payload=b"1", seq=seq))
         outcome = classify(BadPayload("$", "no"), call, None, 0, 0)
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, AttemptFailed)
         assert (outcome.park, outcome.retryable) == (park, False)
 
 
 def test_what_is_given_up_is_lost_whatever_it_raised() -> None:
     call = call_of(two_steps(), a_run(step="read", payload=ISSUE))
-    assert classify(OwnershipLost(), call, None, 0, 0) == Lost()
+    assert classify(OwnershipLost(), call, None, 0, 0) == AttemptLost()
     call._given_up = True
-    assert classify(ValueError(), call, None, 0, 0) == Lost()
+    assert classify(ValueError(), call, None, 0, 0) == AttemptLost()
 
 
 def test_a_spent_budget_is_asked_for() -> None:
     call = call_of(two_steps(), a_run(step="read", payload=ISSUE, seq=4))
-    assert classify(BudgetSpent("tokens", "why"), call, None, 0, 0) == Overspent(
+    assert classify(BudgetSpent("tokens", "why"), call, None, 0, 0) == BudgetExceeded(
         work=Work(seq=4, attempt=0), what="tokens", message="why"
     )
 
@@ -322,20 +347,29 @@ def pooled() -> Agent:
     return agent
 
 
-def in_pool(agent: Agent, home: Run) -> Call:
+def in_pool(agent: Agent, home: Run) -> StepCall:
     """The attempt at the step of `home`, in the pool."""
     run = a_run(
-        run_id="r~1~0", agent="a.gpu", version=2, step="heavy", attempt=1,
+        run_id="r~1~0",
+        agent="a.gpu",
+        version=2,
+        step="heavy",
+        attempt=1,
         payload=encode_input(home, {}),
-    )  # fmt: skip
+    )
     return call_of(agent.pool("gpu"), run)
 
 
 async def test_a_step_in_a_pool_is_the_step_of_its_run() -> None:
     home = a_run(
-        step="heavy", seq=5, epoch=2, emit=2, payload=ISSUE, version=2,
+        step="heavy",
+        seq=5,
+        epoch=2,
+        emit=2,
+        payload=ISSUE,
+        version=2,
         memory=Memory(plan=(PlanItem(id="0.0", text="look"),)),
-    )  # fmt: skip
+    )
     call = in_pool(pooled(), home)
     body = await prepare(call, FakeEngine(call.run))
     ctx = body.context
@@ -357,26 +391,30 @@ async def test_what_came_of_it_goes_back_as_a_result_and_is_the_outcome_of_the_r
     await ctx.call("ask", lambda: 1, cost=lambda _: Cost(tokens=3))
     returned = body.outcome(Next(agent.steps["read"].fn, Issue("y", [])), 5, 7)
     assert returned.work == Work(seq=0, attempt=1)
-    assert isinstance(returned.then, End)
+    assert isinstance(returned.then, Complete)
     json.loads(returned.then.result)
     home = Work(seq=5, attempt=0)
-    assert decode_outcome(returned.then.result, home) == Returned(
+    assert decode_outcome(returned.then.result, home) == StepReturned(
         work=home,
-        then=Go(step="read", payload=b'{"title":"y","labels":[]}'),
-        effects=ctx.effects(), messages=('"hello 🐦"'.encode(),),
-        plan=(PlanItem(id="5.0", text="look"),), cost=(Amount("tokens", 3),),
-        started_ms=5, took_ms=7, version=2,
-    )  # fmt: skip
+        then=GoTo(step="read", payload=b'{"title":"y","labels":[]}'),
+        effects=ctx.effects(),
+        messages=('"hello 🐦"'.encode(),),
+        plan=(PlanItem(id="5.0", text="look"),),
+        cost=(Amount("tokens", 3),),
+        started_ms=5,
+        took_ms=7,
+        version=2,
+    )
 
 
 async def test_a_budget_spent_in_a_pool_is_the_runs() -> None:
     call = in_pool(pooled(), a_run(step="heavy", seq=5, payload=ISSUE, version=2))
     body = await prepare(call, FakeEngine(call.run))
     outcome = classify(BudgetSpent("tokens", "why"), call, body, 0, 0)
-    assert isinstance(outcome, Returned)
-    assert isinstance(outcome.then, End)
+    assert isinstance(outcome, StepReturned)
+    assert isinstance(outcome.then, Complete)
     home = Work(seq=5, attempt=3)
-    assert decode_outcome(outcome.then.result, home) == Overspent(
+    assert decode_outcome(outcome.then.result, home) == BudgetExceeded(
         work=home, what="tokens", message="why"
     )
 

@@ -15,8 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from surefoot import Agent, Context, Done, Fork, Next, Wait
-from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
+from surefoot import Agent, Context, Done, Next, Parallel, Wait
+from surefoot.consumers.attempts.attempt import (
+    AttemptFailed,
+    AttemptLost,
+    AttemptOutcome,
+    EntryRequest,
+    StepCall,
+)
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.infra.blobs.stores import FolderBlobs
@@ -33,7 +39,15 @@ from surefoot.schemas.pointer import (
     unescaped,
 )
 from surefoot.state.errors import StoreRefused, Unavailable
-from surefoot.state.machine.model import End, Entry, Go, Returned, Run, Spawn, Work
+from surefoot.state.machine.model import (
+    Complete,
+    Entry,
+    GoTo,
+    Run,
+    StartChildren,
+    StepReturned,
+    Work,
+)
 from surefoot.state.machine.pooled_step import decode_outcome, encode_input
 from tests.support.eventually import until
 from tests.support.fake_engine import a_run
@@ -73,21 +87,28 @@ class Store(FolderBlobs):
 class Bench:
     executor: Executor
     store: Store
-    notes: list[Note] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[EntryRequest] = field(default_factory=list)
+    outcomes: list[AttemptOutcome] = field(default_factory=list)
 
-    async def run(self, agent: Agent, run: Run, **given: Any) -> Outcome:
+    async def run(self, agent: Agent, run: Run, **given: Any) -> AttemptOutcome:
         before = len(self.outcomes)
-        call = Call(
-            agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0,
-            on_done=self.outcomes.append, on_note=self._note, on_output=lambda _: None,
-            on_beside=lambda _: None, **given,
-        )  # fmt: skip
+        call = StepCall(
+            agent=agent,
+            run=run,
+            partition=0,
+            lease_left_s=lambda: 1.0,
+            exclusive_from_s=0.0,
+            on_done=self.outcomes.append,
+            on_note=self._note,
+            on_output=lambda _: None,
+            on_beside=lambda _: None,
+            **given,
+        )
         self.executor.submit(call)
         await until(lambda: len(self.outcomes) > before, what="an outcome")
         return self.outcomes[-1]
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EntryRequest) -> None:
         self.notes.append(note)
         self.executor.recorded(note)
 
@@ -197,12 +218,12 @@ def test_the_machine_lets_pass_what_it_cannot_look_into() -> None:
 
 
 async def test_what_is_large_is_stored_and_the_rest_is_not(bench: Bench) -> None:
-    async def first(ctx: Context, n: int) -> Fork:
+    async def first(ctx: Context, n: int) -> Parallel:
         ctx.outbox.http("POST", "http://h", json=LARGE)
         ctx.outbox.http("POST", "http://h", json="small")
         ctx.thread.append(LARGE)
         ctx.thread.append("small")
-        return Fork([(second, LARGE), (second, "small")], join=join, carry=LARGE)
+        return Parallel([(second, LARGE), (second, "small")], join=join, carry=LARGE)
 
     async def second(ctx: Context, text: str) -> Done:
         return Done(text)
@@ -211,8 +232,8 @@ async def test_what_is_large_is_stored_and_the_rest_is_not(bench: Bench) -> None
         return Done(texts)
 
     outcome = await bench.run(agent_of(first, second, join), a_run(step="first", payload=b"0"))
-    assert isinstance(outcome, Returned)
-    assert isinstance(outcome.then, Spawn)
+    assert isinstance(outcome, StepReturned)
+    assert isinstance(outcome.then, StartChildren)
     large, small = outcome.then.branches
     pointer = pointer_of(large.payload)
     assert pointer is not None
@@ -226,8 +247,8 @@ async def test_what_is_large_is_stored_and_the_rest_is_not(bench: Bench) -> None
 @pytest.mark.parametrize(
     ("made", "where"),
     [
-        (lambda step: Next(step, LARGE), lambda then: isinstance(then, Go) and then.payload),
-        (lambda _: Done(LARGE), lambda then: isinstance(then, End) and then.result),
+        (lambda step: Next(step, LARGE), lambda then: isinstance(then, GoTo) and then.payload),
+        (lambda _: Done(LARGE), lambda then: isinstance(then, Complete) and then.result),
     ],
 )
 async def test_an_input_or_a_result_is_stored(bench: Bench, made: Any, where: Any) -> None:
@@ -235,7 +256,7 @@ async def test_an_input_or_a_result_is_stored(bench: Bench, made: Any, where: An
         return made(step)
 
     outcome = await bench.run(agent_of(step), a_run(step="step", payload=b'""'))
-    assert isinstance(outcome, Returned)
+    assert isinstance(outcome, StepReturned)
     assert pointer_of(where(outcome.then)) is not None
 
 
@@ -250,7 +271,7 @@ async def test_while_the_store_is_away_the_result_is_held_and_the_step_is_not_ru
 
     bench.store.away = 2
     outcome = await bench.run(agent_of(step), a_run(step="step", payload=b'""'))
-    assert isinstance(outcome, Returned)
+    assert isinstance(outcome, StepReturned)
     assert (len(ran), bench.store.away) == (1, 0)
 
 
@@ -269,11 +290,11 @@ async def test_what_looks_like_a_pointer_and_is_data_comes_back_as_data(
 
     agent = agent_of(first, second)
     outcome = await bench.run(agent, a_run(step="first", payload=b"0"))
-    assert isinstance(outcome, Returned)
-    assert isinstance(outcome.then, Go)
+    assert isinstance(outcome, StepReturned)
+    assert isinstance(outcome.then, GoTo)
     outcome = await bench.run(agent, a_run(step="second", seq=1, payload=outcome.then.payload))
-    assert isinstance(outcome, Returned)
-    assert outcome.then == End(result=b"true")
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == Complete(result=b"true")
 
 
 async def test_the_result_of_a_call_is_stored_and_found_again(bench: Bench) -> None:
@@ -293,8 +314,8 @@ async def test_the_result_of_a_call_is_stored_and_found_again(bench: Bench) -> N
     assert pointer_of(told.value or b"") is not None
     entry = Entry(run_id="r", slot=told.slot, kind="call", digest=told.digest, value=told.value)
     outcome = await bench.run(agent, run, journal={told.slot: entry})
-    assert isinstance(outcome, Returned)
-    assert outcome.then == End(result=b"true")
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == Complete(result=b"true")
     assert asked == [1]
 
 
@@ -330,11 +351,11 @@ async def test_a_step_in_a_pool_is_given_it_and_what_it_comes_to_is_stored(bench
     home = a_run(step="heavy", seq=3, payload=await bench.stored())
     run = a_run(agent="a.gpu", step="heavy", payload=encode_input(home, {}))
     outcome = await bench.run(agent.pool("gpu"), run)
-    assert isinstance(outcome, Returned)
-    assert isinstance(outcome.then, End)
+    assert isinstance(outcome, StepReturned)
+    assert isinstance(outcome.then, Complete)
     told = decode_outcome(outcome.then.result, Work(seq=3, attempt=0))
-    assert isinstance(told, Returned)
-    assert isinstance(told.then, Go)
+    assert isinstance(told, StepReturned)
+    assert isinstance(told.then, GoTo)
     pointer = pointer_of(told.then.payload)
     assert pointer is not None
     assert await bench.store.get(pointer) == f'"{LARGE}!"'.encode()
@@ -360,7 +381,7 @@ async def test_a_payload_that_is_not_there_or_not_what_it_was_is_for_a_person(
     assert pointer is not None
     spoil(Path(bench.store.name) / pointer.key)
     outcome = await bench.run(agent_of(never), a_run(step="never", payload=payload))
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     assert (outcome.failure.code, outcome.park, outcome.retryable) == (code, True, False)
     assert pointer.key in outcome.failure.message
 
@@ -369,7 +390,7 @@ async def test_a_pointer_that_somebody_made_up_leads_nowhere(bench: Bench) -> No
     for name in ("20260101/../../../etc/passwd/7", "s3://other/key/7", "x" * 64):
         payload = b'{"$surefoot.blob":"%s"}' % name.encode()
         outcome = await bench.run(agent_of(never), a_run(step="never", payload=payload))
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, AttemptFailed)
         assert outcome.failure.code == "bad_payload"
 
 
@@ -379,7 +400,7 @@ async def test_while_the_store_is_away_no_attempt_is_used_and_the_run_is_tried_a
     payload = await bench.stored()
     bench.store.gone_for_good = True
     outcome = await bench.run(agent_of(never), a_run(step="never", payload=payload))
-    assert outcome == Lost()
+    assert outcome == AttemptLost()
 
 
 def refusing(bench: Bench, times: int, refused_s: float) -> None:
@@ -395,14 +416,14 @@ async def test_a_store_that_refuses_for_a_while_is_waited_for(bench: Bench) -> N
     refusing(bench, 2, refused_s=1e9)
     with capture_logs() as logs:
         outcome = await bench.run(agent_of(step), a_run(step="step", payload=b'""'))
-    assert isinstance(outcome, Returned)
+    assert isinstance(outcome, StepReturned)
     told = [line for line in logs if line["event"] == "blob_refused"]
     assert [line["log_level"] for line in told] == ["error"] * 2
     assert "AccessDenied" in told[0]["error"]
 
     payload = await bench.stored()
     refusing(bench, 1, refused_s=1e9)
-    assert await bench.run(agent_of(never), a_run(step="never", payload=payload)) == Lost()
+    assert await bench.run(agent_of(never), a_run(step="never", payload=payload)) == AttemptLost()
 
 
 async def test_a_store_that_goes_on_refusing_is_told_to_a_person(bench: Bench) -> None:
@@ -419,7 +440,7 @@ async def test_a_store_that_goes_on_refusing_is_told_to_a_person(bench: Bench) -
     for fn, payload in ((step, b'""'), (call, b'""'), (never, large)):
         refusing(bench, 1_000_000, refused_s=0)
         outcome = await bench.run(agent_of(fn), a_run(step=fn.__name__, payload=payload))
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, AttemptFailed)
         assert (outcome.failure.code, outcome.park) == ("blob_refused", True)
         assert "AccessDenied" in outcome.failure.message
         assert "SUREFOOT_AWS_CHECKSUMS" in outcome.failure.message
@@ -443,8 +464,8 @@ async def test_what_comes_from_outside_is_no_pointer_with_a_store_or_without(
         bench.executor._claims = claims
         run = a_run(step="step", payload=stored)
         outcome = await bench.run(agent, run, signals=(signal,))
-        assert isinstance(outcome, Returned)
-        assert outcome.then == End(result=b"true")
+        assert isinstance(outcome, StepReturned)
+        assert outcome.then == Complete(result=b"true")
 
 
 async def test_a_step_is_given_no_more_than_the_limit_however_often_it_occurs(
@@ -459,9 +480,9 @@ async def test_a_step_is_given_no_more_than_the_limit_however_often_it_occurs(
         run = a_run(step="count", payload=b"[%s]" % b",".join([pointer] * times))
         outcome = await bench.run(agent_of(count), run)
         if fits:
-            assert isinstance(outcome, Returned)
+            assert isinstance(outcome, StepReturned)
         else:
-            assert isinstance(outcome, Failed)
+            assert isinstance(outcome, AttemptFailed)
             assert (outcome.failure.code, outcome.park) == ("blob_too_large", True)
             assert "SUREFOOT_BLOB_STEP_MAX_BYTES" in outcome.failure.message
 
@@ -473,7 +494,7 @@ async def test_a_process_without_the_store_says_so() -> None:
     payload = pointer_to(TEXT, 0).encode()
     outcome = await bench.run(agent_of(never), a_run(step="never", payload=payload))
     executor.stop()
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     assert outcome.failure.code == "no_blob_store"
     assert "SUREFOOT_BLOBS" in outcome.failure.message
 
@@ -483,11 +504,17 @@ async def test_an_attempt_that_was_given_up_does_not_go_on_storing(bench: Bench)
         return Done(LARGE)
 
     bench.store.away = 1_000_000
-    call = Call(
-        agent=agent_of(step), run=a_run(step="step", payload=b'""'), partition=0,
-        lease_left_s=lambda: 1.0, alone_at_s=0.0, on_done=bench.outcomes.append,
-        on_note=lambda _: None, on_output=lambda _: None, on_beside=lambda _: None,
-    )  # fmt: skip
+    call = StepCall(
+        agent=agent_of(step),
+        run=a_run(step="step", payload=b'""'),
+        partition=0,
+        lease_left_s=lambda: 1.0,
+        exclusive_from_s=0.0,
+        on_done=bench.outcomes.append,
+        on_note=lambda _: None,
+        on_output=lambda _: None,
+        on_beside=lambda _: None,
+    )
     bench.executor.submit(call)
     await until(lambda: bench.store.away < 1_000_000, what="the store to be asked")
     bench.executor.give_up(call)

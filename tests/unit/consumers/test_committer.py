@@ -8,18 +8,18 @@ from itertools import chain, repeat
 
 import pytest
 
-from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer, Item
+from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer, PendingInput
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import Journaled, Refusal, Start, Work
+from surefoot.state.machine.model import EntryRecorded, Refusal, StartRun, Work
 from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports.log import Assignment
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "a")
-START = Start(run_id="r", agent="a", version=1, step="s", payload=b"1", input_digest=b"12345678")
+START = StartRun(run_id="r", agent="a", version=1, step="s", payload=b"1", input_digest=b"12345678")
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Owned:
 
     def add(self, value: bytes, told: list[Refusal | None], *, seq: int = 0) -> None:
         """A running step wants something kept."""
-        note = Journaled(work=Work(seq=seq, attempt=0), slot="c:x#0", kind="call", value=value)
-        self.committer.add(Item(run_id="r", inputs=(note,), on_done=told.append))
+        note = EntryRecorded(work=Work(seq=seq, attempt=0), slot="c:x#0", kind="call", value=value)
+        self.committer.add(PendingInput(run_id="r", inputs=(note,), on_done=told.append))
 
     async def commit(self) -> list[Refusal | None]:
         """Commit, and tell as the owner does; returns why each item moved nothing."""
@@ -59,11 +59,15 @@ async def owned(record_bytes: int, *, leases: Iterator[float] | None = None) -> 
     if leases is not None:
         log.lease_left_s = lambda: next(leases)  # type: ignore[method-assign]
     committer = Committer(
-        rules=Rules(agent="a", steps=frozenset({"s"})), partition=0, log=log,
-        wire=Wire("app", TOPICS, 1), clock=clock, record_bytes=record_bytes,
-    )  # fmt: skip
+        rules=Rules(agent="a", steps=frozenset({"s"})),
+        partition=0,
+        log=log,
+        wire=Wire("app", TOPICS, 1),
+        clock=clock,
+        record_bytes=record_bytes,
+    )
     await committer.take()
-    committer.add(Item(run_id="r", inputs=(START,)))
+    committer.add(PendingInput(run_id="r", inputs=(START,)))
     await committer.commit()
     return Owned(committer)
 

@@ -16,20 +16,26 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
 from surefoot.consumers.attempts import executor as executor_module
-from surefoot.consumers.attempts.attempt import Call, Failed, Lost, Note, Outcome
+from surefoot.consumers.attempts.attempt import (
+    AttemptFailed,
+    AttemptLost,
+    AttemptOutcome,
+    EntryRequest,
+    StepCall,
+)
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.infra.processes.worker import _watch_steps
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
 from surefoot.state.machine.model import (
     Amount,
-    End,
-    Go,
+    BudgetExceeded,
+    Complete,
+    GoTo,
     Memory,
-    Overspent,
-    Piece,
+    OutputPiece,
     PlanItem,
-    Returned,
+    StepReturned,
     Work,
 )
 from surefoot.state.machine.pooled_step import encode_input
@@ -42,30 +48,30 @@ class Bench:
     """An executor, and the outcomes that it has reported."""
 
     executor: Executor
-    outcomes: list[tuple[str, Outcome]] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    outcomes: list[tuple[str, AttemptOutcome]] = field(default_factory=list)
+    notes: list[EntryRequest] = field(default_factory=list)
+    pieces: list[OutputPiece] = field(default_factory=list)
     #: attempts that others have begun beside
-    beside: list[Call] = field(default_factory=list)
+    beside: list[StepCall] = field(default_factory=list)
     #: notes are committed as they come
     commits: bool = True
     lease_s: float = 1.0
 
-    def submit(self, fn: Callable[..., Any], run_id: str = "r", payload: bytes = b"0") -> Call:
+    def submit(self, fn: Callable[..., Any], run_id: str = "r", payload: bytes = b"0") -> StepCall:
         agent = Agent("a")
         agent.step(fn)
         return self.submit_to(agent, fn.__name__, run_id, payload)
 
     def submit_to(
         self, agent: Agent, step: str, run_id: str, payload: bytes, **fields: Any
-    ) -> Call:
+    ) -> StepCall:
         run = a_run(run_id=run_id, agent=agent.name, step=step, attempt=1, payload=payload)
-        call = Call(
+        call = StepCall(
             agent=agent,
             run=run,
             partition=0,
             lease_left_s=lambda: self.lease_s,
-            alone_at_s=0.0,
+            exclusive_from_s=0.0,
             on_done=lambda outcome: self.outcomes.append((run_id, outcome)),
             on_note=self._note,
             on_output=self.pieces.append,
@@ -75,20 +81,20 @@ class Bench:
         self.executor.submit(call)
         return call
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EntryRequest) -> None:
         self.notes.append(note)
         if self.commits:
             self.executor.recorded(note)
 
-    async def outcome(self, fn: Callable[..., Any], payload: bytes = b"0") -> Outcome:
+    async def outcome(self, fn: Callable[..., Any], payload: bytes = b"0") -> AttemptOutcome:
         before = len(self.outcomes)
         self.submit(fn, payload=payload)
         await until(lambda: len(self.outcomes) > before, what="an outcome")
         return self.outcomes[-1][1]
 
-    async def failed(self, fn: Callable[..., Any], payload: bytes = b"0") -> Failed:
+    async def failed(self, fn: Callable[..., Any], payload: bytes = b"0") -> AttemptFailed:
         outcome = await self.outcome(fn, payload)
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, AttemptFailed)
         return outcome
 
 
@@ -110,8 +116,8 @@ async def test_a_result_is_encoded_with_the_type_of_the_step_it_goes_to(bench: B
         return Next(again, payload + 1)
 
     outcome = await bench.outcome(again, b"41")
-    assert isinstance(outcome, Returned)
-    assert outcome.then == Go(step="again", payload=b"42")
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == GoTo(step="again", payload=b"42")
     assert outcome.work == Work(seq=0, attempt=1)
     assert outcome.started_ms
     assert outcome.version == 1
@@ -131,10 +137,10 @@ async def test_a_step_is_not_begun_without_a_lease(bench: Bench, sync: bool) -> 
         return Done(n)
 
     bench.lease_s = 0.0
-    assert await bench.outcome(go_sync if sync else go, b"1") == Lost()
+    assert await bench.outcome(go_sync if sync else go, b"1") == AttemptLost()
     assert began == []
     bench.lease_s = 1.0
-    assert isinstance(await bench.outcome(go_sync if sync else go, b"2"), Returned)
+    assert isinstance(await bench.outcome(go_sync if sync else go, b"2"), StepReturned)
     assert began == [2]
 
 
@@ -145,7 +151,7 @@ async def test_a_call_is_not_begun_without_a_lease_and_uses_no_attempt(bench: Be
         bench.lease_s = 0.0  # the process was frozen here for a while
         return Done(await ctx.call("ask", called.append, n))
 
-    assert await bench.outcome(go) == Lost()
+    assert await bench.outcome(go) == AttemptLost()
     assert called == []
 
 
@@ -160,8 +166,8 @@ async def test_a_def_runs_in_a_thread_and_an_async_def_on_the_loop_of_the_steps(
 
     for fn, name in ((in_thread, b'"surefoot-step"'), (on_loop, b'"surefoot-steps"')):
         outcome = await bench.outcome(fn)
-        assert isinstance(outcome, Returned)
-        assert outcome.then == End(result=name)
+        assert isinstance(outcome, StepReturned)
+        assert outcome.then == Complete(result=name)
 
 
 async def test_an_input_that_does_not_fit_is_not_run(bench: Bench) -> None:
@@ -214,7 +220,7 @@ async def test_an_attempt_that_raises(
     async def next_one(ctx: Context, payload: int) -> Done:
         return Done("the loop goes on")
 
-    assert isinstance(await bench.outcome(next_one), Returned)
+    assert isinstance(await bench.outcome(next_one), StepReturned)
 
 
 async def test_an_exit_in_a_task_of_a_steps_own_ends_no_other_step(bench: Bench) -> None:
@@ -238,7 +244,7 @@ async def test_an_exit_in_a_task_of_a_steps_own_ends_no_other_step(bench: Bench)
     assert (left.failure.kind, left.failure.message) == ("SystemExit", "from a task")
     end.set()
     await until(lambda: len(bench.outcomes) == 2, what="the other outcome")
-    assert isinstance(bench.outcomes[1][1], Returned)
+    assert isinstance(bench.outcomes[1][1], StepReturned)
 
 
 async def test_an_exception_that_cannot_be_told(bench: Bench) -> None:
@@ -317,7 +323,7 @@ async def test_an_attempt_that_takes_too_long_is_over_and_the_next_one_need_not_
     await until(lambda: "surefoot-step" not in names_of_threads(), what="the threads to end")
     assert await bench.executor.probe(90.0)  # and their ends to be heard of
     for _, outcome in bench.outcomes:
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, AttemptFailed)
         assert (outcome.failure.code, outcome.retryable) == ("timeout", True)
         assert outcome.failure.message == "no result within 0.05 s"
 
@@ -336,7 +342,7 @@ async def test_losing_ownership_is_nobodys_failure(bench: Bench) -> None:
     async def lost(ctx: Context, payload: int) -> Done:
         raise OwnershipLost
 
-    assert await bench.outcome(lost) == Lost()
+    assert await bench.outcome(lost) == AttemptLost()
 
 
 async def test_an_attempt_given_up_is_cancelled_and_never_heard_of(bench: Bench) -> None:
@@ -383,8 +389,8 @@ async def test_a_twin_begins_when_the_attempt_that_was_given_up_has_ended(bench:
     await until(lambda: bench.outcomes, what="the outcome of the third")
     assert begun == ["first", "third"]
     (outcome,) = (outcome for _, outcome in bench.outcomes)
-    assert isinstance(outcome, Returned)
-    assert outcome.then == End(result=b'"third"')
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == Complete(result=b'"third"')
     assert third.key == first.key
 
 
@@ -422,8 +428,8 @@ async def test_a_twin_begins_beside_an_attempt_that_was_given_up_and_does_not_en
     assert third not in bench.beside
     end.set()
     await until(lambda: not bench.executor.busy(), what="the first to end")
-    ends = [o.then for _, o in bench.outcomes if isinstance(o, Returned)]
-    assert ends == [End(result=b'"second"'), End(result=b'"third"')]
+    ends = [o.then for _, o in bench.outcomes if isinstance(o, StepReturned)]
+    assert ends == [Complete(result=b'"second"'), Complete(result=b'"third"')]
     assert bench.executor._live == {}
 
 
@@ -456,12 +462,12 @@ async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_
     bench.submit_to(agent, "hangs", "r", b"2")
     await until(lambda: len(bench.outcomes) > before, what="it to be refused")
     _, refused = bench.outcomes[-1]
-    assert isinstance(refused, Failed)
+    assert isinstance(refused, AttemptFailed)
     assert (refused.failure.code, refused.park, begun) == ("step_hangs", True, [0, 1])
     assert "2 attempts of step 'hangs'" in refused.failure.message
     bench.submit_to(agent, "other", "r2", b"2")
     await until(lambda: len(bench.outcomes) > before + 1, what="another step to be run")
-    assert isinstance(bench.outcomes[-1][1], Returned)
+    assert isinstance(bench.outcomes[-1][1], StepReturned)
     end.set()
     await until(lambda: not bench.executor._left, what="the threads to end")
     bench.submit_to(agent, "hangs", "r", b"3")
@@ -490,8 +496,9 @@ async def test_a_step_that_blocks_the_loop_is_noticed_and_named(bench: Bench) ->
         await until(lambda: logs, what="the warning")
     watching.cancel()
     assert (logs[0]["event"], logs[0]["steps"][0]) == (
-        "step_blocks_loop", "a.blocking of run guilty",
-    )  # fmt: skip
+        "step_blocks_loop",
+        "a.blocking of run guilty",
+    )
     frames = re.findall(r", in (\w+)\n +(.*)", logs[0]["stack"])
     assert frames[:2] == [("blocking", "helper()"), ("helper", "end.wait(60)")]
     end.set()
@@ -538,8 +545,8 @@ async def test_calls_run_on_the_loop_of_the_steps_or_in_threads_of_their_own(ben
         return Done(await asyncio.gather(*made))
 
     outcome = await bench.outcome(asks)
-    assert isinstance(outcome, Returned)
-    assert outcome.then == End(result=b'["surefoot-step","surefoot-steps","surefoot-steps"]')
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == Complete(result=b'["surefoot-step","surefoot-steps","surefoot-steps"]')
 
 
 async def test_what_an_attempt_collects_is_part_of_its_outcome(bench: Bench) -> None:
@@ -551,7 +558,7 @@ async def test_what_an_attempt_collects_is_part_of_its_outcome(bench: Bench) -> 
         return Done()
 
     outcome = await bench.outcome(busy)
-    assert isinstance(outcome, Returned)
+    assert isinstance(outcome, StepReturned)
     assert outcome.messages == (b'"hello"',)
     assert outcome.plan == (PlanItem(id="0.0", text="look"),)
     assert [piece.kind for piece in bench.pieces] == ["begin", "text", "end"]
@@ -649,7 +656,7 @@ async def test_what_a_step_in_a_pool_records_is_of_the_pools_run(bench: Bench) -
     await until(lambda: bench.outcomes, what="the outcome")
     (note,) = bench.notes
     assert note.journaled.work == Work(seq=0, attempt=1)
-    assert isinstance(bench.outcomes[0][1], Returned)
+    assert isinstance(bench.outcomes[0][1], StepReturned)
 
 
 async def test_an_async_step_that_will_not_be_cancelled_holds_up_its_twin_and_nobody_else(
@@ -677,8 +684,8 @@ async def test_an_async_step_that_will_not_be_cancelled_holds_up_its_twin_and_no
     assert "second" not in begun
     end.set()
     await until(lambda: len(bench.outcomes) == 2, what="the outcomes of the other two")
-    ends = {o.then for _, o in bench.outcomes if isinstance(o, Returned)}
-    assert ends == {End(result=b'"other"'), End(result=b'"second"')}
+    ends = {o.then for _, o in bench.outcomes if isinstance(o, StepReturned)}
+    assert ends == {Complete(result=b'"other"'), Complete(result=b'"second"')}
 
 
 async def test_a_timeout_counts_the_calls_of_the_step(bench: Bench) -> None:
@@ -696,7 +703,7 @@ async def test_a_timeout_counts_the_calls_of_the_step(bench: Bench) -> None:
     await until(lambda: "surefoot-step" not in names_of_threads(), what="the thread to end")
     assert await bench.executor.probe(90.0)
     (outcome,) = (outcome for _, outcome in bench.outcomes)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     assert outcome.failure.code == "timeout"
     assert bench.notes == []
 
@@ -748,14 +755,16 @@ async def test_they_are_understood_from_calls_side_by_side_too(
     outcome = await bench.outcome(side_by_side)
     match error:
         case Parked():
-            assert isinstance(outcome, Failed)
+            assert isinstance(outcome, AttemptFailed)
             assert (outcome.park, outcome.failure.code) == (True, "odd")
         case BudgetSpent():
-            assert outcome == Overspent(work=Work(seq=0, attempt=1), what="tokens", message="spent")
+            assert outcome == BudgetExceeded(
+                work=Work(seq=0, attempt=1), what="tokens", message="spent"
+            )
         case OwnershipLost():
-            assert outcome == Lost()
+            assert outcome == AttemptLost()
         case _:
-            assert isinstance(outcome, Failed)
+            assert isinstance(outcome, AttemptFailed)
             assert not outcome.retryable
 
 
@@ -768,14 +777,20 @@ async def test_a_budget_that_is_spent_is_not_a_failure(bench: Bench) -> None:
         return Done()
 
     run = a_run(step="asks", payload=b"0", memory=Memory(granted=(Amount("tokens", 10),)))
-    outcomes: list[Outcome] = []
-    call = Call(
-        agent=agent, run=run, partition=0, lease_left_s=lambda: 1.0, alone_at_s=0.0,
-        on_done=outcomes.append, on_note=bench.notes.append, on_output=bench.pieces.append,
+    outcomes: list[AttemptOutcome] = []
+    call = StepCall(
+        agent=agent,
+        run=run,
+        partition=0,
+        lease_left_s=lambda: 1.0,
+        exclusive_from_s=0.0,
+        on_done=outcomes.append,
+        on_note=bench.notes.append,
+        on_output=bench.pieces.append,
         on_beside=bench.beside.append,
-    )  # fmt: skip
+    )
     bench.executor.submit(call)
     await until(lambda: outcomes, what="the outcome")
     (outcome,) = outcomes
-    assert isinstance(outcome, Overspent)
+    assert isinstance(outcome, BudgetExceeded)
     assert outcome.what == "tokens"

@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers import owner
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
-from surefoot.consumers.topic_triggers.owner import Intake
+from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.infra.sources import starter as sources
 from surefoot.infra.sources.starter import BadEvent, Mappings
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 from tests.support.eventually import until
 from tests.unit.consumers.test_topic_triggers import Log
@@ -72,8 +72,9 @@ async def test_where_all_threads_of_a_source_hang_it_waits_for_one_and_no_other_
             with pytest.raises(BadEvent):
                 await stuck.payload_of(agent, hangs, event)
     assert [(line["source"], line["threads_hanging"]) for line in logs] == [
-        ("sqs orders", 1), ("sqs orders", 2),
-    ]  # fmt: skip
+        ("sqs orders", 1),
+        ("sqs orders", 2),
+    ]
     monkeypatch.setattr(sources, "MAPPING_S", 600.0)
     waits = asyncio.create_task(stuck.payload_of(agent, hangs, "3"))
     assert await Mappings("files inbox/*").payload_of(agent, lambda _: 2, "4") == b"2"
@@ -105,15 +106,18 @@ async def test_one_of_a_topic_is_told_while_it_hangs(
 
     trigger, log = agent.event_triggers["orders"], Log(VirtualClock(start_ms=0, seed=1))
     mapping = EventMapping(
-        agent=agent, trigger=trigger, wire=Wire("app", AgentTopics("app", "taker"), 1),
-        schemas=Schemas(trigger, None), record_bytes=10_000,
-    )  # fmt: skip
+        agent=agent,
+        trigger=trigger,
+        wire=Wire("app", AgentTopics("app", "taker"), 1),
+        schemas=Schemas(trigger, None),
+        record_bytes=10_000,
+    )
     with capture_logs() as logs:
         source: Any = log
-        made = Intake(mapping=mapping, partition=0, log=source, clock=SystemClock())
+        made = TriggerOwner(mapping=mapping, partition=0, log=source, clock=SystemClock())
         serving = asyncio.create_task(made.serve())
         await until(lambda: made.ready, what="the partition to be read")
-        made.ingest(In("orders", 0, 7, 0, None, b"{}"))
+        made.ingest(ConsumerRecord("orders", 0, 7, 0, None, b"{}"))
         await until(
             lambda: [each for each in logs if each["event"] == "mapping_slow"],
             what="the mapping that hangs to be told",

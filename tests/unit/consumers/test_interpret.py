@@ -18,9 +18,9 @@ from surefoot import (
     ConfigError,
     Context,
     Done,
-    Fork,
     Handoff,
     Next,
+    Parallel,
     Signal,
     Sleep,
     Wait,
@@ -28,9 +28,17 @@ from surefoot import (
     any_of,
     n_of,
 )
-from surefoot.consumers.attempts.interpret import Unusable, interpret
+from surefoot.consumers.attempts.interpret import UnusableResult, interpret
 from surefoot.schemas.payload import Unserialisable
-from surefoot.state.machine.model import Await, Branch, End, Go, HandOver, Outlook, Spawn
+from surefoot.state.machine.model import (
+    AwaitInput,
+    Branch,
+    Complete,
+    GoTo,
+    HandOver,
+    StartChildren,
+    StepResult,
+)
 
 agent = Agent("a")
 other = Agent("b")
@@ -80,7 +88,7 @@ def stranger(ctx: Context, payload: int) -> Done:
     return Done()
 
 
-def means(value: Any) -> tuple[Outlook, bytes | None]:
+def means(value: Any) -> tuple[StepResult, bytes | None]:
     return interpret(agent, agent.steps["first"], value)
 
 
@@ -91,40 +99,42 @@ NOON_MS = 1_893_499_200_000
 @pytest.mark.parametrize(
     ("value", "outlook"),
     [
-        (Done(), End(result=b"null")),
-        (Done({"a": [1]}), End(result=b'{"a":[1]}')),
-        (Done([Offer(1), ("x",)]), End(result=b'[{"price":1},["x"]]')),
+        (Done(), Complete(result=b"null")),
+        (Done({"a": [1]}), Complete(result=b'{"a":[1]}')),
+        (Done([Offer(1), ("x",)]), Complete(result=b'[{"price":1},["x"]]')),
         (
             Call("far", Offer(1), then=first),
-            Spawn(
+            StartChildren(
                 branches=(Branch(agent="far", step=None, payload=b'{"price":1}'),),
                 join="first",
                 mode="one",
             ),
         ),
-        (Next(first, 1), Go(step="first", payload=b"1")),
+        (Next(first, 1), GoTo(step="first", payload=b"1")),
         (
             Next(sell, Offer(3), after="1.5s"),
-            Go(step="sell", payload=b'{"price":3}', after_ms=1500),
+            GoTo(step="sell", payload=b'{"price":3}', after_ms=1500),
         ),
-        (Next(first, 1, after=0.0001), Go(step="first", payload=b"1", after_ms=1)),
-        (Sleep("400d", first, 1), Go(step="first", payload=b"1", after_ms=400 * 86_400_000)),
-        (Sleep(2, first, 1), Go(step="first", payload=b"1", after_ms=2000)),
-        (Sleep(NOON, first, 1), Go(step="first", payload=b"1", at_ms=NOON_MS)),
+        (Next(first, 1, after=0.0001), GoTo(step="first", payload=b"1", after_ms=1)),
+        (Sleep("400d", first, 1), GoTo(step="first", payload=b"1", after_ms=400 * 86_400_000)),
+        (Sleep(2, first, 1), GoTo(step="first", payload=b"1", after_ms=2000)),
+        (Sleep(NOON, first, 1), GoTo(step="first", payload=b"1", at_ms=NOON_MS)),
         (
             Sleep(NOON.astimezone(timezone(timedelta(hours=-5))), first, 1),
-            Go(step="first", payload=b"1", at_ms=NOON_MS),
+            GoTo(step="first", payload=b"1", at_ms=NOON_MS),
         ),
-        (Sleep(datetime(1999, 1, 1, tzinfo=UTC), first, 1),
-         Go(step="first", payload=b"1", at_ms=915_148_800_000)),
-        (Wait("go", then=first), Await(then="first", names=("go",), mode="one", need=1)),
+        (
+            Sleep(datetime(1999, 1, 1, tzinfo=UTC), first, 1),
+            GoTo(step="first", payload=b"1", at_ms=915_148_800_000),
+        ),
+        (Wait("go", then=first), AwaitInput(then="first", names=("go",), mode="one", need=1)),
         (
             Wait("go", then=first, timeout="2d"),
-            Await(then="first", names=("go",), mode="one", need=1, timeout_ms=172_800_000),
+            AwaitInput(then="first", names=("go",), mode="one", need=1, timeout_ms=172_800_000),
         ),
         (
             Wait("go", then=first, timeout=NOON),
-            Await(then="first", names=("go",), mode="one", need=1, until_ms=NOON_MS),
+            AwaitInput(then="first", names=("go",), mode="one", need=1, until_ms=NOON_MS),
         ),
         (
             Handoff(other, Offer(1)),
@@ -132,8 +142,8 @@ NOON_MS = 1_893_499_200_000
         ),
         (Handoff("far", [1]), HandOver(to=Branch(agent="far", step=None, payload=b"[1]"))),
     ],
-)  # fmt: skip
-def test_what_carries_nothing(value: Any, outlook: Outlook) -> None:
+)
+def test_what_carries_nothing(value: Any, outlook: StepResult) -> None:
     assert means(value) == (outlook, None)
 
 
@@ -147,7 +157,7 @@ def test_what_carries_nothing(value: Any, outlook: Outlook) -> None:
 )
 def test_a_wait_for_several_signals(signal: Any, names: Any, mode: str, need: int) -> None:
     outlook, carry = means(Wait(signal, then=heard, timeout=1, on_timeout=first, carry=7))
-    assert outlook == Await(
+    assert outlook == AwaitInput(
         then="heard", names=names, mode=mode, need=need, timeout_ms=1000, on_timeout="first"
     )
     assert carry == b"7"
@@ -155,7 +165,7 @@ def test_a_wait_for_several_signals(signal: Any, names: Any, mode: str, need: in
 
 def test_what_is_carried_may_be_for_the_timeout_alone() -> None:
     outlook, carry = means(Wait("go", then=first, timeout=1, on_timeout=sell, carry=Offer(2)))
-    assert isinstance(outlook, Await)
+    assert isinstance(outlook, AwaitInput)
     assert (outlook.on_timeout, carry) == ("sell", b'{"price":2}')
 
 
@@ -163,58 +173,65 @@ def test_an_approval_is_about_what_its_step_is_given() -> None:
     value = Approve(Offer(9), then=sold, expires="1h", on_timeout=sell, by=["ana", "bo"])
     about = b'{"price":9}'
     assert means(value) == (
-        Await(
+        AwaitInput(
             then="sold", about=about, by=("ana", "bo"), timeout_ms=3_600_000, on_timeout="sell"
         ),
         about,
-    )  # fmt: skip
+    )
 
 
 def test_one_person_who_may_answer_is_one_person() -> None:
     outlook, _ = means(Approve(Offer(9), then=sold, by="ana"))
-    assert isinstance(outlook, Await)
+    assert isinstance(outlook, AwaitInput)
     assert outlook.by == ("ana",)
 
 
 def test_branches_are_steps_agents_and_names() -> None:
-    value = Fork([(first, 1), (other, Offer(2)), ("far", {"x": None})], join=joined, limit=2)
+    value = Parallel([(first, 1), (other, Offer(2)), ("far", {"x": None})], join=joined, limit=2)
     outlook, carry = means(value)
-    assert outlook == Spawn(
+    assert outlook == StartChildren(
         branches=(
             Branch(agent="a", step="first", payload=b"1"),
             Branch(agent="b", step=None, payload=b'{"price":2}'),
             Branch(agent="far", step=None, payload=b'{"x":null}'),
         ),
-        join="joined", mode="join", limit=2,
-    )  # fmt: skip
+        join="joined",
+        mode="join",
+        limit=2,
+    )
     assert carry is None
 
 
 def test_a_fork_that_collects_carries_something() -> None:
-    outlook, carry = means(Fork([], join=collected, on_error="collect", carry=Offer(1)))
-    assert outlook == Spawn(branches=(), join="collected", mode="collect")
+    outlook, carry = means(Parallel([], join=collected, on_error="collect", carry=Offer(1)))
+    assert outlook == StartChildren(branches=(), join="collected", mode="collect")
     assert carry == b'{"price":1}'
 
 
 def test_a_call_is_a_branch_whose_result_is_the_input() -> None:
     outlook, carry = means(Call(other, Offer(1), then=sell))
     branch = Branch(agent="b", step=None, payload=b'{"price":1}')
-    assert outlook == Spawn(branches=(branch,), join="sell", mode="one")
+    assert outlook == StartChildren(branches=(branch,), join="sell", mode="one")
     assert carry is None
 
 
 FOREIGN: list[Any] = [
-    Next(stranger, 1), Sleep(1, stranger, 1), Wait("go", then=stranger),
-    Wait("go", then=first, timeout=1, on_timeout=stranger), Approve(1, then=stranger),
-    Fork([(stranger, 1)], join=joined), Fork([(first, 1)], join=stranger),
-    Call(other, Offer(1), then=stranger), Next(begin, Offer(1)),
+    Next(stranger, 1),
+    Sleep(1, stranger, 1),
+    Wait("go", then=stranger),
+    Wait("go", then=first, timeout=1, on_timeout=stranger),
+    Approve(1, then=stranger),
+    Parallel([(stranger, 1)], join=joined),
+    Parallel([(first, 1)], join=stranger),
+    Call(other, Offer(1), then=stranger),
+    Next(begin, Offer(1)),
     Next("first", 1),  # type: ignore[arg-type]
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value", FOREIGN)
 def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
-    with pytest.raises(Unusable, match="not a step of agent 'a'") as unusable:
+    with pytest.raises(UnusableResult, match="not a step of agent 'a'") as unusable:
         means(value)
     assert unusable.value.code == "unknown_step"
 
@@ -236,19 +253,21 @@ def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
         (Wait("", then=first), "the name of a signal; it is empty"),
         (Wait("go", then=first, carry=1), "'first' has no third argument"),
         (Wait("go", then=first, timeout=1, on_timeout=heard, carry=[]), "only a wait can give"),
-        (Wait(any_of("x"), then=heard, timeout=1, on_timeout=sell, carry=7),
-         "on_timeout=sell is given what is carried, and cannot take it"),
+        (
+            Wait(any_of("x"), then=heard, timeout=1, on_timeout=sell, carry=7),
+            "on_timeout=sell is given what is carried, and cannot take it",
+        ),
         (Approve(Offer(1), then=first), r"takes \(ctx, approval, what\)"),
         (Approve(Offer(1), then=sold, expires=1, on_timeout=first), "on_timeout=first is given"),
-        (Fork([], join=joined, on_error="ignore"), '"fail" or "collect"'),
-        (Fork([], join=joined, limit=0), "a number from 1"),
-        (Fork([(sold, 1)], join=joined), "a branch names 'sold'"),
-        (Fork([], join=joined, carry=1), "'joined' has no third argument"),
+        (Parallel([], join=joined, on_error="ignore"), '"fail" or "collect"'),
+        (Parallel([], join=joined, limit=0), "a number from 1"),
+        (Parallel([(sold, 1)], join=joined), "a branch names 'sold'"),
+        (Parallel([], join=joined, carry=1), "'joined' has no third argument"),
         (Handoff(Agent("empty"), 1), "has no steps"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_means_nothing(value: Any, told: str) -> None:
-    with pytest.raises(Unusable, match=told) as unusable:
+    with pytest.raises(UnusableResult, match=told) as unusable:
         means(value)
     assert unusable.value.code == "bad_return"
 
@@ -261,8 +280,8 @@ def test_a_value_that_means_nothing(value: Any, told: str) -> None:
         Sleep(1, sell, {"price": 1}),
         Wait(any_of("x"), then=heard, carry="text"),
         Approve("text", then=sold),
-        Fork([(first, "text")], join=joined),
-        Fork([("far", {1: 2})], join=joined),
+        Parallel([(first, "text")], join=joined),
+        Parallel([("far", {1: 2})], join=joined),
         Call(other, 1, then=first),
         Handoff(other, 1),
     ],

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Wait
 from surefoot.state.names.topics import dead_topic
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.dead_letters import dead_letter, what_to_do
 from surefoot.state.telemetry import metrics
 from surefoot.testing import Simulation
@@ -72,7 +72,7 @@ def expire_unread(sim: Simulation) -> tuple[int, int]:
     return start, end
 
 
-def dead(sim: Simulation) -> list[In]:
+def dead(sim: Simulation) -> list[ConsumerRecord]:
     records, _ = sim._world.broker.partition(dead_topic(sim._world.app), 0).read(0)
     return list(records)
 
@@ -93,14 +93,17 @@ def test_what_is_lost_is_told_once_with_the_runs_that_may_wait_for_it(
     (letter,) = dead(sim)
     said = {name: value.decode() for name, value in letter.headers}
     assert (said["sf-dead-code"], said["sf-dead-offset"], said["sf-dead-until"]) == (
-        "commands_lost", str(start), str(end),
-    )  # fmt: skip
+        "commands_lost",
+        str(start),
+        str(end),
+    )
     assert json.loads(said["sf-dead-waiting"]) == ["waits"]
     shown = dead_letter(letter)
     assert "1 runs wait for what may have been among them: waits" in shown.message
     assert what_to_do(shown) == [
-        "surefoot explain SF4065", "nothing of it is left: have its senders send it again",
-    ]  # fmt: skip
+        "surefoot explain SF4065",
+        "nothing of it is left: have its senders send it again",
+    ]
     assert sim.signal("go", True, run_id="waits").result == "went"
 
 

@@ -128,10 +128,16 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
     run = a_run(agent="outbox", run_id="a:r:0:0", step="deliver_effect", attempt=2)
     ctx = FakeEngine(run, lease_s=lease_s).attempt()
     effect = HttpEffect(
-        method="PUT", url="http://h/p", body="ü",
-        headers={"A": "1", "idempotency-key": "forged", "Content-Length": "0",
-                 "transfer-encoding": "chunked"},
-    )  # fmt: skip
+        method="PUT",
+        url="http://h/p",
+        body="ü",
+        headers={
+            "A": "1",
+            "idempotency-key": "forged",
+            "Content-Length": "0",
+            "transfer-encoding": "chunked",
+        },
+    )
     if sent:
         await agent.start_step.fn(ctx, effect)
         (request,) = requests

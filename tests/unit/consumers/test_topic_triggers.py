@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
-from surefoot.consumers.topic_triggers.owner import Intake
+from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In, Out
-from surefoot.state.ports.sources import SchemaMissing, Standing
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.ports.sources import SchemaMissing, SourceOffsets
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import ORDER, confluent, plain_json
 
@@ -51,7 +51,7 @@ class Log:
     """Implements what an Intake needs of SourceLog and SourceOwnership; notes what is committed."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        self.committed: list[tuple[float, list[Out], int]] = []
+        self.committed: list[tuple[float, list[ProducerRecord], int]] = []
         self._clock = clock
 
     def pause(self, partition: int) -> None: ...
@@ -63,10 +63,10 @@ class Log:
     async def own(self, _partition: int) -> Log:
         return self
 
-    async def standing(self) -> Standing:
-        return Standing(0, 0, 0)
+    async def standing(self) -> SourceOffsets:
+        return SourceOffsets(0, 0, 0)
 
-    async def commit(self, records: Sequence[Out], offset: int) -> None:
+    async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
         self.committed.append((self._clock.monotonic_s(), list(records), offset))
 
     async def close(self) -> None: ...
@@ -90,14 +90,19 @@ class Site:
         self.log = Log(clock)
         log: Any = self.log
         trigger = agent.event_triggers["orders"]
-        self.intake = Intake(
+        self.intake = TriggerOwner(
             mapping=EventMapping(
-                agent=agent, trigger=trigger, wire=Wire("app", AgentTopics("app", "shop"), 1),
-                schemas=Schemas(trigger, self.registry), record_bytes=10_000,
+                agent=agent,
+                trigger=trigger,
+                wire=Wire("app", AgentTopics("app", "shop"), 1),
+                schemas=Schemas(trigger, self.registry),
+                record_bytes=10_000,
                 schema_wait_s=wait_s,
             ),
-            partition=0, log=log, clock=clock,
-        )  # fmt: skip
+            partition=0,
+            log=log,
+            clock=clock,
+        )
         self._offset = 0
         self._serving = self.loop.create_task(self.intake.serve())
         self.loop.run_until(lambda: self.intake.ready, deadline_s=0.0)
@@ -105,7 +110,7 @@ class Site:
     def send(self, *schemas: int | None) -> None:
         for number in schemas:
             value, _ = plain_json(VALUE) if number is None else confluent(VALUE, number=number)
-            self.intake.ingest(In("orders", 0, self._offset, 0, None, value))
+            self.intake.ingest(ConsumerRecord("orders", 0, self._offset, 0, None, value))
             self._offset += 1
 
     def run(self, until_s: float) -> None:

@@ -29,7 +29,7 @@ from surefoot.schemas.codec.codec import decode, encode
 from surefoot.state.names.partitioner import affinity
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.http import HttpResponse
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 
 NOW_MS = 1_795_824_000_000
@@ -50,19 +50,37 @@ def an_agent(**said: Any) -> Agent:
 
 def an_event(**said: Any) -> bytes:
     fields: dict[str, Any] = {
-        "run_id": "r-1", "agent": "shop", "version": 1, "type": "run.completed",
-        "status": "completed", "seq": 2, "step": "ship", "at_ms": 1_700_000_000_123,
-        "result": b'{"total":5}', "payload": b'"secret input"', "carry": b'"secret carry"',
-        "next_step": None, "attempt": 0, "started_ms": None, "due_ms": None, "effects": [],
-        "failure": None, "epoch": 0, "id": None, "name": None, "by": None, "memory": None,
-        "wait": None, "children": 0,
-    }  # fmt: skip
+        "run_id": "r-1",
+        "agent": "shop",
+        "version": 1,
+        "type": "run.completed",
+        "status": "completed",
+        "seq": 2,
+        "step": "ship",
+        "at_ms": 1_700_000_000_123,
+        "result": b'{"total":5}',
+        "payload": b'"secret input"',
+        "carry": b'"secret carry"',
+        "next_step": None,
+        "attempt": 0,
+        "started_ms": None,
+        "due_ms": None,
+        "effects": [],
+        "failure": None,
+        "epoch": 0,
+        "id": None,
+        "name": None,
+        "by": None,
+        "memory": None,
+        "wait": None,
+        "children": 0,
+    }
     return encode("Event", fields | said)
 
 
 async def mapped(agent: Agent, value: bytes | None, *, limit: int = 100_000) -> Mapped:
     mapping = hook_mapping(agent, agent.subscriptions["crm"], Wire("app", TOPICS, 6), limit)
-    record = In(TOPICS.events, 3, 41, 1, b"r-1", value)
+    record = ConsumerRecord(TOPICS.events, 3, 41, 1, b"r-1", value)
     event = await mapping.prepare(record)
     return event if isinstance(event, Mapped) else mapping.map(event, NOW_MS)
 
@@ -139,11 +157,15 @@ async def test_what_cannot_be_sent_is_a_dead_letter_and_the_others_go_on(
 @pytest.mark.parametrize(
     "said",
     [
-        {"events": "run.finished"}, {"events": ()}, {"start": "now"},
-        {"url": "crm.example/hook"}, {"url": "https://user:word@crm.example/"},
-        {"url": "http://2130706433/"}, {"url": "https://crm.example:22/", "events": "nope"},
+        {"events": "run.finished"},
+        {"events": ()},
+        {"start": "now"},
+        {"url": "crm.example/hook"},
+        {"url": "https://user:word@crm.example/"},
+        {"url": "http://2130706433/"},
+        {"url": "https://crm.example:22/", "events": "nope"},
     ],
-)  # fmt: skip
+)
 def test_a_declaration_that_cannot_work_is_refused(said: Mapping[str, Any]) -> None:
     with pytest.raises(ConfigError, match="SF1138"):
         an_agent(**said)
@@ -237,9 +259,13 @@ def test_a_receiver_that_is_gone_is_asked_no_more() -> None:
 
 async def test_where_the_code_failed_is_nobodys_outside() -> None:
     failure = {
-        "code": "step_raised", "message": "no", "kind": "KeyError", "step": "ship", "attempt": 4,
+        "code": "step_raised",
+        "message": "no",
+        "kind": "KeyError",
+        "step": "ship",
+        "attempt": 4,
         "frames": ["agent.py:12 in ship"],
-    }  # fmt: skip
+    }
     agent = an_agent(events="run.failed")
     found = await mapped(agent, an_event(type="run.failed", status="failed", failure=failure))
     assert found.out is not None

@@ -13,9 +13,13 @@ from surefoot.state.errors import OwnershipLost
 from surefoot.testing import Simulation
 
 BREAKS: list[BaseException] = [
-    ValueError("broken"), SystemExit(3), GeneratorExit(),
-    asyncio.CancelledError(), StopIteration(1), RecursionError("deep"),
-]  # fmt: skip
+    ValueError("broken"),
+    SystemExit(3),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    StopIteration(1),
+    RecursionError("deep"),
+]
 
 
 def step_itself(error: BaseException) -> Agent:
@@ -92,8 +96,12 @@ def compensating(error: BaseException) -> Agent:
 
 
 PLACES: list[Callable[[BaseException], Agent]] = [
-    step_itself, plain_step, called, costing, compensating,
-]  # fmt: skip
+    step_itself,
+    plain_step,
+    called,
+    costing,
+    compensating,
+]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)

@@ -17,8 +17,8 @@ from surefoot.infra.archive.reader import ArchiveReader
 from surefoot.infra.archive.store import ArchiveStore, FolderArchive
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import ConfigError, FencedError, StateError, StoreRefused, Unavailable
-from surefoot.state.ports.log import In
-from surefoot.state.ports.sources import OffsetGone, Standing
+from surefoot.state.ports.log import ConsumerRecord
+from surefoot.state.ports.sources import OffsetGone, SourceOffsets
 from surefoot.state.reading.archive import Shelf, pack
 from tests.support.archived import DAY_MS, NOON_MS, life, metadata, offsets_by_any_reader, records
 from tests.support.eventually import until
@@ -31,7 +31,7 @@ DRAIN_S = 300.0
 class OnePartition:
     """Implements ArchiveLog over a list: a log with one partition, and the offset of one group."""
 
-    def __init__(self, records: list[In], *, first: int = 0) -> None:
+    def __init__(self, records: list[ConsumerRecord], *, first: int = 0) -> None:
         self.records = records
         self.first = first
         self.committed: int | None = None
@@ -60,7 +60,7 @@ class OnePartition:
         self.on_revoked = on_revoked
         on_assigned(frozenset({0}))
 
-    async def poll(self, timeout_s: float) -> list[In]:
+    async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         await asyncio.sleep(min(timeout_s, 0.001))
         if self._paused or self._position < 0:
             return []
@@ -84,9 +84,9 @@ class OnePartition:
         assert partition == 0
         return self._position
 
-    async def standing(self, partition: int) -> Standing:
+    async def standing(self, partition: int) -> SourceOffsets:
         assert partition == 0
-        return Standing(self.committed, self.first, self.end)
+        return SourceOffsets(self.committed, self.first, self.end)
 
     async def commit(self, partition: int, offset: int) -> None:
         assert partition == 0
@@ -99,9 +99,13 @@ class OnePartition:
 
 def archiver(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver:
     return Archiver(
-        agent="shop", topic=TOPIC, log=log, store=store, clock=SystemClock(),
+        agent="shop",
+        topic=TOPIC,
+        log=log,
+        store=store,
+        clock=SystemClock(),
         **{"file_bytes": 1_000_000, "age_s": 300.0, **options},
-    )  # fmt: skip
+    )
 
 
 async def once(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver:
@@ -116,7 +120,7 @@ def files(folder: Path, kind: str = "events") -> list[bytes]:
     ]
 
 
-def some(count: int = 20) -> list[In]:
+def some(count: int = 20) -> list[ConsumerRecord]:
     return records([value for number in range(count // 2) for value in life(f"r{number}")])
 
 
@@ -294,12 +298,12 @@ async def test_asked_to_stop_it_writes_what_it_has_read(
 
 async def test_in_a_hurry_it_gives_up_what_cannot_be_written(tmp_path: Path) -> None:
     log, store = OnePartition(some()), Away(tmp_path / "app")
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    run = asyncio.create_task(archiver(log, store).run(stop, hurry, once=False, drain_s=DRAIN_S))
+    stop, abort = asyncio.Event(), asyncio.Event()
+    run = asyncio.create_task(archiver(log, store).run(stop, abort, once=False, drain_s=DRAIN_S))
     await until(lambda: log.reached(0) == log.end, what="all to be read")
     stop.set()
     await until(lambda: store.asked, what="it to try")
-    hurry.set()
+    abort.set()
     assert not await run
     assert log.committed is None
 
@@ -398,8 +402,10 @@ async def test_days_get_files_of_their_own_and_past_days_one_index(
     await once(OnePartition(days), store)
     shelf = Shelf("shop", 0)
     assert list(await store.keys(shelf.indexes)) == [
-        shelf.day("2026-01-31"), shelf.day("2026-02-01"), shelf.index("2026-02-02", 20),
-    ]  # fmt: skip
+        shelf.day("2026-01-31"),
+        shelf.day("2026-02-01"),
+        shelf.index("2026-02-02", 20),
+    ]
     reader = ArchiveReader(store, 1)
     assert [offset for offset, _ in await reader.history("shop", "day1")] == [10, 12]
     assert [offset for offset, _ in await reader.history("shop", "day0")] == [30, 32]

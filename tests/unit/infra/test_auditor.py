@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.infra.demo.auditor import Finding, Record, Report, Request, audit
+from surefoot.infra.demo.auditor import AuditedRecord, Finding, Report, Request, audit
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.records.encoding import command_out
 
@@ -20,19 +20,55 @@ KEY = f"{AGENT}:r1:1:0"
 BODY = '{"labels":["bug"]}'
 EFFECT = {"method": "PUT", "url": "http://tracker:1/issues/1/labels", "headers": {}, "body": BODY}
 EVENT = {
-    "agent": AGENT, "version": 1, "status": "running", "step": None, "next_step": None,
-    "attempt": 0, "at_ms": 0, "started_ms": None, "due_ms": None, "effects": [], "result": None,
-    "failure": None, "epoch": 0, "id": None, "name": None, "by": None, "payload": None,
-    "carry": None, "memory": None, "wait": None, "children": 0,
-}  # fmt: skip
+    "agent": AGENT,
+    "version": 1,
+    "status": "running",
+    "step": None,
+    "next_step": None,
+    "attempt": 0,
+    "at_ms": 0,
+    "started_ms": None,
+    "due_ms": None,
+    "effects": [],
+    "result": None,
+    "failure": None,
+    "epoch": 0,
+    "id": None,
+    "name": None,
+    "by": None,
+    "payload": None,
+    "carry": None,
+    "memory": None,
+    "wait": None,
+    "children": 0,
+}
 CHECKPOINT = {
-    "agent": AGENT, "version": 1, "status": "running", "step": "label", "attempt": 0,
-    "payload": b"{}", "due_ms": None, "result": None, "failure": None, "created_ms": 0,
-    "updated_ms": 0, "input_digest": b"12345678", "traceparent": None, "tracestate": None,
-    "baggage": None, "epoch": 0, "emit": 0,
-    "forks": 0, "wait": None, "carry": None, "parent": None, "memory": None, "ending": None,
-    "reason": None, "commands": [],
-}  # fmt: skip
+    "agent": AGENT,
+    "version": 1,
+    "status": "running",
+    "step": "label",
+    "attempt": 0,
+    "payload": b"{}",
+    "due_ms": None,
+    "result": None,
+    "failure": None,
+    "created_ms": 0,
+    "updated_ms": 0,
+    "input_digest": b"12345678",
+    "traceparent": None,
+    "tracestate": None,
+    "baggage": None,
+    "epoch": 0,
+    "emit": 0,
+    "forks": 0,
+    "wait": None,
+    "carry": None,
+    "parent": None,
+    "memory": None,
+    "ending": None,
+    "reason": None,
+    "commands": [],
+}
 
 
 def name(agent: str, kind: str) -> str:
@@ -43,18 +79,20 @@ def name(agent: str, kind: str) -> str:
 class History:
     """Topics as they come out of a real run, and the tracker's book."""
 
-    topics: dict[str, list[Record]] = field(default_factory=dict)
+    topics: dict[str, list[AuditedRecord]] = field(default_factory=dict)
     book: list[Request] = field(default_factory=list)
 
     def add(
         self, topic: str, record: str, headers: dict[str, str] | None = None, **value: Any
-    ) -> Record:
+    ) -> AuditedRecord:
         key = value["run_id"].encode() if "run_id" in value else b"@applied"
         return self.put(topic, key, encode(record, value), headers)
 
-    def put(self, topic: str, key: bytes, value: bytes | None, headers: Any = None) -> Record:
+    def put(
+        self, topic: str, key: bytes, value: bytes | None, headers: Any = None
+    ) -> AuditedRecord:
         records = self.topics.setdefault(topic, [])
-        added = Record(
+        added = AuditedRecord(
             topic=topic,
             partition=0,
             offset=len(records) * 2,  # between two transactions there is a marker
@@ -66,22 +104,22 @@ class History:
         records.append(added)
         return added
 
-    def start(self, agent: str, run_id: str, payload: str, headers: Any = None) -> Record:
+    def start(self, agent: str, run_id: str, payload: str, headers: Any = None) -> AuditedRecord:
         out = command_out(
             APP, 1, agent, run_id=run_id, kind="start", sent_ms=0, payload=payload.encode()
         )
         return self.put(out.topic, run_id.encode(), out.value, headers)
 
-    def event(self, agent: str, kind: str, headers: Any, **value: Any) -> Record:
+    def event(self, agent: str, kind: str, headers: Any, **value: Any) -> AuditedRecord:
         fields = EVENT | {"agent": agent, "type": kind, "seq": 0} | value
         return self.add(name(agent, "events"), "Event", headers, **fields)
 
-    def checkpoint(self, agent: str, headers: Any, **value: Any) -> Record:
+    def checkpoint(self, agent: str, headers: Any, **value: Any) -> AuditedRecord:
         return self.add(
             name(agent, "state"), "Checkpoint", headers, **(CHECKPOINT | {"agent": agent} | value)
         )
 
-    def task(self, agent: str, headers: Any, run_id: str, seq: int) -> Record:
+    def task(self, agent: str, headers: Any, run_id: str, seq: int) -> AuditedRecord:
         return self.add(name(agent, "tasks"), "Task", headers, run_id=run_id, seq=seq, step="label")
 
     def applied(self, agent: str, commands: int | None, tasks: int | None) -> None:
@@ -109,7 +147,7 @@ class History:
         records.append(replace(records[index], offset=records[-1].offset + 2, **fields))
 
 
-def headers(txn: str, src: Record, run_id: str, seq: int) -> dict[str, str]:
+def headers(txn: str, src: AuditedRecord, run_id: str, seq: int) -> dict[str, str]:
     return {"sf-txn": txn, "sf-src": src.place, "sf-run": run_id, "sf-seq": str(seq)}
 
 
@@ -214,10 +252,20 @@ def test_what_a_running_step_has_recorded_moves_no_run(history: History) -> None
     task = history.topics[name(AGENT, "tasks")][0]
     recorded = headers("t8", task, "r1", 1)
     entry = {
-        "run_id": "r1", "slot": "c:ask#0", "kind": "call", "seq": 1, "epoch": 0, "digest": b"d",
-        "value": b"1", "failure": None, "id": None, "name": None, "by": None, "cost": [],
+        "run_id": "r1",
+        "slot": "c:ask#0",
+        "kind": "call",
+        "seq": 1,
+        "epoch": 0,
+        "digest": b"d",
+        "value": b"1",
+        "failure": None,
+        "id": None,
+        "name": None,
+        "by": None,
+        "cost": [],
         "at_ms": 0,
-    }  # fmt: skip
+    }
     history.put(name(AGENT, "state"), b"r1|c:ask#0", encode("Entry", entry), recorded)
     history.applied(AGENT, 1, 1)
     assert history.audit().clean

@@ -10,7 +10,7 @@ from random import Random
 import httpx
 import pytest
 
-from surefoot.infra.demo.deliveries import FORGED, Outcome, plan, signature
+from surefoot.infra.demo.deliveries import FORGED, SentOutcome, plan, signature
 from surefoot.infra.demo.display import Display
 from surefoot.infra.demo.progress import Kill, Progress, WorkerLog
 from surefoot.infra.demo.tracker import Tracker, read_book
@@ -19,7 +19,7 @@ from surefoot.producers.webhooks.verification import sender
 from surefoot.schemas.codec.codec import encode
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.state.declare.webhooks import Webhook
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from tests.support.eventually import until
 from tests.unit.infra.test_auditor import EVENT
 
@@ -129,9 +129,11 @@ class Ticks:
         return self.now_s
 
 
-def event(kind: str, *, at_ms: int, partition: int, run_id: str = "r", **fields: object) -> In:
+def event(
+    kind: str, *, at_ms: int, partition: int, run_id: str = "r", **fields: object
+) -> ConsumerRecord:
     value = encode("Event", EVENT | {"run_id": run_id, "type": kind, "seq": 0} | fields)
-    return In("demo.triage.events", partition, 0, at_ms, run_id.encode(), value)
+    return ConsumerRecord("demo.triage.events", partition, 0, at_ms, run_id.encode(), value)
 
 
 def test_recovery_is_the_first_later_step_on_a_partition_of_the_killed_worker() -> None:
@@ -184,7 +186,7 @@ async def test_the_rate_that_is_shown_is_said_to_be_the_demos_own_pace(
     monkeypatch.setattr("surefoot.infra.demo.display._LINE_EVERY_S", 0.0)
     told = ""
     ticks = Ticks()
-    display = Display(Progress(ticks), Outcome(), deliveries=1, monotonic_s=ticks)
+    display = Display(Progress(ticks), SentOutcome(), deliveries=1, monotonic_s=ticks)
 
     def shown() -> bool:
         nonlocal told

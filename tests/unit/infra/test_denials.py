@@ -10,22 +10,22 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.partition.committer import DENIED_S, Committer, Denials, Item
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.committer import DENIED_S, Committer, Denials, PendingInput
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.polling import poll_on
 from surefoot.consumers.partition.worker import Worker
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
-from surefoot.consumers.topic_triggers.owner import Intake
+from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
 from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
 from surefoot.state.errors import NotAllowed, OutcomeUnknown, Unavailable
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import Start
+from surefoot.state.machine.model import StartRun
 from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports.log import Assignment
-from surefoot.state.ports.sources import Standing
+from surefoot.state.ports.sources import SourceOffsets
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "shop")
@@ -142,9 +142,13 @@ def committer(site: Site) -> Committer:
 
     assert site.run(join()) is None
     return Committer(
-        rules=Rules(agent="shop", steps=frozenset({"take"})), partition=0, log=log, wire=WIRE,
-        clock=site.clock, record_bytes=100_000,
-    )  # fmt: skip
+        rules=Rules(agent="shop", steps=frozenset({"take"})),
+        partition=0,
+        log=log,
+        wire=WIRE,
+        clock=site.clock,
+        record_bytes=100_000,
+    )
 
 
 def test_a_takeover_that_stays_denied_ends(site: Site) -> None:
@@ -154,9 +158,10 @@ def test_a_takeover_that_stays_denied_ends(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [denied_until(50.0), away_until(3_600.0), away_between],
+    "answer",
+    [denied_until(50.0), away_until(3_600.0), away_between],
     ids=["granted in time", "away for an hour", "denied, and away within each minute"],
-)  # fmt: skip
+)
 def test_a_takeover_waits_for_what_may_still_come(site: Site, answer: Answer) -> None:
     it = committer(site)
     site.answer = answer
@@ -178,10 +183,10 @@ def test_a_commit_whose_outcome_is_unknown_and_stays_so_for_want_of_a_right_ends
     monkeypatch.setattr(it._ownership, "commit", unknown)
     before_s = site.now_s()
     site.answer = denied_until(3_600.0)
-    start = Start(
+    start = StartRun(
         run_id="r", agent="shop", version=1, step="take", payload=b"1", input_digest=b"12345678"
     )
-    it.add(Item(run_id="r", inputs=(start,)))
+    it.add(PendingInput(run_id="r", inputs=(start,)))
     assert site.run(it.commit()) is DENIED
     assert site.now_s() - before_s >= DENIED_S
 
@@ -199,10 +204,13 @@ def poll(site: Site) -> Exception | None:
 
     return site.run(
         poll_on(
-            polled, taken.append, clock=site.clock, alive=lambda: not taken,
+            polled,
+            taken.append,
+            clock=site.clock,
+            alive=lambda: not taken,
             logger=structlog.get_logger(__name__),
         )
-    )  # fmt: skip
+    )
 
 
 def test_polls_that_stay_denied_end(site: Site) -> None:
@@ -248,9 +256,9 @@ class Topic:
         self._ask("own")
         return self
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SourceOffsets:
         self._ask("standing")
-        return Standing(0, 0, 0)
+        return SourceOffsets(0, 0, 0)
 
     def pause(self, partition: int) -> None: ...
 
@@ -283,15 +291,19 @@ def events(site: Site) -> EventMapping:
     trigger = agent.event_triggers["orders"]
     schemas: Any = None
     return EventMapping(
-        agent=agent, trigger=trigger, wire=WIRE, schemas=Schemas(trigger, schemas),
-        record_bytes=10_000, schema_wait_s=600.0,
-    )  # fmt: skip
+        agent=agent,
+        trigger=trigger,
+        wire=WIRE,
+        schemas=Schemas(trigger, schemas),
+        record_bytes=10_000,
+        schema_wait_s=600.0,
+    )
 
 
 @pytest.mark.parametrize("call", ["own", "standing"])
 def test_an_intake_that_stays_denied_ends(site: Site, call: str) -> None:
     log: Any = Topic(site, call)
-    intake = Intake(mapping=events(site), partition=0, log=log, clock=site.clock)
+    intake = TriggerOwner(mapping=events(site), partition=0, log=log, clock=site.clock)
     site.answer = denied_until(3_600.0)
     ended_after_a_minute(site, site.run(intake.serve()))
     assert not intake.ready
@@ -321,9 +333,14 @@ def test_a_worker_that_stays_denied_ends(site: Site) -> None:
     log.own = denied  # type: ignore[method-assign]
     executor: Any = None  # nothing is run
     worker = Worker(
-        agent=shop(), log=log, wire=WIRE, executor=executor, clock=site.clock,
-        limits=Limits(), in_flight=1,
-    )  # fmt: skip
-    stop, hurry = (asyncio.Event() for _ in range(2))
+        agent=shop(),
+        log=log,
+        wire=WIRE,
+        executor=executor,
+        clock=site.clock,
+        limits=OwnerLimits(),
+        in_flight=1,
+    )
+    stop, abort = (asyncio.Event() for _ in range(2))
     site.answer = denied_until(3_600.0)
-    ended_after_a_minute(site, site.run(worker.run(stop, drain_s=1.0, hurry=hurry)))
+    ended_after_a_minute(site, site.run(worker.run(stop, drain_s=1.0, abort=abort)))

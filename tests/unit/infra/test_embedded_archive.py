@@ -17,7 +17,7 @@ from surefoot.infra.embedded.retention import Upkeep
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import DAY_MS, AgentTopics, agent_specs
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.archived import life, offsets_by_any_reader
 from tests.support.eventually import until
 
@@ -50,7 +50,7 @@ async def broker(tmp_path: Path, clock: MovingClock) -> AsyncIterator[SqliteBrok
 async def write(broker: SqliteBroker, *run_ids: str) -> None:
     await broker.append(
         [
-            Out(TOPICS.events, number % PARTITIONS, run_id.encode(), value)
+            ProducerRecord(TOPICS.events, number % PARTITIONS, run_id.encode(), value)
             for number, run_id in enumerate(run_ids)
             for value in life(run_id)
         ]
@@ -59,9 +59,14 @@ async def write(broker: SqliteBroker, *run_ids: str) -> None:
 
 def archiver(broker: SqliteBroker, folder: Path, age_s: float = 300.0) -> Archiver:
     return Archiver(
-        agent="shop", topic=TOPICS.events, log=EmbeddedArchiveLog(broker, TOPICS, PARTITIONS),
-        store=FolderArchive(folder / "app"), clock=SystemClock(), file_bytes=1_000_000, age_s=age_s,
-    )  # fmt: skip
+        agent="shop",
+        topic=TOPICS.events,
+        log=EmbeddedArchiveLog(broker, TOPICS, PARTITIONS),
+        store=FolderArchive(folder / "app"),
+        clock=SystemClock(),
+        file_bytes=1_000_000,
+        age_s=age_s,
+    )
 
 
 async def once(broker: SqliteBroker, folder: Path) -> int:

@@ -13,7 +13,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 
 def settings(folder: Path, *, partitions: int = 2, record_max_bytes: int = 10_000) -> Settings:
@@ -33,7 +33,7 @@ async def apply(chosen: Settings) -> list[str]:
 
 
 async def append(chosen: Settings, size: int) -> None:
-    out = Out(AgentTopics(chosen.app, "a").commands, 0, b"k", b"x" * size, ())
+    out = ProducerRecord(AgentTopics(chosen.app, "a").commands, 0, b"k", b"x" * size, ())
     async with open_backend(chosen, SystemClock()) as backend:
         await backend.appender().append(out, "a record", deadline_s=180.0)
 

@@ -29,15 +29,16 @@ from surefoot.state.errors import (
     Unavailable,
 )
 from surefoot.state.names.topics import DAY_MS, AgentTopics, TopicSpec, agent_specs
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 from tests.support.eventually import until
 
 SIZE = {"max.message.bytes": "1000", "message.timestamp.type": "CreateTime"}
 STATE = TopicSpec(name="a.state", partitions=2, config={"cleanup.policy": "compact", **SIZE})
 EVENTS = TopicSpec(
-    name="a.events", partitions=2,
+    name="a.events",
+    partitions=2,
     config={"cleanup.policy": "delete", "retention.ms": str(DAY_MS), **SIZE},
-)  # fmt: skip
+)
 
 
 class MovingClock(SystemClock):
@@ -67,12 +68,12 @@ async def broker(path: Path, clock: MovingClock) -> AsyncIterator[SqliteBroker]:
     await made.close()
 
 
-def event(value: bytes, key: bytes | None = b"k", partition: int = 0) -> Out:
-    return Out(EVENTS.name, partition, key, value, (("sf-run", b"r"), ("empty", b"")))
+def event(value: bytes, key: bytes | None = b"k", partition: int = 0) -> ProducerRecord:
+    return ProducerRecord(EVENTS.name, partition, key, value, (("sf-run", b"r"), ("empty", b"")))
 
 
-def state(key: bytes, value: bytes | None) -> Out:
-    return Out(STATE.name, 0, key, value)
+def state(key: bytes, value: bytes | None) -> ProducerRecord:
+    return ProducerRecord(STATE.name, 0, key, value)
 
 
 def values(broker: SqliteBroker, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -84,7 +85,7 @@ def values(broker: SqliteBroker, topic: str, partition: int = 0) -> list[bytes |
 
 
 async def test_a_record_comes_back_as_it_was_given(broker: SqliteBroker) -> None:
-    outs = [event(b"1"), Out(EVENTS.name, 0, None, None), event(b"", b"")]
+    outs = [event(b"1"), ProducerRecord(EVENTS.name, 0, None, None), event(b"", b"")]
     assert await broker.append(outs) == [0, 1, 2]
     records, position = broker.read((EVENTS.name, 0), 0, 10)
     assert position == 3
@@ -154,7 +155,7 @@ async def test_what_a_topic_does_not_take_is_refused_with_nothing_written(
 ) -> None:
     epoch = await broker.take("id")
     with pytest.raises(NoSuchTopic, match=r"no topic a\.nothing"):
-        broker.begin("id", epoch, [event(b"1"), Out("a.nothing", 0, None, b"")])
+        broker.begin("id", epoch, [event(b"1"), ProducerRecord("a.nothing", 0, None, b"")])
     with pytest.raises(NoSuchTopic, match="partition 2"):
         await broker.append([event(b"1", partition=2)])
     with pytest.raises(RecordTooLarge) as refused:
@@ -295,7 +296,9 @@ async def test_a_poll_that_fails_halfway_steps_over_no_record(
     log = EmbeddedLog(broker=broker, group=EmbeddedGroup(2), topics=topics, slot=0)
     await log.start(lambda _: assigned.set(), rebalancing)
     await until(assigned.is_set, what="the partitions")
-    outs = [Out(topics.commands, partition, b"k", b"%d" % partition) for partition in (0, 1)]
+    outs = [
+        ProducerRecord(topics.commands, partition, b"k", b"%d" % partition) for partition in (0, 1)
+    ]
     await broker.append(outs)
     for partition in (0, 1):
         log.resume(partition)
@@ -377,9 +380,13 @@ async def test_a_process_killed_among_its_commits_has_lost_none_that_it_was_told
     told: list[int] = []
     for life in range(8):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", KILLED, str(path), str(life * 1_000_000),
+            sys.executable,
+            "-c",
+            KILLED,
+            str(path),
+            str(life * 1_000_000),
             stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         told += [int(await process.stdout.readline()) for _ in range(20 + 7 * life)]
         process.kill()
@@ -560,7 +567,9 @@ async def test_where_bytes_are_bounded_the_oldest_records_go(
     upkeep = Upkeep(broker, clock)
 
     async def add(count: int) -> None:
-        await broker.append([Out(spec.name, 0, b"k", b"%100d" % n) for n in range(count)])
+        await broker.append(
+            [ProducerRecord(spec.name, 0, b"k", b"%100d" % n) for n in range(count)]
+        )
         await upkeep.once()
 
     await add(10)

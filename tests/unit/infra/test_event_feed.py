@@ -12,17 +12,17 @@ import pytest
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.readers.event_feed import LogEventFeed, _Stand
-from surefoot.infra.readers.event_hub import Happened
+from surefoot.infra.readers.event_feed import FeedPosition, LogEventFeed
+from surefoot.infra.readers.event_hub import LiveEvent
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.feeds.event_id import parse
-from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.machine.model import EventRecord, Piece
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
+from surefoot.state.machine.model import EventRecord, OutputPiece
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In, Out
+from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.encoding import Wire
 from tests.support.long_deadlines import LONG_S, log_is_read_within
 
@@ -57,15 +57,20 @@ def wire(settings: Settings, agent: str) -> Wire:
     return Wire(settings.app, AgentTopics(settings.app, agent), settings.partitions)
 
 
-async def append(backend: Backend, out: Out) -> None:
+async def append(backend: Backend, out: ProducerRecord) -> None:
     await backend.appender().append(out, "a record", deadline_s=LONG_S)
 
 
 async def write(settings: Settings, backend: Backend, agent: str, run_id: str, seq: int) -> None:
     event = EventRecord(
-        type="step.completed", run_id=run_id, agent=agent, version=1, status="running", seq=seq,
+        type="step.completed",
+        run_id=run_id,
+        agent=agent,
+        version=1,
+        status="running",
+        seq=seq,
         at_ms=1,
-    )  # fmt: skip
+    )
     home = partition_of(run_id, settings.partitions)
     await append(backend, wire(settings, agent).out(event, run_id, home, (), 1))
 
@@ -84,23 +89,25 @@ async def test_two_agents_are_told_together_and_gone_on_with_from_anywhere(
     # what an older gateway knew nothing of is told from its beginning
     (one,) = {each.id for each in whole[-1:]}
     known = {"a": parse(one or "")["a"]}
-    async with aclosing(feed.follow(AGENTS, known, Choice(), earliest=False)) as events:
+    async with aclosing(feed.follow(AGENTS, known, EventFilter(), earliest=False)) as events:
         begin = await anext(events)
         assert parse(begin.id or "") == {**known, "b": [0, 0]}
         assert json.loads((await anext(events)).data)["agent"] == "b"
 
 
-async def taken(feed: LogEventFeed, after: str | None, count: int) -> list[Told]:
+async def taken(feed: LogEventFeed, after: str | None, count: int) -> list[FeedMessage]:
     start = None if after is None else parse(after)
-    told: list[Told] = []
-    async with aclosing(feed.follow(AGENTS, start, Choice(), earliest=after is None)) as events:
+    told: list[FeedMessage] = []
+    async with aclosing(
+        feed.follow(AGENTS, start, EventFilter(), earliest=after is None)
+    ) as events:
         assert (await anext(events)).event == "begin"
         while len(told) < count:
             told.append(await anext(events))
     return told
 
 
-def about(told: list[Told]) -> list[tuple[str, str, int]]:
+def about(told: list[FeedMessage]) -> list[tuple[str, str, int]]:
     values = [json.loads(each.data) for each in told]
     return [(each["agent"], each["run_id"], each["seq"]) for each in values]
 
@@ -110,22 +117,23 @@ async def test_the_output_of_a_first_step_is_there_for_somebody_who_comes_late(
 ) -> None:
     """Before its first commit nothing but the output tells of the run."""
     for kind, offset, text in (("begin", 0, ""), ("text", 0, "so "), ("text", 3, "far")):
-        piece = Piece("r1", "draft", 0, 0, kind, offset, text)
+        piece = OutputPiece("r1", "draft", 0, 0, kind, offset, text)
         await append(backend, wire(settings, "a").piece("a", piece, 1))
     async with aclosing(feed.watch("a", "r1", None)) as events:
         told = [await anext(events) for _ in range(2)]
     assert [(each.id, json.loads(each.data)["text"]) for each in told] == [
-        (None, ""), (None, "so far"),
-    ]  # fmt: skip
+        (None, ""),
+        (None, "so far"),
+    ]
 
 
 def test_a_tail_that_is_behind_its_watcher_repeats_nothing() -> None:
     """The watcher comes from another gateway, which was ahead of this one."""
 
-    def live(partition: int, offset: int, offsets: list[int]) -> Happened:
-        return Happened("a", In("t", partition, offset, 0, b"r", None, ()), offsets)
+    def live(partition: int, offset: int, offsets: list[int]) -> LiveEvent:
+        return LiveEvent("a", ConsumerRecord("t", partition, offset, 0, b"r", None, ()), offsets)
 
-    stand = _Stand()
+    stand = FeedPosition()
     stand.at["a"] = [5, 3]
     assert not stand.takes(live(0, 3, [4, 3]))
     assert stand.token() == "a_5_3"

@@ -120,9 +120,14 @@ async def test_an_outage_stays_an_outage() -> None:
 @pytest.mark.parametrize(
     ("compression", "can"),
     [
-        ("producer", True), ("uncompressed", True), ("gzip", True), ("snappy", False),
-        ("lz4", False), ("zstd", False), ("brotli", False),
+        ("producer", True),
+        ("uncompressed", True),
+        ("gzip", True),
+        ("snappy", False),
+        ("lz4", False),
+        ("zstd", False),
+        ("brotli", False),
     ],
-)  # fmt: skip
+)
 def test_which_topics_can_be_read_without_the_extras(compression: str, can: bool) -> None:
     assert unpacks(compression) is can

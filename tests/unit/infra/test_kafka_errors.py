@@ -110,8 +110,9 @@ async def test_who_turns_away_is_told_rather_than_who_does_not_answer(tmp_path):
     async with serving(presenting(issue("127.0.0.1"), tmp_path)) as port:
         client = AIOKafkaClient(
             bootstrap_servers=f"127.0.0.1:1,127.0.0.1:{port}",
-            security_protocol="SSL", ssl_context=trusting(AUTHORITY),
-        )  # fmt: skip
+            security_protocol="SSL",
+            ssl_context=trusting(AUTHORITY),
+        )
         assert (await why_unreachable(client)).number == "SF3091"
 
 
@@ -128,9 +129,11 @@ def test_an_encrypted_key_is_never_asked_for_at_the_terminal(tmp_path):
 
 def test_a_missing_right_names_principal_operation_resource_and_command():
     settings = load_settings(
-        bootstrap_servers="kafka:9093", security_protocol="SASL_SSL", sasl_username="ann",
+        bootstrap_servers="kafka:9093",
+        security_protocol="SASL_SSL",
+        sasl_username="ann",
         sasl_password="secret-of-ann",
-    )  # fmt: skip
+    )
     chained = RuntimeError("the transaction")
     chained.__cause__ = TransactionalIdAuthorizationFailed("app.triage.0")
     error = unavailable("cannot start", chained, settings)

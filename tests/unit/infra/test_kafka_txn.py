@@ -13,7 +13,7 @@ from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import NoSuchTopic, Unavailable
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 
 @pytest.mark.parametrize("error", [AssertionError("bootstrap?"), KafkaConnectionError()])
@@ -63,7 +63,7 @@ async def test_a_name_that_no_topic_can_have_is_refused_without_asking(topic: st
     producer = TransactionalProducer(
         "x", load_settings(bootstrap_servers="127.0.0.1:1"), SystemClock()
     )
-    record = Out(topic=topic, partition=0, key=b"k", value=b"v", headers=())
+    record = ProducerRecord(topic=topic, partition=0, key=b"k", value=b"v", headers=())
     with pytest.raises(NoSuchTopic, match="no topic can be called"):
         await producer.transact([record], {}, "group")
     await producer.retire()

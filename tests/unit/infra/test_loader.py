@@ -111,8 +111,12 @@ if __name__ == "__main__":
     )
     ran = subprocess.run(
         [sys.executable, str(main)],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
     assert ran.stdout.split() == ["42", "42"], ran.stderr
 
 

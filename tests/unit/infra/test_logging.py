@@ -47,18 +47,32 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("password", CANARY), ("db_passwd", CANARY), ("client_secret", CANARY), ("token", CANARY),
-        ("Authorization", CANARY), ("api_key", CANARY), ("x-api-key", CANARY), ("cookie", CANARY),
-        ("headers", {"Set-Cookie": CANARY}), ("config", [{"private_key": CANARY}]),
-        ("payload", {"a": CANARY}), ("input", CANARY), ("output", CANARY), ("value", [CANARY]),
-        ("body", CANARY.encode()), ("raw", CANARY.encode()), ("held", SecretStr(CANARY)),
-        ("error", f"got Bearer {CANARY}"), ("error", f"Authorization: basic {CANARY}"),
-        ("url", f"https://user:{CANARY}@host/path"), ("url", f"https://{CANARY}@host/path"),
+        ("password", CANARY),
+        ("db_passwd", CANARY),
+        ("client_secret", CANARY),
+        ("token", CANARY),
+        ("Authorization", CANARY),
+        ("api_key", CANARY),
+        ("x-api-key", CANARY),
+        ("cookie", CANARY),
+        ("headers", {"Set-Cookie": CANARY}),
+        ("config", [{"private_key": CANARY}]),
+        ("payload", {"a": CANARY}),
+        ("input", CANARY),
+        ("output", CANARY),
+        ("value", [CANARY]),
+        ("body", CANARY.encode()),
+        ("raw", CANARY.encode()),
+        ("held", SecretStr(CANARY)),
+        ("error", f"got Bearer {CANARY}"),
+        ("error", f"Authorization: basic {CANARY}"),
+        ("url", f"https://user:{CANARY}@host/path"),
+        ("url", f"https://{CANARY}@host/path"),
         ("url", f"https://h/p?a=1&access_token={CANARY}&b=2"),
         ("settings", {"a": {"b": {"c": {"d": {"e": {"f": {"g": CANARY}}}}}}}),
         ("request", SimpleNamespace(url=f"kafka://u:{CANARY}@h", at="noon")),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("level", ["debug", "info", "error"])
 def test_secrets_and_payloads_are_not_shown(
@@ -87,9 +101,16 @@ def test_a_failure_keeps_none_either_wherever_it_is_cut(before: str, text: str) 
 def test_what_is_no_secret_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     configure(json=True)
     shown = {
-        "tokens": 7, "max_tokens": 9, "url": "https://host/path?a=1", "keys": ["k"], "ok": True,
-        "none": None, "took_ms": 1.5, "error": "ValueError: no bearer", "mail": "ann@x.test",
-    }  # fmt: skip
+        "tokens": 7,
+        "max_tokens": 9,
+        "url": "https://host/path?a=1",
+        "keys": ["k"],
+        "ok": True,
+        "none": None,
+        "took_ms": 1.5,
+        "error": "ValueError: no bearer",
+        "mail": "ann@x.test",
+    }
     structlog.get_logger("t").info("it_happened", **shown)
     (line,) = lines(capsys)
     assert {name: line[name] for name in shown} == shown
@@ -133,9 +154,11 @@ def test_every_line_of_a_step_says_whose_it_is(capsys: pytest.CaptureFixture[str
     told = {line["event"]: line for line in lines(capsys)}
     assert told.keys() >= {"thinking", "thinking too", "in a thread", "in a thread too"}
     for event, (step, seq) in {
-        "thinking": ("on_loop", 0), "thinking too": ("on_loop", 0), "in a thread": ("in_thread", 1),
+        "thinking": ("on_loop", 0),
+        "thinking too": ("on_loop", 0),
+        "in a thread": ("in_thread", 1),
         "in a thread too": ("in_thread", 1),
-    }.items():  # fmt: skip
+    }.items():
         line = told[event]
         assert (line["agent"], line["run_id"], line["step"], line["seq"]) == (
             "logs",

@@ -48,8 +48,12 @@ asyncio.run(main())
 def ended(how: str, drain_s: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROCESS, how, str(drain_s)],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(

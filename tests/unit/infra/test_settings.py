@@ -61,9 +61,16 @@ def test_the_log_that_is_named_holds_where_kafka_is_named_too(monkeypatch):
 
 @pytest.mark.parametrize(
     "log",
-    ["postgres://db", "runs.db", "sqlite://runs.db", "sqlite:///", "sqlite:///folder/", "KAFKA",
-     "sqlite:///:memory:"],
-)  # fmt: skip
+    [
+        "postgres://db",
+        "runs.db",
+        "sqlite://runs.db",
+        "sqlite:///",
+        "sqlite:///folder/",
+        "KAFKA",
+        "sqlite:///:memory:",
+    ],
+)
 def test_a_log_that_is_neither_is_refused_with_what_to_write(monkeypatch, log):
     monkeypatch.setenv("SUREFOOT_LOG", log)
     with pytest.raises(ConfigError, match=r"SUREFOOT_LOG is `kafka` or .*sqlite:///runs\.db"):
@@ -182,10 +189,15 @@ def service_links(service: str, port: int) -> dict[str, str]:
     name, url = service.upper().replace("-", "_"), f"tcp://10.0.0.1:{port}"
     link = f"{name}_PORT_{port}_TCP"
     return {
-        f"{name}_SERVICE_HOST": "10.0.0.1", f"{name}_SERVICE_PORT": str(port),
-        f"{name}_SERVICE_PORT_HTTP": str(port), f"{name}_PORT": url, link: url,
-        f"{link}_PROTO": "tcp", f"{link}_PORT": str(port), f"{link}_ADDR": "10.0.0.1",
-    }  # fmt: skip
+        f"{name}_SERVICE_HOST": "10.0.0.1",
+        f"{name}_SERVICE_PORT": str(port),
+        f"{name}_SERVICE_PORT_HTTP": str(port),
+        f"{name}_PORT": url,
+        link: url,
+        f"{link}_PROTO": "tcp",
+        f"{link}_PORT": str(port),
+        f"{link}_ADDR": "10.0.0.1",
+    }
 
 
 def names_of_services() -> set[str]:

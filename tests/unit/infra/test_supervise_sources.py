@@ -53,9 +53,11 @@ async def test_a_source_that_fails_or_ends_is_run_again_and_the_others_go_on() -
     assert broken.begun == broken.closed
     told = {(line["event"], line["source"]) for line in logs}
     assert {
-        ("source_failed", "broken"), ("source_ended", "ending"), ("source_waits", "broken"),
+        ("source_failed", "broken"),
+        ("source_ended", "ending"),
+        ("source_waits", "broken"),
         ("source_stopped", "good"),
-    } <= told  # fmt: skip
+    } <= told
     assert ("source_failed", "good") not in told
 
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
-from surefoot import Agent, Call, Context, Done, Fork, Handoff, Next
+from surefoot import Agent, Call, Context, Done, Handoff, Next, Parallel
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.telemetry import tracing
 from surefoot.infra.telemetry.tracing import OpenTelemetry, start_tracing
@@ -29,9 +29,16 @@ CANARY = "canary-4f1c"
 SEEN: list[otel.Span] = []
 #: every attribute that a span may have
 ALLOWED = {
-    "surefoot.agent", "surefoot.run_id", "surefoot.seq", "surefoot.epoch", "surefoot.step",
-    "surefoot.attempt", "surefoot.partition", "surefoot.outcome", "surefoot.status",
-}  # fmt: skip
+    "surefoot.agent",
+    "surefoot.run_id",
+    "surefoot.seq",
+    "surefoot.epoch",
+    "surefoot.step",
+    "surefoot.attempt",
+    "surefoot.partition",
+    "surefoot.outcome",
+    "surefoot.status",
+}
 
 
 def two_steps() -> Agent:
@@ -101,8 +108,12 @@ def test_one_trace_over_two_workers_and_an_effect(exporter: InMemorySpanExporter
         (request,) = sim.requests
     found = named(exporter)
     assert set(found) == {
-        "traced.first", "traced.second", "traced.run", "outbox.deliver_effect", "outbox.run"
-    }  # fmt: skip
+        "traced.first",
+        "traced.second",
+        "traced.run",
+        "outbox.deliver_effect",
+        "outbox.run",
+    }
     traces = {f"{s.context.trace_id:032x}" for s in found.values() if s.context is not None}
     assert traces == {"0af7651916cd43dd8448eb211c80319c"}
     run = found["traced.run"]
@@ -114,8 +125,9 @@ def test_one_trace_over_two_workers_and_an_effect(exporter: InMemorySpanExporter
     assert above(found["outbox.run"]) == identity(found["traced.second"])
     sent = found["outbox.deliver_effect"]
     assert request.headers["traceparent"].split("-")[1:3] == [
-        "0af7651916cd43dd8448eb211c80319c", identity(sent)
-    ]  # fmt: skip
+        "0af7651916cd43dd8448eb211c80319c",
+        identity(sent),
+    ]
 
 
 def test_a_run_without_a_trace_has_one_of_its_own(exporter: InMemorySpanExporter) -> None:
@@ -132,8 +144,8 @@ def test_children_are_below_their_parent(exporter: InMemorySpanExporter) -> None
     agent = Agent("parent")
 
     @agent.step(start=True)
-    async def fork(ctx: Context, payload: str) -> Fork:
-        return Fork([(leaf, payload)], join=join)
+    async def fork(ctx: Context, payload: str) -> Parallel:
+        return Parallel([(leaf, payload)], join=join)
 
     @agent.step
     async def leaf(ctx: Context, payload: str) -> Done:

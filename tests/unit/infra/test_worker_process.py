@@ -74,8 +74,12 @@ subprocess.Popen([sys.executable, "-c", "import sys; print(sys.stdin.read())"], 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *args],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def test_a_process_that_stops_polling_ends_itself_and_shows_where_it_stood() -> None:

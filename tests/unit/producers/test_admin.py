@@ -13,7 +13,7 @@ from surefoot.schemas.payload import dump
 from surefoot.state.declare.flow_control import Flow
 from surefoot.state.machine.model import Failure, Run, State
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.dead_letters import dead_letter, what_to_do
 from surefoot.state.reading.deliveries import Delivery
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding
@@ -47,10 +47,19 @@ def schedule_run(agent: Agent, **changes: Any) -> Run:
     now_ms = FakeClock().now_ms()
     book = Book(name="at-two", spec=agent.schedules["at-two"].spec, until_ms=now_ms)
     return Run(
-        run_id="at-two", agent="nightly.schedules", version=1, status="waiting", seq=1, step="tick",
-        attempt=0, payload=b"", created_ms=0, updated_ms=0, input_digest=b"",
+        run_id="at-two",
+        agent="nightly.schedules",
+        version=1,
+        status="waiting",
+        seq=1,
+        step="tick",
+        attempt=0,
+        payload=b"",
+        created_ms=0,
+        updated_ms=0,
+        input_digest=b"",
         carry=dump(BOOK, replace(book, **changes)),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -76,8 +85,9 @@ async def test_an_agent_tells_its_steps_where_they_lead_and_its_limits(desk: Gat
     declared = told["declared"]
     assert (declared["version"], declared["start"]) == (3, "count")
     assert [(each["name"], each["takes"], each["timeout_s"]) for each in declared["steps"]] == [
-        ("count", "str", None), ("report", "str", 120.0),
-    ]  # fmt: skip
+        ("count", "str", None),
+        ("report", "str", 120.0),
+    ]
     assert declared["flow"]["concurrency"] == 2
     assert declared["flow"]["throttle"] == {"limit": 5, "per_s": 60.0}
     assert declared["edges"] == [
@@ -86,20 +96,34 @@ async def test_an_agent_tells_its_steps_where_they_lead_and_its_limits(desk: Gat
     ]
     [trigger] = declared["triggers"]
     assert (trigger["kind"], trigger["source"], trigger["tz"]) == (
-        "schedule", "at-two", "Europe/Berlin",
-    )  # fmt: skip
+        "schedule",
+        "at-two",
+        "Europe/Berlin",
+    )
     assert (await desk.http.get("/agents/nobody")).status_code == 404
 
 
 async def test_deliveries_are_told_with_why_and_without_bodies(desk: Gateway) -> None:
     refused = Delivery(
-        id="2", source="github", at_ms=2, outcome="refused", status=401, reason=HOSTILE,
-        body=b"secret", body_bytes=6, headers=(("x", "secret"),),
-    )  # fmt: skip
+        id="2",
+        source="github",
+        at_ms=2,
+        outcome="refused",
+        status=401,
+        reason=HOSTILE,
+        body=b"secret",
+        body_bytes=6,
+        headers=(("x", "secret"),),
+    )
     started = Delivery(
-        id="1", source="github", at_ms=1, outcome="started", status=202, verified=True,
+        id="1",
+        source="github",
+        at_ms=1,
+        outcome="started",
+        status=202,
+        verified=True,
         runs=(("triage", RUN),),
-    )  # fmt: skip
+    )
     desk.overview.delivered = [refused, started]
     answer = await desk.http.get("/deliveries")
     assert "secret" not in answer.text
@@ -138,8 +162,10 @@ async def test_a_schedule_is_paused_and_triggered_by_a_command_to_its_run(desk: 
     assert (paused.status_code, paused.json()["accepted"]) == (200, True)
     now = await tell(desk, "/schedules/nightly/at-two/trigger", **{"Idempotency-Key": "by-hand"})
     assert now.json()["run_id"] == "schedule~at-two~now~by-hand"
-    asked = [(agent, run_id, kind, fields["payload"], fields["by"])
-             for agent, run_id, kind, fields in desk.commands.sent]  # fmt: skip
+    asked = [
+        (agent, run_id, kind, fields["payload"], fields["by"])
+        for agent, run_id, kind, fields in desk.commands.sent
+    ]
     assert asked == [
         ("nightly.schedules", "at-two", "signal", b'{"do":"pause"}', "ann"),
         ("nightly.schedules", "at-two", "signal", b'{"do":"trigger","id":"by-hand"}', None),
@@ -157,9 +183,12 @@ async def test_a_schedule_that_has_failed_is_resumed_by_trying_again(desk: Gatew
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/schedules/nightly/at-two/destroy", 404), ("/schedules/nightly/at-three/pause", 404),
-     ("/schedules/nobody/at-two/pause", 404)],
-)  # fmt: skip
+    [
+        ("/schedules/nightly/at-two/destroy", 404),
+        ("/schedules/nightly/at-three/pause", 404),
+        ("/schedules/nobody/at-two/pause", 404),
+    ],
+)
 async def test_what_there_is_not_is_refused_and_nothing_is_sent(
     desk: Gateway, path: str, status: int
 ) -> None:
@@ -178,14 +207,19 @@ async def test_a_page_of_somebody_else_cannot_steer_a_schedule(desk: Gateway) ->
 
 
 async def test_dead_letters_are_paged_newest_first_with_what_to_do(desk: Gateway) -> None:
-    out_of_attempts = In(
-        "app.dead", 0, 9, 5, b"r", b"x",
+    out_of_attempts = ConsumerRecord(
+        "app.dead",
+        0,
+        9,
+        5,
+        b"r",
+        b"x",
         (("sf-src", b"timer"), *dead_headers("step_failed", HOSTILE, 5, RUN)),
-    )  # fmt: skip
+    )
     wire = Wire("app", AgentTopics("app", "triage"), 2)
-    bad = In("app.triage.commands", 1, 44, 3, b"k", b"\xff", (("odd", None),))  # type: ignore[arg-type]
+    bad = ConsumerRecord("app.triage.commands", 1, 44, 3, b"k", b"\xff", (("odd", None),))  # type: ignore[arg-type]
     out = wire.dead_input(bad, Failure(code="undecodable", message="no"), ())
-    unusable = In("app.dead", 0, 4, 5, out.key, out.value, out.headers)
+    unusable = ConsumerRecord("app.dead", 0, 4, 5, out.key, out.value, out.headers)
     desk.overview.letters = [dead_letter(out_of_attempts), dead_letter(unusable)]
     desk.reader.runs[RUN] = run(status="failed")
     first = await get(desk, "/dead-letters?limit=1")
@@ -196,36 +230,50 @@ async def test_dead_letters_are_paged_newest_first_with_what_to_do(desk: Gateway
     second = await get(desk, f"/dead-letters?limit=1&before={first['older']}")
     [letter] = second["dead_letters"]
     assert letter["source"] == {
-        "topic": "app.triage.commands", "partition": 1, "offset": 44, "timestamp_ms": 3,
-    }  # fmt: skip
+        "topic": "app.triage.commands",
+        "partition": 1,
+        "offset": 44,
+        "timestamp_ms": 3,
+    }
     assert letter["do"][0] == "surefoot explain SF2003"
     assert second["older"] is None
 
 
 @pytest.mark.parametrize(
     ("source", "agent"),
-    [(b"app.triage.tasks/1/7", "triage"), (b"app.triage.big.tasks/1/7", "triage.big"),
-     (b"timer", None), (b"app.triage.tasks", None), (b"\xff/", None)],
-)  # fmt: skip
+    [
+        (b"app.triage.tasks/1/7", "triage"),
+        (b"app.triage.big.tasks/1/7", "triage.big"),
+        (b"timer", None),
+        (b"app.triage.tasks", None),
+        (b"\xff/", None),
+    ],
+)
 def test_the_agent_of_a_dead_letter_is_that_whose_input_it_was(
     source: bytes, agent: str | None
 ) -> None:
     headers = (("sf-src", source), *dead_headers("step_failed", "", 5, "r"))
-    assert dead_letter(In("app.dead", 0, 9, 5, b"r", None, headers)).agent == agent
+    assert dead_letter(ConsumerRecord("app.dead", 0, 9, 5, b"r", None, headers)).agent == agent
 
 
 def test_a_run_id_that_a_shell_would_act_upon_is_in_no_command() -> None:
     headers = (("sf-dead-run", b"$(reboot)"), ("sf-dead-partition", b"\xc2\xb2"))
-    letter = dead_letter(In("app.dead", 0, 9, 5, None, None, headers))
+    letter = dead_letter(ConsumerRecord("app.dead", 0, 9, 5, None, None, headers))
     assert "reboot" not in json.dumps(what_to_do(letter))
 
 
 async def test_topics_are_told_of_an_agent_with_its_pools_and_schedules(desk: Gateway) -> None:
     worker = Member(name="pod-0", host="10.0.0.7", partitions=frozenset({1}))
     place = PartitionStanding(
-        topic="app.nightly.tasks", partition=1, start=0, end=12, stable=11, committed=9, lag=1,
+        topic="app.nightly.tasks",
+        partition=1,
+        start=0,
+        end=12,
+        stable=11,
+        committed=9,
+        lag=1,
         owner="pod-0",
-    )  # fmt: skip
+    )
     desk.overview.standing = [
         AgentStanding(agent="nightly", group="app.nightly", members=(worker,), partitions=(place,)),
         AgentStanding(agent="nightly.schedules", group="app.nightly.schedules"),

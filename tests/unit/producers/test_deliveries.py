@@ -22,7 +22,7 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.producers.webhooks.recorder import REFUSED_BURST, REFUSED_EVERY_S, Arrival, Recorder
 from surefoot.schemas.codec.codec import UndecodableError, encode
 from surefoot.state.errors import RecordTooLarge, Unavailable
-from surefoot.state.ports.log import Out, Position
+from surefoot.state.ports.log import Position, ProducerRecord
 from surefoot.state.reading.deliveries import Delivery, delivery_json, delivery_out, read_delivery
 from tests.support.eventually import until
 from tests.unit.producers.test_gateway import (
@@ -80,9 +80,16 @@ async def test_a_delivery_that_started_a_run_is_kept_as_it_came(gateway: Gateway
 
 async def test_no_credential_is_kept_or_shown_to_a_mapping(gateway: Gateway) -> None:
     names = (
-        "Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token",
-        "X-Gitlab-Token", "X-Hub-Signature", "Stripe-Signature", "X-Client-Secret",
-    )  # fmt: skip
+        "Authorization",
+        "Cookie",
+        "Proxy-Authorization",
+        "X-Api-Key",
+        "X-Auth-Token",
+        "X-Gitlab-Token",
+        "X-Hub-Signature",
+        "Stripe-Signature",
+        "X-Client-Secret",
+    )
     await gateway.deliver(**{name.replace("-", "_"): "canary" for name in names}, X_Other="kept")
     kept = only(gateway)
     assert kept.verified
@@ -212,12 +219,12 @@ def test_a_record_of_another_kind_or_outcome_is_not_read() -> None:
 class FakeAppender:
     """Takes records, or raises what `fails` says; `held` until let go."""
 
-    taken: list[Out] = field(default_factory=list)
+    taken: list[ProducerRecord] = field(default_factory=list)
     fails: list[Exception] = field(default_factory=list)
     may_go: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: bool = False
 
-    async def append(self, out: Out, _what: str, *, deadline_s: float) -> Position:
+    async def append(self, out: ProducerRecord, _what: str, *, deadline_s: float) -> Position:
         assert deadline_s > 0
         await self.may_go.wait()
         if self.fails:

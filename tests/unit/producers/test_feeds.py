@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from surefoot.producers.event_stream import EventStreams
-from surefoot.state.feeds.feed import Choice, Told
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
 from tests.unit.producers.test_gateway import Gateway, Watching, parsed
 
 
@@ -18,8 +18,8 @@ from tests.unit.producers.test_gateway import Gateway, Watching, parsed
 def gateway() -> Gateway:
     made = Gateway()
     made.reader.told = [
-        Told("triage_1_0", "run.failed", '{"run_id": "r"}'),
-        Told(None, "slow", '{"resume": "triage_1_0"}'),
+        FeedMessage("triage_1_0", "run.failed", '{"run_id": "r"}'),
+        FeedMessage(None, "slow", '{"resume": "triage_1_0"}'),
     ]
     return made
 
@@ -27,8 +27,10 @@ def gateway() -> Gateway:
 async def test_events_have_positions_and_what_else_is_told_has_none(gateway: Gateway) -> None:
     answer = await gateway.http.get("/events")
     assert [(frame.get("id"), frame["event"]) for frame in parsed(answer.text)] == [
-        ("triage_0_0", "begin"), ("triage_1_0", "run.failed"), (None, "slow"),
-    ]  # fmt: skip
+        ("triage_0_0", "begin"),
+        ("triage_1_0", "run.failed"),
+        (None, "slow"),
+    ]
     assert gateway.reader.closed == 1
 
 
@@ -40,14 +42,14 @@ async def test_filters_and_the_position_are_handed_on(gateway: Gateway) -> None:
         (
             ["triage"],
             {"triage": [1, 2]},
-            Choice(
+            EventFilter(
                 types=frozenset({"run.failed", "step.completed"}),
                 statuses=frozenset({"failed"}),
                 steps=frozenset({"a"}),
             ),
             True,
         ),
-        (["triage"], {"triage": [5, 6]}, Choice(), False),
+        (["triage"], {"triage": [5, 6]}, EventFilter(), False),
     ]
 
 
@@ -118,11 +120,11 @@ class Socket:
 class Telling:
     """Tells these, and then nothing more, until it is closed."""
 
-    def __init__(self, *told: Told, ends: bool = False) -> None:
+    def __init__(self, *told: FeedMessage, ends: bool = False) -> None:
         self.closed = False
         self.events = self._events(told, ends=ends)
 
-    async def _events(self, told: tuple[Told, ...], *, ends: bool) -> Any:
+    async def _events(self, told: tuple[FeedMessage, ...], *, ends: bool) -> Any:
         try:
             for each in told:
                 yield each
@@ -138,12 +140,17 @@ def streams(send_s: float = 10.0) -> EventStreams:
 
 @pytest.mark.parametrize(
     ("last", "ends", "code"),
-    [(Told(None, "slow", "{}"), False, 1013), (Told("2", "x", "{}"), True, 1000),
-     (Told("2", "x", "{}"), False, 1001)],
-)  # fmt: skip
-async def test_a_websocket_is_closed_with_the_reason(last: Told, ends: bool, code: int) -> None:
+    [
+        (FeedMessage(None, "slow", "{}"), False, 1013),
+        (FeedMessage("2", "x", "{}"), True, 1000),
+        (FeedMessage("2", "x", "{}"), False, 1001),
+    ],
+)
+async def test_a_websocket_is_closed_with_the_reason(
+    last: FeedMessage, ends: bool, code: int
+) -> None:
     socket, telling = Socket(), Telling(last, ends=True)
-    await streams().serve(socket.made, [Told("1", "begin", "{}")], telling.events, ends=ends)
+    await streams().serve(socket.made, [FeedMessage("1", "begin", "{}")], telling.events, ends=ends)
     assert [json.loads(each["text"])["event"] for each in socket.sent[1:-1]] == [
         "begin",
         last.event,
@@ -153,7 +160,7 @@ async def test_a_websocket_is_closed_with_the_reason(last: Told, ends: bool, cod
 
 
 async def test_a_websocket_that_takes_nothing_is_cut_off() -> None:
-    socket, telling = Socket(), Telling(Told("1", "x", "{}"))
+    socket, telling = Socket(), Telling(FeedMessage("1", "x", "{}"))
     socket.takes.clear()
     open_ = streams(send_s=0.05)
     await asyncio.wait_for(open_.serve(socket.made, [], telling.events, ends=False), 60)
@@ -162,7 +169,7 @@ async def test_a_websocket_that_takes_nothing_is_cut_off() -> None:
 
 
 async def test_a_websocket_that_leaves_is_let_go() -> None:
-    socket, telling = Socket(), Telling(Told("1", "x", "{}"))
+    socket, telling = Socket(), Telling(FeedMessage("1", "x", "{}"))
     open_ = streams()
     serving = asyncio.create_task(open_.serve(socket.made, [], telling.events, ends=False))
     socket.leaves.set()

@@ -12,13 +12,13 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done, Webhook
-from surefoot.producers.api.app import Limits, gateway_app
+from surefoot.producers.api.app import GatewayLimits, gateway_app
 from surefoot.producers.commands.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
 from surefoot.state.errors.catalogue import number_of
-from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.machine.model import Amount, Memory, State, Wait, jsonable
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
+from surefoot.state.machine.model import Amount, Memory, State, WaitState, jsonable
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.ports.log import Position
 from surefoot.state.reading.admin import DeadLetters
@@ -26,7 +26,7 @@ from surefoot.state.reading.dead_letters import DeadLetter
 from surefoot.state.reading.deliveries import Delivery
 from surefoot.state.reading.lag import AgentStanding
 from surefoot.state.reading.ports import Backlog, RunPage, RunView
-from surefoot.state.reading.query import HistoryEntry, HistoryPage, Place, RunQuery
+from surefoot.state.reading.query import HistoryEntry, HistoryPage, PageCursor, RunQuery
 from surefoot.state.reading.runs import event_json
 from surefoot.state.reading.select import activity
 
@@ -124,9 +124,10 @@ class FakeOverview:
     async def deliveries(self, *, source, outcome, limit):
         self._look()
         wanted = [
-            each for each in self.delivered
+            each
+            for each in self.delivered
             if source in (None, each.source) and outcome in (None, each.outcome)
-        ]  # fmt: skip
+        ]
         return wanted[:limit]
 
     async def dead_letters(self, *, before, limit):
@@ -155,8 +156,8 @@ class FakeReader:
         self.answers_with: tuple[str, str | None, str] | None = ("run.paused", None, "")
         self.watched: dict[str, asyncio.Queue[dict[str, Any]]] = {}
         #: what is told of whole agents, and what has been asked for
-        self.told: list[Told] = []
-        self.followed: list[tuple[list[str], Any, Choice, bool]] = []
+        self.told: list[FeedMessage] = []
+        self.followed: list[tuple[list[str], Any, EventFilter, bool]] = []
 
     def answer(self, run_id, command_id):
         if self.answers_with is not None:
@@ -226,7 +227,7 @@ class FakeReader:
     async def watch(self, agent, run_id, after):
         async with aclosing(self.events(agent, run_id, after)) as events:
             async for offset, told in events:
-                yield Told(str(offset), told["type"], strict_json(event_json(told)).decode())
+                yield FeedMessage(str(offset), told["type"], strict_json(event_json(told)).decode())
 
     #: as an EventFeed
     partitions = 2
@@ -236,7 +237,7 @@ class FakeReader:
         try:
             if self.away:
                 raise Unavailable("SF3002", "secret-broker:9092 is away")
-            yield Told("triage_0_0", "begin", "{}")
+            yield FeedMessage("triage_0_0", "begin", "{}")
             for told in self.told:
                 yield told
             if not any(told.event == "slow" for told in self.told):
@@ -330,7 +331,7 @@ class Gateway:
             deliveries=self.deliveries,
             overview=self.overview,
             clock=FakeClock(),
-            limits=Limits(**({"mapping_s": 600.0} | limits)),
+            limits=GatewayLimits(**({"mapping_s": 600.0} | limits)),
             views=FakeViews(),
         )
         self.http = httpx.AsyncClient(
@@ -537,9 +538,12 @@ async def test_any_id_names_a_run_and_is_kept_with_the_delivery_and_the_run(
 async def test_a_header_that_comes_twice_is_seen_whole(gateway):
     """Several signatures may be right; what two ids would name, nobody has to guess."""
     sent = [
-        ("X-Hub-Signature-256", "sha256=" + "0" * 64), ("X-Hub-Signature-256", sign(RAW)),
-        ("X-GitHub-Event", "issues"), ("X-GitHub-Delivery", "d-1"), ("X-GitHub-Delivery", "d-1"),
-    ]  # fmt: skip
+        ("X-Hub-Signature-256", "sha256=" + "0" * 64),
+        ("X-Hub-Signature-256", sign(RAW)),
+        ("X-GitHub-Event", "issues"),
+        ("X-GitHub-Delivery", "d-1"),
+        ("X-GitHub-Delivery", "d-1"),
+    ]
     answer = await gateway.http.post("/webhooks/github", content=RAW, headers=sent)
     assert answer.json()["runs"] == [{"agent": "triage", "run_id": "github-d-1"}]
     sent[-1] = ("X-GitHub-Delivery", "d-2")
@@ -714,8 +718,11 @@ async def asgi(app, headers=(), chunks=(RAW,), body_hangs=False):
         if taken == len(chunks) and body_hangs:
             await asyncio.Event().wait()
         taken += 1
-        return {"type": "http.request", "body": chunks[taken - 1], "more_body": taken < len(chunks)
-                or body_hangs}  # fmt: skip
+        return {
+            "type": "http.request",
+            "body": chunks[taken - 1],
+            "more_body": taken < len(chunks) or body_hangs,
+        }
 
     async def send(message):
         nonlocal status
@@ -911,7 +918,7 @@ async def test_reading_while_the_log_is_away_is_a_503_that_tells_nothing(gateway
 
 
 async def test_a_waiting_run_shows_what_it_waits_for_and_not_each_of_its_branches(gateway):
-    wait = Wait(kind="signal", since_ms=1, names=("go",), mode="one", need=1, then="classify")
+    wait = WaitState(kind="signal", since_ms=1, names=("go",), mode="one", need=1, then="classify")
     gateway.reader.runs[RUN] = run(status="waiting", wait=wait, epoch=2, carry=b'{"a": 1}')
     answer = (await gateway.http.get(f"/runs/triage/{RUN}")).json()
     assert (answer["wait"]["names"], answer["wait"]["branches"]) == (["go"], 0)
@@ -925,7 +932,7 @@ async def test_a_payload_that_is_no_json_is_shown_as_text(gateway):
 
 
 async def test_why_a_run_does_not_move_is_told_with_what_to_type(gateway):
-    wait = Wait(kind="signal", since_ms=1_699_999_999_000, names=("go",), mode="one", need=1)
+    wait = WaitState(kind="signal", since_ms=1_699_999_999_000, names=("go",), mode="one", need=1)
     gateway.reader.runs[RUN] = run(status="waiting", wait=wait)
     told = (await gateway.http.get(f"/runs/triage/{RUN}/why")).json()
     assert told["status"] == "waiting"
@@ -993,8 +1000,11 @@ async def test_all_that_failed_is_tried_again_by_one_request(gateway):
     ]
     query = gateway.reader.queries[-1]
     assert (query.status, query.prefix, query.before, query.limit) == (
-        "failed", "b", Place(7, "c1"), 20,
-    )  # fmt: skip
+        "failed",
+        "b",
+        PageCursor(7, "c1"),
+        20,
+    )
 
 
 async def test_failed_effects_are_tried_again_and_nothing_of_them_is_told(gateway):
@@ -1253,7 +1263,7 @@ async def test_the_history_is_served_as_events_whose_ids_are_offsets(gateway):
 async def test_what_a_run_waits_for_and_remembers_is_part_of_its_history(gateway):
     finished(gateway)
     branch = {"agent": "writer", "step": None, "payload": b"\x00not for JSON"}
-    wait = jsonable(Wait(kind="children", since_ms=1)) | {"branches": [branch, branch]}
+    wait = jsonable(WaitState(kind="children", since_ms=1)) | {"branches": [branch, branch]}
     memory = Memory(thread=2, spent=(Amount("ms", 1500),), granted=(Amount("money", 2_000_000),))
     told = event("step.completed", wait=wait, memory=jsonable(memory), payload=b"[1]", carry=b"2")
     gateway.reader.history[RUN].insert(1, (8, told))
@@ -1447,9 +1457,13 @@ async def test_an_agent_that_is_held_is_not_touched_and_the_others_are_served() 
     gateway = Gateway(triage_agent(), another_agent())
     gateway.held["triage"] = "topic surefoot.triage.state does not exist"
     for method, path in (
-        ("GET", "/runs/triage"), ("GET", f"/runs/triage/{RUN}"), ("GET", "/agents/triage"),
-        ("POST", f"/runs/triage/{RUN}/cancel"), ("GET", "/events/triage"), ("POST", "/runs/triage"),
-    ):  # fmt: skip
+        ("GET", "/runs/triage"),
+        ("GET", f"/runs/triage/{RUN}"),
+        ("GET", "/agents/triage"),
+        ("POST", f"/runs/triage/{RUN}/cancel"),
+        ("GET", "/events/triage"),
+        ("POST", "/runs/triage"),
+    ):
         answer = await gateway.http.request(method, path)
         assert (answer.status_code, answer.json()["error"][:7]) == (503, "SF5075:"), path
         assert answer.headers["retry-after"] == "5"

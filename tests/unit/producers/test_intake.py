@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from surefoot import Agent, Bearer, Context, Done, Flow, Hmac, Start, Webhook
-from surefoot.producers.api.app import Limits, gateway_app
-from surefoot.producers.guards import Refused
+from surefoot.producers.api.app import GatewayLimits, gateway_app
+from surefoot.producers.guards import RequestRefused
 from surefoot.producers.webhooks.intake import unpacked
 from surefoot.state.errors import Unavailable
 from tests.unit.documents.test_how_to import module  # noqa: F401  (a fixture)
@@ -162,8 +162,10 @@ async def test_a_filter_that_reads_what_is_not_there_is_told_and_costs_its_agent
     plain.webhook("github")(lambda delivery: delivery.form["to"])
     body = b"to=a&to=b"
     headers = {
-        "Content-Type": FORM, "X-GitHub-Delivery": "d-1", **signed.github(signed.SECRET, body, ""),
-    }  # fmt: skip
+        "Content-Type": FORM,
+        "X-GitHub-Delivery": "d-1",
+        **signed.github(signed.SECRET, body, ""),
+    }
     commands = FakeCommands(FakeReader())
     async with _gateway(picky, commands, plain) as http:
         answer = await http.post("/webhooks/github", content=body, headers=headers)
@@ -193,7 +195,7 @@ async def test_gzip_is_unpacked_where_it_is_taken_and_signed_as_it_was_sent(enco
     said = {"action": "opened"}
     plain = json.dumps(said).encode()
     body = gzip.compress(plain)
-    async with _gateway(echo := Echo(), limits=Limits(gzip=True)) as http:
+    async with _gateway(echo := Echo(), limits=GatewayLimits(gzip=True)) as http:
         answer = await http.post(
             "/webhooks/github", content=body, headers=packed(body, body, encoding)
         )
@@ -206,7 +208,7 @@ async def test_gzip_is_unpacked_where_it_is_taken_and_signed_as_it_was_sent(enco
 
 
 async def test_a_body_that_unpacks_to_more_than_is_allowed_is_refused() -> None:
-    small, limits = 10_000, Limits(gzip=True, body_bytes=10_000)
+    small, limits = 10_000, GatewayLimits(gzip=True, body_bytes=10_000)
     async with _gateway(echo := Echo(), limits=limits) as http:
         for size, status in ((small, 202), (small + 1, 413), (5_000_000, 413)):
             body = gzip.compress(b" " * size)
@@ -222,7 +224,7 @@ def test_no_more_of_a_body_is_unpacked_than_is_allowed() -> None:
     bomb = gzip.compress(bytes(50_000_000))
     tracemalloc.start()
     try:
-        with pytest.raises(Refused, match="longer than 1000 bytes"):
+        with pytest.raises(RequestRefused, match="longer than 1000 bytes"):
             unpacked(bomb, 1_000)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
@@ -241,7 +243,7 @@ def test_no_more_of_a_body_is_unpacked_than_is_allowed() -> None:
     ],
 )
 async def test_what_is_no_whole_gzip_is_refused(body: bytes) -> None:
-    async with _gateway(Echo(), limits=Limits(gzip=True)) as http:
+    async with _gateway(Echo(), limits=GatewayLimits(gzip=True)) as http:
         answer = await http.post(
             "/webhooks/github", content=body, headers=packed(body, body, "gzip")
         )
@@ -252,7 +254,7 @@ async def test_what_is_no_whole_gzip_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip,identity", "zstd"])
 async def test_any_other_encoding_is_refused(encoding: str) -> None:
     body = gzip.compress(b"{}")
-    async with _gateway(Echo(), limits=Limits(gzip=True)) as http:
+    async with _gateway(Echo(), limits=GatewayLimits(gzip=True)) as http:
         answer = await http.post(
             "/webhooks/github", content=body, headers=packed(body, body, encoding)
         )
@@ -495,7 +497,7 @@ async def _gateway(
     agent: Agent,
     commands: FakeCommands | None = None,
     *others: Agent,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = gateway_app(
         agents=[agent, *others],
@@ -532,14 +534,17 @@ async def test_deliveries_about_one_subject_are_runs_of_one_lane() -> None:
         for number, abouts in enumerate((["i-1", "i-2"], ["i-1"])):
             body = json.dumps({"all": [{"about": about} for about in abouts]}).encode()
             headers = {
-                "X-GitHub-Event": "issues", "X-GitHub-Delivery": f"d-{number}",
+                "X-GitHub-Event": "issues",
+                "X-GitHub-Delivery": f"d-{number}",
                 **signed.github(signed.SECRET, body, ""),
-            }  # fmt: skip
+            }
             answer = await http.post("/webhooks/github", content=body, headers=headers)
             assert answer.status_code == 202
     assert [run_id for _, run_id, _, _ in commands.started] == [
-        "i-1=github-d-0.0", "i-2=github-d-0.1", "i-1=github-d-1.0",
-    ]  # fmt: skip
+        "i-1=github-d-0.0",
+        "i-2=github-d-0.1",
+        "i-1=github-d-1.0",
+    ]
     assert answer.json()["runs"] == [{"agent": "ordered", "run_id": "i-1=github-d-1.0"}]
 
 
@@ -562,15 +567,20 @@ async def test_the_senders_of_the_how_to_page_start_what_it_says(
     shop = base64.b64encode(signed.mac(signed.SECRET, at().encode() + b"." + sale, "sha512"))
     async with _gateway(module.support, site.commands, module.billing) as http:
         for source, body, headers in (
-            ("github", issue, {
-                "X-GitHub-Event": "issues", "X-GitHub-Delivery": "d-1",
-                **signed.github(signed.SECRET, issue, ""),
-            }),
+            (
+                "github",
+                issue,
+                {
+                    "X-GitHub-Event": "issues",
+                    "X-GitHub-Delivery": "d-1",
+                    **signed.github(signed.SECRET, issue, ""),
+                },
+            ),
             ("slack", ticket, form),
             ("billing", paid, signed.stripe(signed.SECRET, paid, at())),
             ("shop", sale, {"X-Shop-Signature": f"v1={shop.decode()}", "X-Shop-Time": at()}),
             ("gitlab", b"{}", {"X-Gitlab-Token": signed.SECRET}),
-        ):  # fmt: skip
+        ):
             answer = await http.post(f"/webhooks/{source}", content=body, headers=headers)
             assert answer.is_success, answer.text
     github, slack, *rest = site.commands.started

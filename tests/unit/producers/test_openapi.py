@@ -68,9 +68,12 @@ def test_the_description_names_every_route() -> None:
 def test_an_operation_keeps_to_its_description(label: str, mode: GenerationMode) -> None:
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
     @settings(
-        max_examples=12, derandomize=True, deadline=None, database=None,
+        max_examples=12,
+        derandomize=True,
+        deadline=None,
+        database=None,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     def keeps(case: Any) -> None:
         case.call_and_validate(checks=CHECKS)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from surefoot.producers.commands.operations import Operator
-from surefoot.producers.commands.replay import Bounds, Piece, Replay, bounds
+from surefoot.producers.commands.replay import Bounds, OffsetSlice, Replay, bounds
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.model import Parent
-from surefoot.state.ports.log import In, InputKind, Out
+from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.records.encoding import command_out
 from tests.support.fake_runs import AGENT, AWAY, World
 from tests.support.run_driver import fork, wait_for
@@ -25,26 +25,28 @@ from tests.unit.state.test_operations import FakeClock
 class FakeStretch:
     """The records of one partition of both topics, by kind."""
 
-    records: dict[InputKind, list[In]] = field(
+    records: dict[InputKind, list[ConsumerRecord]] = field(
         default_factory=lambda: {"commands": [], "tasks": []}
     )
-    appended: list[Out] = field(default_factory=list)
+    appended: list[ProducerRecord] = field(default_factory=list)
     away: bool = False
 
-    async def read(self, piece: Piece) -> AsyncIterator[In]:
+    async def read(self, piece: OffsetSlice) -> AsyncIterator[ConsumerRecord]:
         for record in self.records[piece.kind]:
             if piece.start <= record.offset < piece.end:
                 yield record
 
-    async def append(self, record: Out) -> None:
+    async def append(self, record: ProducerRecord) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise AWAY
         self.appended.append(record)
 
-    def add(self, kind: InputKind, value: bytes | None, *, key: bytes | None = b"k") -> In:
+    def add(
+        self, kind: InputKind, value: bytes | None, *, key: bytes | None = b"k"
+    ) -> ConsumerRecord:
         headers = [("sf-txn", b"1"), ("other", b"2")]
-        record = In(f"app.x.{kind}", 0, len(self.records[kind]), 7, key, value, headers)
+        record = ConsumerRecord(f"app.x.{kind}", 0, len(self.records[kind]), 7, key, value, headers)
         self.records[kind].append(record)
         return record
 
@@ -69,8 +71,8 @@ def stretch() -> FakeStretch:
 
 def replay(world: World, stretch: FakeStretch, **more: Any) -> Replay:
     pieces = [
-        Piece(kind="commands", partition=0, start=0, end=100),
-        Piece(kind="tasks", partition=0, start=0, end=100),
+        OffsetSlice(kind="commands", partition=0, start=0, end=100),
+        OffsetSlice(kind="tasks", partition=0, start=0, end=100),
     ]
     fields = {"id": "incident-7", "pieces": pieces} | more
     return Replay(agent=AGENT, stretch=stretch, versions=world, **fields)
@@ -195,7 +197,7 @@ async def test_other_commands_and_what_is_none_are_left_out(
 async def test_only_the_stretch_is_appended(world: World, stretch: FakeStretch) -> None:
     for number in range(200):
         stretch.task(f"r{number}", 1)
-    piece = Piece(kind="tasks", partition=0, start=10, end=150)
+    piece = OffsetSlice(kind="tasks", partition=0, start=10, end=150)
     assert await replay(world, stretch, pieces=[piece]).append() == 140
     keys = [out.key for out in stretch.appended]
     assert keys == [f"r{number}".encode() for number in range(10, 150)]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from surefoot import Agent, Bearer, Hmac
 from surefoot.producers.webhooks.signatures import PROOF_CHARACTERS_MAX, BadSecret, Verify
-from surefoot.producers.webhooks.verification import Door, doors, sender
+from surefoot.producers.webhooks.verification import SourceVerifier, doors, sender
 from surefoot.state.declare.webhooks import Provider
 
 NOW = 1_700_000_000
@@ -167,10 +167,14 @@ def test_without_its_headers_or_with_a_piece_of_them_it_stays_shut(case: Case) -
     [
         *(str(NOW + away) for away in (-300, -299, 0, 299, 300)),
         *(str(NOW * 1000 + away) for away in (-300_000, 0, 1, 300_000)),
-        "2023-11-14T22:13:20Z", "2023-11-14T22:13:20.123456Z", "2023-11-14T23:13:20+01:00",
-        "2023-11-14 22:13:20+00:00", "20231114T221320Z", "2023-11-14T22:08:20Z",
+        "2023-11-14T22:13:20Z",
+        "2023-11-14T22:13:20.123456Z",
+        "2023-11-14T23:13:20+01:00",
+        "2023-11-14 22:13:20+00:00",
+        "20231114T221320Z",
+        "2023-11-14T22:08:20Z",
     ],
-)  # fmt: skip
+)
 def test_a_timestamp_may_be_five_minutes_away_in_seconds_milliseconds_or_iso(
     case: Case, at: str
 ) -> None:
@@ -181,14 +185,38 @@ def test_a_timestamp_may_be_five_minutes_away_in_seconds_milliseconds_or_iso(
 @pytest.mark.parametrize(
     "at",
     [
-        str(NOW - 301), str(NOW + 301), str(NOW + 3600), str(NOW - 360), str(NOW * 1_000_000),
-        str(NOW * 1000 - 300_001), str(NOW * 1000 + 300_001), str(NOW * 10), str(NOW * 100),
-        "2023-11-14T22:13:20", "2023-11-14T22:08:19Z", "2023-11-14T22:18:21Z", "2023-11-14",
-        "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
-        "nan", "inf", "1e9", "1e99", f"{NOW}.5", f"-{NOW}", f"+{NOW}", f" {NOW}", f"0{NOW}",
-        f"{NOW}\n", "", "abc", "9" * 20, "9" * 5000, "1_700_000_000",
+        str(NOW - 301),
+        str(NOW + 301),
+        str(NOW + 3600),
+        str(NOW - 360),
+        str(NOW * 1_000_000),
+        str(NOW * 1000 - 300_001),
+        str(NOW * 1000 + 300_001),
+        str(NOW * 10),
+        str(NOW * 100),
+        "2023-11-14T22:13:20",
+        "2023-11-14T22:08:19Z",
+        "2023-11-14T22:18:21Z",
+        "2023-11-14",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "nan",
+        "inf",
+        "1e9",
+        "1e99",
+        f"{NOW}.5",
+        f"-{NOW}",
+        f"+{NOW}",
+        f" {NOW}",
+        f"0{NOW}",
+        f"{NOW}\n",
+        "",
+        "abc",
+        "9" * 20,
+        "9" * 5000,
+        "1_700_000_000",
     ],
-)  # fmt: skip
+)
 def test_what_is_signed_with_any_other_timestamp_is_refused(case: Case, at: str) -> None:
     assert case.fault(case.sign(case.secret, BODY, at)) is not None
 
@@ -356,8 +384,10 @@ def test_an_id_of_standard_webhooks_is_signed_as_the_bytes_that_came(message: st
     }
     for name, signature in signatures.items():
         headers = {
-            "webhook-id": came, "webhook-timestamp": str(NOW), "webhook-signature": signature,
-        }  # fmt: skip
+            "webhook-id": came,
+            "webhook-timestamp": str(NOW),
+            "webhook-signature": signature,
+        }
         assert CASES[name].fault(headers) is None
         assert CASES[name].fault({**headers, "webhook-id": "msg_2"}) is not None
 
@@ -389,8 +419,10 @@ def test_what_the_library_signs_opens() -> None:
         "msg_1", datetime.fromtimestamp(NOW, UTC), BODY.decode()
     )
     headers = {
-        "webhook-id": "msg_1", "webhook-timestamp": str(NOW), "webhook-signature": signed,
-    }  # fmt: skip
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(NOW),
+        "webhook-signature": signed,
+    }
     assert CASES["standard"].fault(headers) is None
 
 
@@ -422,7 +454,7 @@ def test_what_is_filled_in_is_not_filled_in_again() -> None:
 # What a stranger's header costs ----------------------------------------------------------------
 
 
-def door_of(case: Case) -> Door:
+def door_of(case: Case) -> SourceVerifier:
     """With two live secrets."""
     agent = Agent("a")
     agent.webhook("shop", provider=case.provider)(lambda delivery: delivery.id)
@@ -431,9 +463,12 @@ def door_of(case: Case) -> Door:
 
 @every
 @settings(
-    max_examples=30, derandomize=True, database=None, deadline=None,
+    max_examples=30,
+    derandomize=True,
+    database=None,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 @given(
     many=st.integers(1, 60),
     separator=st.sampled_from([",", " ", ", ", ",v1=", " v1,", ",sha256=", " v1a,"]),
@@ -495,10 +530,17 @@ def test_a_weak_secret_is_refused(name: str, secret: str) -> None:
 @pytest.mark.parametrize(
     "secret",
     [
-        "", "whsec_", "whsec_%%%%", "whsec_" + base64.b64encode(b"x" * 23).decode(), "changeme",
-        "whpk_", "whpk_AAAA", "whpk_é", "change-me-change-me-change-me",
+        "",
+        "whsec_",
+        "whsec_%%%%",
+        "whsec_" + base64.b64encode(b"x" * 23).decode(),
+        "changeme",
+        "whpk_",
+        "whpk_AAAA",
+        "whpk_é",
+        "change-me-change-me-change-me",
     ],
-)  # fmt: skip
+)
 def test_a_weak_secret_or_key_of_standard_webhooks_is_refused(secret: str) -> None:
     with pytest.raises(BadSecret):
         sender("standard").verifier(secret)

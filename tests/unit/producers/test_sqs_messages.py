@@ -25,27 +25,41 @@ def raw(body: Any, message_id: str = "m-1", **attributes: str) -> dict[str, Any]
 
 def record(key: str, **fields: Any) -> dict[str, Any]:
     return {
-        "eventVersion": "2.1", "eventSource": "aws:s3", "awsRegion": "eu-west-1",
-        "eventTime": "2026-01-01T00:00:00.000Z", "eventName": "ObjectCreated:Put",
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "awsRegion": "eu-west-1",
+        "eventTime": "2026-01-01T00:00:00.000Z",
+        "eventName": "ObjectCreated:Put",
         "s3": {
-            "s3SchemaVersion": "1.0", "bucket": {"name": "in"},
+            "s3SchemaVersion": "1.0",
+            "bucket": {"name": "in"},
             "object": {"key": key, "size": 12, "eTag": "e", "sequencer": "0055AED6DCD90281E5"},
         },
-    } | fields  # fmt: skip
+    } | fields
 
 
 BRIDGE = {
-    "version": "0", "id": "17793124-05d4-b198-2fde-7ededc63b103", "detail-type": "Object Created",
-    "source": "aws.s3", "account": "111122223333", "time": "2026-11-12T00:00:00Z",
-    "region": "ca-central-1", "resources": ["arn:aws:s3:::in"],
+    "version": "0",
+    "id": "17793124-05d4-b198-2fde-7ededc63b103",
+    "detail-type": "Object Created",
+    "source": "aws.s3",
+    "account": "111122223333",
+    "time": "2026-11-12T00:00:00Z",
+    "region": "ca-central-1",
+    "resources": ["arn:aws:s3:::in"],
     "detail": {
-        "version": "0", "bucket": {"name": "in"}, "reason": "PutObject",
+        "version": "0",
+        "bucket": {"name": "in"},
+        "reason": "PutObject",
         "object": {
-            "key": "a b.json", "size": 12, "etag": "e", "version-id": "v1",
+            "key": "a b.json",
+            "size": 12,
+            "etag": "e",
+            "version-id": "v1",
             "sequencer": "0055AED6DCD90281E5",
         },
     },
-}  # fmt: skip
+}
 
 
 def only(message: QueueMessage, shape: Any) -> Any:
@@ -95,9 +109,11 @@ def test_stores_that_give_no_sequencer_are_told_apart_by_time_and_etag():
 def test_what_sns_has_wrapped_has_the_id_of_the_notification():
     def wrapped(message_id: str) -> QueueMessage:
         body = {
-            "Type": "Notification", "MessageId": "sns-1", "Message": '{"Records": []}',
+            "Type": "Notification",
+            "MessageId": "sns-1",
+            "Message": '{"Records": []}',
             "MessageAttributes": {"kind": {"Type": "String", "Value": "x"}},
-        }  # fmt: skip
+        }
         return message_of("q", raw(body, message_id))
 
     assert wrapped("m-1").attributes == {"kind": "x"}
@@ -112,10 +128,19 @@ def test_what_s3_says_when_notifications_are_switched_on_starts_nothing():
 
 @pytest.mark.parametrize(
     "body",
-    ["", "no json", "[]", "null", {"Records": None}, {"Records": [{}]}, {"Records": [record("")]},
-     {"Records": [{"eventName": "ObjectCreated:Put", "s3": []}]}, {**BRIDGE, "source": "my.app"},
-     '{"Records": [], "Records": []}'],
-)  # fmt: skip
+    [
+        "",
+        "no json",
+        "[]",
+        "null",
+        {"Records": None},
+        {"Records": [{}]},
+        {"Records": [record("")]},
+        {"Records": [{"eventName": "ObjectCreated:Put", "s3": []}]},
+        {**BRIDGE, "source": "my.app"},
+        '{"Records": [], "Records": []}',
+    ],
+)
 def test_what_is_no_s3_event_is_refused_whatever_it_is(body: Any):
     with pytest.raises(NotThatShape, match="no S3Object"):
         events_in(message_of("q", raw(body)), S3Object)

@@ -4,7 +4,7 @@ import hmac
 import pytest
 
 from surefoot import Agent, Bearer, Webhook
-from surefoot.producers.webhooks.verification import Door, doors
+from surefoot.producers.webhooks.verification import SourceVerifier, doors
 from surefoot.schemas.payload import BadPayload
 from surefoot.state.errors import ConfigError
 
@@ -17,7 +17,7 @@ def signed(body: bytes = BODY, secret: str = SECRET) -> str:
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-def door(*secrets: str, source: str = "github", **options) -> Door:
+def door(*secrets: str, source: str = "github", **options) -> SourceVerifier:
     """The door of one source that one agent listens to."""
     agent = Agent("a")
     agent.webhook(source, **options)(lambda delivery: delivery.id)

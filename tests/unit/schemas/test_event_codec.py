@@ -121,10 +121,15 @@ GOOD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"id": ""}, {"id": 25}, {"source": b"\xff"}, {"type": None}, {"specversion": "0.9"},
-        {"specversion": "2.0"}, {"specversion": "1"},
+        {"id": ""},
+        {"id": 25},
+        {"source": b"\xff"},
+        {"type": None},
+        {"specversion": "0.9"},
+        {"specversion": "2.0"},
+        {"specversion": "1"},
     ],
-)  # fmt: skip
+)
 def test_without_what_makes_it_an_event_it_is_none(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(BadCloudEvent, match=name):
@@ -134,13 +139,25 @@ def test_without_what_makes_it_an_event_it_is_none(wrong: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "odd",
     [
-        {"time": "lunchtime"}, {"time": "2018-04-05T18:31Z"}, {"time": "2018-04-05T18:31:00"},
-        {"time": "2018-04-05T18:31:00+25:00"}, {"time": "2018-04-05T18:31:00+05"},
-        {"time": "2018-02-30T18:31:00Z"}, {"time": "2018-04-05T18:31:00+01:60"}, {"time": 1522950},
-        {"datacontenttype": "xyz"}, {"dataschema": ""}, {"subject": ""}, {"MyExtension": "bad"},
-        {"correlation-id": "c"}, {"ext": 1.5}, {"ext": 2**31}, {"ext": {}}, {"ext": b"\xff"},
+        {"time": "lunchtime"},
+        {"time": "2018-04-05T18:31Z"},
+        {"time": "2018-04-05T18:31:00"},
+        {"time": "2018-04-05T18:31:00+25:00"},
+        {"time": "2018-04-05T18:31:00+05"},
+        {"time": "2018-02-30T18:31:00Z"},
+        {"time": "2018-04-05T18:31:00+01:60"},
+        {"time": 1522950},
+        {"datacontenttype": "xyz"},
+        {"dataschema": ""},
+        {"subject": ""},
+        {"MyExtension": "bad"},
+        {"correlation-id": "c"},
+        {"ext": 1.5},
+        {"ext": 2**31},
+        {"ext": {}},
+        {"ext": b"\xff"},
     ],
-)  # fmt: skip
+)
 def test_what_else_is_odd_is_set_aside_and_costs_nobody_the_event(odd: dict[str, Any]) -> None:
     assert sort_attributes(GOOD | {"more": "m"} | odd) == (GOOD | {"more": "m"}, odd)
 
@@ -148,12 +165,16 @@ def test_what_else_is_odd_is_set_aside_and_costs_nobody_the_event(odd: dict[str,
 @pytest.mark.parametrize(
     "right",
     [
-        {}, {"time": "2018-04-05T17:31:00Z"}, {"time": "2018-04-05t17:31:60.123456789+01:00"},
-        {"ext": 10, "extboolean": True}, {"source": "#fragment"},
-        {"datacontenttype": "text/plain; charset=utf-8"}, {"specversion": "1.0.2"},
+        {},
+        {"time": "2018-04-05T17:31:00Z"},
+        {"time": "2018-04-05t17:31:60.123456789+01:00"},
+        {"ext": 10, "extboolean": True},
+        {"source": "#fragment"},
+        {"datacontenttype": "text/plain; charset=utf-8"},
+        {"specversion": "1.0.2"},
         {"specversion": "0.3", "schemaurl": "/schema"},
     ],
-)  # fmt: skip
+)
 def test_a_right_attribute_is_taken(right: dict[str, Any]) -> None:
     assert sort_attributes(GOOD | right) == (GOOD | right, {})
 
@@ -207,8 +228,10 @@ def test_bytes_that_do_not_fit_the_schema_are_refused(schema: Any, data: bytes) 
         ),
         ({"type": "array", "items": "null"}, "take no bytes"),
         (
-            {"type": "map", "values": {"type": "array", "items": {"type": "fixed", "name": "F",
-             "size": 0}}},
+            {
+                "type": "map",
+                "values": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
+            },
             "take no bytes",
         ),
         ({"type": "nope"}, "no Avro schema"),
@@ -216,7 +239,7 @@ def test_bytes_that_do_not_fit_the_schema_are_refused(schema: Any, data: bytes) 
         (5, "no Avro schema"),
         (None, "no Avro schema"),
     ],
-)  # fmt: skip
+)
 def test_a_schema_that_bytes_could_make_endless_of_is_refused(schema: Any, why: str) -> None:
     """fastavro would end the process for the first one: see what 200 kB of b"\\x02" do."""
     with pytest.raises(BadSchema, match=why):

@@ -104,10 +104,16 @@ def as_model(large: Large) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     "make",
     [
-        as_coroutine, as_function, as_partial, as_wrapper, as_callable, as_method, as_maker,
+        as_coroutine,
+        as_function,
+        as_partial,
+        as_wrapper,
+        as_callable,
+        as_method,
+        as_maker,
         as_model,
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("way", ["call", "once"])
 def test_a_function_made_in_a_step_is_free_with_it(
     make: Callable[[Large], Callable[[], Any]], way: str

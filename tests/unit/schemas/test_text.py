@@ -27,7 +27,7 @@ from surefoot.schemas.payload import (
 )
 from surefoot.schemas.text import refuse_halves, whole, whole_json
 from surefoot.state.declare.webhook_body import json_values
-from surefoot.state.machine.model import Await, HandOver
+from surefoot.state.machine.model import AwaitInput, HandOver
 from surefoot.state.steps.thread import Plan, Thread
 from surefoot.testing import from_event
 from tests.support.fake_engine import FakeEngine, a_run
@@ -191,7 +191,7 @@ def test_a_wait_and_a_question_have_whole_names() -> None:
 
     for value in (Wait(f"go{HIGH}", then=heard), Approve(HIGH, then=heard, by=f"ann{HIGH}")):
         then, _ = interpret(agent, agent.steps["heard"], value)
-        assert isinstance(then, Await)
+        assert isinstance(then, AwaitInput)
         assert (then.names, then.by) in (((f"go{GONE}",), ()), ((), (f"ann{GONE}",)))
 
 

@@ -28,13 +28,22 @@ def test_a_context_is_read_and_written_as_it_stands() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        None, "", TEXT.upper(), TEXT + "\r\nX-Evil: 1", TEXT + "\n", " " + TEXT, TEXT + "-more",
-        "ff" + TEXT[2:], "01" + TEXT[2:] + "more", "01" + TEXT[2:] + "-m\n",
+        None,
+        "",
+        TEXT.upper(),
+        TEXT + "\r\nX-Evil: 1",
+        TEXT + "\n",
+        " " + TEXT,
+        TEXT + "-more",
+        "ff" + TEXT[2:],
+        "01" + TEXT[2:] + "more",
+        "01" + TEXT[2:] + "-m\n",
         "01" + TEXT[2:] + "-" * 250,
         TEXT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32),
-        TEXT.replace("b7ad6b7169203331", "0" * 16), TEXT.replace("0af7", "0AF\u0667"),
+        TEXT.replace("b7ad6b7169203331", "0" * 16),
+        TEXT.replace("0af7", "0AF\u0667"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_context_is_none(text: str | None) -> None:
     assert parse(text) is None
     assert valid(text) is None
@@ -62,16 +71,19 @@ def test_what_goes_on_together() -> None:
         "baggage": "userId=amelie;p=1,days=%20,n = 1",
     }
     assert carried([TEXT], ["a=1 ,", "b=2"], ["x=1", "y=2"]) == {
-        "traceparent": TEXT, "tracestate": "a=1,b=2", "baggage": "x=1,y=2",
-    }  # fmt: skip
+        "traceparent": TEXT,
+        "tracestate": "a=1,b=2",
+        "baggage": "x=1,y=2",
+    }
     assert carried([], [STATE], [BAGGAGE]).keys() == {"baggage"}
     assert carried([TEXT, TEXT], [STATE], []) == {}
     assert carried_on(None, STATE, "x=1") == {"baggage": "x=1"}
     assert carried_on(TEXT, STATE, None) == {"traceparent": TEXT, "tracestate": STATE}
     assert carried_by(dict.fromkeys(("traceparent", "tracestate", "baggage"))) == {}
     assert carried_by({"traceparent": TEXT, "tracestate": "a=\n", "baggage": "x=1,\u00e9=1"}) == {
-        "traceparent": TEXT, "baggage": "x=1",
-    }  # fmt: skip
+        "traceparent": TEXT,
+        "baggage": "x=1",
+    }
 
 
 @pytest.mark.parametrize(

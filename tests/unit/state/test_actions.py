@@ -261,8 +261,9 @@ def test_an_action_outlives_its_step_under_a_slot_of_its_own_and_the_run_itself(
     assert kinds(life) == {"o:0:0:charge#0": "done", "o:1:0:charge#0": "done"}
     kept = list(life.entries.values())
     assert [(each.name, each.value, each.digest) for each in kept] == [
-        ("a", b"1", b"d"), ("b", None, b"d"),
-    ]  # fmt: skip
+        ("a", b"1", b"d"),
+        ("b", None, b"d"),
+    ]
 
 
 def test_only_what_was_done_since_that_version_is_past() -> None:
@@ -299,8 +300,9 @@ def test_what_a_copy_finds_is_what_was_done_since_that_version_and_by_others_bef
     life.goes("b")
     acted(life, "refund", value=None)
     assert [name_of(each) for each in found_by(life.entries.values(), life.run, 1)] == [
-        "fee", "refund",
-    ]  # fmt: skip
+        "fee",
+        "refund",
+    ]
     assert len(found_by(life.entries.values(), life.run, 0)) == 3
 
 

@@ -241,10 +241,18 @@ def test_retry_and_timeout_of_a_step() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("250ms", 0.25), ("30s", 30.0), ("2m", 120.0), ("1h", 3600.0), ("2d", 172_800.0),
-        ("1.5h", 5400.0), (" 2m ", 120.0), (3, 3.0), (0.5, 0.5), (None, None),
+        ("250ms", 0.25),
+        ("30s", 30.0),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("2d", 172_800.0),
+        ("1.5h", 5400.0),
+        (" 2m ", 120.0),
+        (3, 3.0),
+        (0.5, 0.5),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_durations(text: str | float | None, seconds: float | None) -> None:
     assert duration_s(text) == seconds
 
@@ -283,10 +291,16 @@ def test_a_name_that_can_be_a_run_id_is_one(name: str) -> None:
     ("name", "run_id"),
     [
         ("a@b", "a-b-7508d8b5018ea640b85269861a101203"),
-        ("sg/abc==", "sg-abc-"), ("a~1@", "a-1-"), ("=a", "a-"), ("@", ""), ("é", ""),
-        ("\ud800", ""), ("\n", ""), ("x" * 257, "x" * 80 + "-"),
+        ("sg/abc==", "sg-abc-"),
+        ("a~1@", "a-1-"),
+        ("=a", "a-"),
+        ("@", ""),
+        ("é", ""),
+        ("\ud800", ""),
+        ("\n", ""),
+        ("x" * 257, "x" * 80 + "-"),
     ],
-)  # fmt: skip
+)
 def test_any_other_name_makes_a_run_id_that_tells_it_from_all_others(
     name: str, run_id: str
 ) -> None:
@@ -332,8 +346,11 @@ def test_a_third_argument_is_what_is_carried_over_a_wait() -> None:
 def test_a_budget_is_kept_in_whole_units() -> None:
     made = Budget(tokens=5, money=1.25, seconds=0.5, steps=3)
     assert made.amounts() == (
-        Amount("money", 1_250_000), Amount("ms", 500), Amount("steps", 3), Amount("tokens", 5),
-    )  # fmt: skip
+        Amount("money", 1_250_000),
+        Amount("ms", 500),
+        Amount("steps", 3),
+        Amount("tokens", 5),
+    )
     assert Budget().amounts() == ()
     agent = Agent("a", budget=made)
     agent.step(good)

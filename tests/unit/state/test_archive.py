@@ -62,8 +62,10 @@ def test_a_file_is_read_by_any_reader_and_says_where_it_is_from() -> None:
     told = metadata(file.events)
     assert told["surefoot.topic"] == TOPIC
     assert (told["surefoot.partition"], told["surefoot.first"], told["surefoot.last"]) == (
-        "3", "8", "14",
-    )  # fmt: skip
+        "3",
+        "8",
+        "14",
+    )
     assert told["surefoot.fingerprint"] == FINGERPRINT
     assert told["avro.codec"] == "deflate"
     assert (file.first, file.last, file.count, file.date) == (8, 14, 4, "2026-01-31")
@@ -111,9 +113,11 @@ def test_an_index_knows_the_files_of_a_run() -> None:
 
 def test_indexes_are_told_by_date_the_latest_first_and_nothing_else_is_one() -> None:
     keys = [
-        SHELF.index("2026-01-30", 5), SHELF.day("2026-01-30"), SHELF.index("2026-01-31", 9),
+        SHELF.index("2026-01-30", 5),
+        SHELF.day("2026-01-30"),
+        SHELF.index("2026-01-31", 9),
         SHELF.indexes + "date=2026-01-31/note.txt",
-    ]  # fmt: skip
+    ]
     assert SHELF.by_date(keys) == {"2026-01-31": [keys[2]], "2026-01-30": [keys[0], keys[1]]}
 
 
@@ -122,12 +126,17 @@ def test_a_run_is_what_its_history_leaves() -> None:
         event("r", "run.started", next_step="a", payload=b"1"),
         event("r", "step.completed", seq=0, step="a", next_step="ship", at_ms=NOON_MS + 3),
         event(
-            "r", "run.completed", seq=1, step="ship", status="completed", result=b"42",
+            "r",
+            "run.completed",
+            seq=1,
+            step="ship",
+            status="completed",
+            result=b"42",
             at_ms=NOON_MS + 9,
         ),
         # asked in vain, once it was over
         event("r", "command.refused", seq=2, status="completed", at_ms=NOON_MS + 99),
-    ]  # fmt: skip
+    ]
     rows = read_rows(pack(TOPIC, 3, records([*values, *life("other")])).events)[1]
     history = latest_life([*events_of(rows, "r"), *events_of(rows, "r")])
     assert [offset for offset, _ in history] == [0, 2, 4, 6]

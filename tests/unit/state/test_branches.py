@@ -106,9 +106,11 @@ def test_they_are_told_apart_wherever_they_are(kind: Any) -> None:
     )
     cancelled, moved = ("shop.Cancelled", FIELDS), ("shop.Moved", FIELDS)
     inside = {
-        "what": moved, "more": [cancelled, ("shop.Created", FIELDS)], "by_name": {"a": moved},
+        "what": moved,
+        "more": [cancelled, ("shop.Created", FIELDS)],
+        "by_name": {"a": moved},
         "loose": moved,
-    }  # fmt: skip
+    }
     found = asked(kind, schema, {"inside": inside, "which": cancelled})
     assert (found if kind is Wrapped else found.root) == Wrapped(
         inside=Envelope(
@@ -169,9 +171,16 @@ OTHER = record("Cancelled") | {"namespace": "old"}
             Wrapped,
             record(
                 "Wrapped",
-                {"name": "inside", "type": ["null", record(
-                    "E", {"name": "more", "type": {"type": "array", "items": [CREATED, MOVED]}}
-                )]},
+                {
+                    "name": "inside",
+                    "type": [
+                        "null",
+                        record(
+                            "E",
+                            {"name": "more", "type": {"type": "array", "items": [CREATED, MOVED]}},
+                        ),
+                    ],
+                },
             ),
             "Moved",
         ),
@@ -182,7 +191,7 @@ OTHER = record("Cancelled") | {"namespace": "old"}
             "Moved",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_told_apart_is_refused_when_the_agent_is_loaded(
     kind: Any, schema: Any, which: str | None
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from surefoot import Agent, ConfigError, Context, Done, Flow, Next
 from surefoot.agents.messages import Ask, ToolCall
 from surefoot.agents.tool_loop import tool, tool_loop
-from surefoot.consumers.attempts.attempt import Failed, verify
+from surefoot.consumers.attempts.attempt import AttemptFailed, verify
 from surefoot.infra.sources.starter import Mappings
 from surefoot.producers.webhooks.mapping import by_source, planned
 from surefoot.state.declare.agent import Resuming
@@ -22,7 +22,7 @@ from surefoot.state.declare.sources import QueueMessage
 from surefoot.state.declare.subscriptions import RunEvent
 from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.inspect.lint import check
-from surefoot.state.machine.model import End, Returned
+from surefoot.state.machine.model import Complete, StepReturned
 from surefoot.state.ports.sources import Received
 from surefoot.testing import Simulation
 from tests.support.fake_engine import FakeEngine, a_run
@@ -112,8 +112,11 @@ def test_what_is_declared_async(fn: Any, told: bool) -> None:
 
 def test_what_messages_call_a_function() -> None:
     assert [label(fn) for fn in (double, partial(double), Doubles(), Doubles().method)] == [
-        "double", "double", "Doubles", "method",
-    ]  # fmt: skip
+        "double",
+        "double",
+        "Doubles",
+        "method",
+    ]
 
 
 # Steps and what they call -----------------------------------------------------------------------
@@ -140,8 +143,8 @@ async def test_a_step(bench: Bench, fn: Callable[..., Any]) -> None:
     check(agent)
     bench.submit_to(agent, "twice", "r", b"21")
     outcome = await bench_outcome(bench)
-    assert isinstance(outcome, Returned)
-    assert outcome.then == End(result=b"42")
+    assert isinstance(outcome, StepReturned)
+    assert outcome.then == Complete(result=b"42")
 
 
 async def _done(value: Any) -> Done:
@@ -162,8 +165,8 @@ async def test_a_call_and_a_probe_in_a_step(bench: Bench, fn: Callable[..., Any]
         return Done([called, await ctx.once("once", fn, payload, probe=fn)])
 
     outcome = await bench.outcome(step, b"21")
-    assert isinstance(outcome, Returned), outcome
-    assert outcome.then == End(result=b"[42,42]")
+    assert isinstance(outcome, StepReturned), outcome
+    assert outcome.then == Complete(result=b"[42,42]")
 
 
 async def test_a_wrapper_with_a_loop_of_its_own_gets_a_thread_of_its_own(bench: Bench) -> None:
@@ -183,7 +186,7 @@ async def test_what_a_call_costs_may_be_asked_somewhere(bench: Bench) -> None:
     async def step(ctx: Context, payload: int) -> Done:
         return Done(await ctx.call("call", double, payload, cost=price))
 
-    assert isinstance(await bench.outcome(step, b"21"), Returned)
+    assert isinstance(await bench.outcome(step, b"21"), StepReturned)
     assert [amount.amount for amount in bench.notes[-1].journaled.cost] == [42]
 
 
@@ -198,7 +201,7 @@ async def test_a_timeout_counts_what_is_awaited_after_the_thread_too(bench: Benc
     agent.step(timeout=0.01)(step)
     bench.submit_to(agent, "step", "r", b"0")
     outcome = await bench_outcome(bench)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, AttemptFailed)
     assert outcome.failure.code == "timeout"
 
 
@@ -284,8 +287,11 @@ def test_a_subscription(fn: Callable[..., Any]) -> None:
     agent = an_agent()
     agent.subscribe("crm", url="https://crm.example/", where=of(fn), data=of(fn))
     event = dict.fromkeys(RunEvent.__slots__) | {
-        "type": "run.completed", "agent": "a", "run_id": "r", "at_ms": 1,
-    }  # fmt: skip
+        "type": "run.completed",
+        "agent": "a",
+        "run_id": "r",
+        "at_ms": 1,
+    }
     message = agent.subscriptions["crm"].message(event, (0, 0))
     assert message is not None
     assert '"data":42' in message.body
@@ -295,7 +301,7 @@ def test_a_subscription(fn: Callable[..., Any]) -> None:
 def test_a_tool(fn: Callable[..., Any]) -> None:
     made = tool(name="double", description="Doubles.")(
         _typed(fn) if fn is WAYS["plain decorator"] else fn
-    )  # fmt: skip
+    )
     call = ToolCall(id="1", name="double", arguments={"x": 21})
 
     async def asked() -> tuple[Any, Any]:

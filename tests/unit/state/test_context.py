@@ -30,12 +30,17 @@ def test_effects_are_collected_in_order_under_keys_that_never_change() -> None:
         first, second = ctx.effects()
         assert (first.agent, first.run_id) == ("outbox", "a:r:2:0")
         assert json.loads(first.payload) == {
-            "method": "POST", "url": "http://h/1", "headers": {"Content-Type": "application/json"},
+            "method": "POST",
+            "url": "http://h/1",
+            "headers": {"Content-Type": "application/json"},
             "body": '{"n":1}',
-        }  # fmt: skip
+        }
         assert json.loads(second.payload) == {
-            "method": "PUT", "url": "https://h/2", "headers": {"A": "1"}, "body": "text",
-        }  # fmt: skip
+            "method": "PUT",
+            "url": "https://h/2",
+            "headers": {"A": "1"},
+            "body": "text",
+        }
 
 
 def test_a_rewound_run_has_the_same_keys_unless_its_effects_are_to_be_sent_anew() -> None:
@@ -108,8 +113,10 @@ def test_what_an_author_says_of_answers_is_in_the_effect() -> None:
     ctx.outbox.http("POST", "http://h/")
     found = [load(HTTP_EFFECT, effect.payload) for effect in ctx.effects()]
     assert [(effect.retry_on, effect.keep_body) for effect in found] == [
-        (("404", "5xx"), True), ((), False), (None, False),
-    ]  # fmt: skip
+        (("404", "5xx"), True),
+        ((), False),
+        (None, False),
+    ]
 
 
 @pytest.mark.parametrize("name", ["content-type", "Content-Type", "CONTENT-TYPE"])
@@ -132,9 +139,15 @@ def test_the_runs_memory_is_put_into_the_steps_hands() -> None:
 
 def signal(identity: str, name: str, payload: bytes) -> Entry:
     return Entry(
-        run_id="r", slot=f"s:{identity}", kind="signal", id=identity, name=name, value=payload,
-        by="ana", at_ms=7,
-    )  # fmt: skip
+        run_id="r",
+        slot=f"s:{identity}",
+        kind="signal",
+        id=identity,
+        name=name,
+        value=payload,
+        by="ana",
+        at_ms=7,
+    )
 
 
 def test_the_inbox_gives_the_signals_of_one_name_and_tells_what_was_taken() -> None:
@@ -148,7 +161,8 @@ def test_the_inbox_gives_the_signals_of_one_name_and_tells_what_was_taken() -> N
     ctx = FakeEngine().attempt(signals=entries)
     taken = ctx.inbox("message")
     assert [(s.id, s.name, s.payload, s.by, s.at_ms) for s in taken] == [
-        ("1", "message", "a", "ana", 7), ("3", "message", 2, "ana", 7),
-    ]  # fmt: skip
+        ("1", "message", "a", "ana", 7),
+        ("3", "message", 2, "ana", 7),
+    ]
     assert ctx.inbox("message") == taken
     assert ctx.taken() == ("1", "3")

@@ -20,8 +20,11 @@ from surefoot.state.scheduling.cron import parse, ticks
 
 ROOT = Path(__file__).parents[3]
 BERLIN, NEW_YORK, LORD_HOWE, CAIRO = (
-    "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo",
-)  # fmt: skip
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+)
 
 #: expression, zone, after (local), ticks (month-day, time, offset)
 TABLE = [
@@ -38,17 +41,23 @@ TABLE = [
     # the others follow the clock on the wall
     ("*/30 * * * *", BERLIN, "2026-03-29T01:15", ["03-29 01:30+01", "03-29 03:00+02"]),
     (
-        "*/30 * * * *", BERLIN, "2026-10-25T02:15",
+        "*/30 * * * *",
+        BERLIN,
+        "2026-10-25T02:15",
         ["10-25 02:30+02", "10-25 02:00+01", "10-25 02:30+01", "10-25 03:00+01"],
     ),
     ("*/30 2 * * *", BERLIN, "2026-03-28T03", ["03-30 02:00+02", "03-30 02:30+02"]),
     ("0 */2 * * *", NEW_YORK, "2026-03-08T01", ["03-08 04:00-04", "03-08 06:00-04"]),
     (
-        "*/30 1 * * *", NEW_YORK, "2026-10-31T03",
+        "*/30 1 * * *",
+        NEW_YORK,
+        "2026-10-31T03",
         ["11-01 01:00-04", "11-01 01:30-04", "11-01 01:00-05", "11-01 01:30-05"],
     ),
     (
-        "*/15 * * * *", LORD_HOWE, "2026-04-05T01:40",
+        "*/15 * * * *",
+        LORD_HOWE,
+        "2026-04-05T01:40",
         ["04-05 01:45+11", "04-05 01:30+10:30", "04-05 01:45+10:30", "04-05 02:00+10:30"],
     ),
     # the hour after a change of half an hour begins at its beginning
@@ -60,7 +69,7 @@ TABLE = [
     # far away
     ("0 12 29 2 *", BERLIN, "2026-03-01T00", ["02-29 12:00+01"]),
     ("@daily", NEW_YORK, "2026-10-31T12", ["11-01 00:00-04", "11-02 00:00-05"]),
-]  # fmt: skip
+]
 
 
 def told(at: datetime, zone: str) -> str:
@@ -149,8 +158,11 @@ def test_time_zones_are_there_where_the_system_has_none() -> None:
     asked = "import zoneinfo; print(zoneinfo.ZoneInfo('America/Punta_Arenas'))"
     found = subprocess.run(
         [sys.executable, "-c", asked],
-        env={"PYTHONTZPATH": ""}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PYTHONTZPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout == "America/Punta_Arenas\n"
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert any(line.startswith("tzdata") for line in declared)

@@ -22,9 +22,17 @@ ROOT = Path(__file__).parents[3]
 ROOMS = ("schemas", "state", "consumers", "producers", "infra", "surefoot")
 #: their first argument is a number of the table
 NUMBERED = {
-    "BadArgument", "ConfigError", "CrashFound", "NotAllowed", "NotSimulated", "Numbered",
-    "SimulationError", "StateError", "StoreRefused", "Unavailable",
-}  # fmt: skip
+    "BadArgument",
+    "ConfigError",
+    "CrashFound",
+    "NotAllowed",
+    "NotSimulated",
+    "Numbered",
+    "SimulationError",
+    "StateError",
+    "StoreRefused",
+    "Unavailable",
+}
 #: their first argument is a code that a page of the table names
 CODED = {"ModelFailed", "Parked", "Unusable", "Refused", "Refusal"}
 #: they have one number each, which their class tells
@@ -32,20 +40,57 @@ ONE_NUMBER = {"BadPayload", "NoSuchTopic", "RecordTooLarge", "Unserialisable"}
 #: nobody but the engine, an author's own code or the model sees them as they are: what a person is
 #: shown is the code of the failure that they become, or the numbered error around them
 INSIDE = {
-    "AssertionError", "AttributeError", "AwsRefused", "BadCloudEvent", "BadEvent", "BadSchema",
-    "BadSecret", "BudgetSpent", "CallFailed", "CannotStart", "CodecError", "ConnectError", "Exit",
-    "FencedError", "Forbidden", "IndexError", "InputGone", "KafkaError", "LocalProtocolError",
-    "LookupError", "NotFound", "NotImplementedError", "NotThatShape", "NotYet", "OffsetGone",
-    "OutcomeUnknown", "OwnershipLost", "RetryableError", "RunFailed", "RuntimeError",
-    "SchemaMissing", "StepTimeout", "StopAsyncIteration", "TerminalError", "TimeoutError",
-    "ToolError", "TransportError", "TypeError", "UndecodableError", "_Misfit", "_Refused",
-}  # fmt: skip
+    "AssertionError",
+    "AttributeError",
+    "AwsRefused",
+    "BadCloudEvent",
+    "BadEvent",
+    "BadSchema",
+    "BadSecret",
+    "BudgetSpent",
+    "CallFailed",
+    "CannotStart",
+    "CodecError",
+    "ConnectError",
+    "Exit",
+    "FencedError",
+    "Forbidden",
+    "IndexError",
+    "InputGone",
+    "KafkaError",
+    "LocalProtocolError",
+    "LookupError",
+    "NotFound",
+    "NotImplementedError",
+    "NotThatShape",
+    "NotYet",
+    "OffsetGone",
+    "OutcomeUnknown",
+    "OwnershipLost",
+    "RetryableError",
+    "RunFailed",
+    "RuntimeError",
+    "SchemaMissing",
+    "StepTimeout",
+    "StopAsyncIteration",
+    "TerminalError",
+    "TimeoutError",
+    "ToolError",
+    "TransportError",
+    "TypeError",
+    "UndecodableError",
+    "_Misfit",
+    "_Refused",
+}
 #: where a ValueError is for whoever calls: pydantic takes no other error from a validator, and
 #: load_settings gives it a number; what is no schema, or no upload, is told by who asked
 VALIDATORS = {
-    "infra/runtime/settings.py", "producers/sources/sqs_messages.py",
-    "schemas/codec/compatibility.py", "state/egress/hosts.py", "state/egress/policy.py",
-}  # fmt: skip
+    "infra/runtime/settings.py",
+    "producers/sources/sqs_messages.py",
+    "schemas/codec/compatibility.py",
+    "state/egress/hosts.py",
+    "state/egress/policy.py",
+}
 _NUMBER = re.compile(r"\bSF\d{4}\b")
 
 FILES = {

@@ -14,9 +14,14 @@ SOURCE = ("sf-src", b"app.orders.tasks/1/77")
 HEADERS: Headers = (("sf-txn", b"t1"), SOURCE)
 WIRE = Wire("app", AgentTopics("app", "orders"), 2)
 EVENT = EventRecord(
-    type="run.failed", run_id="r1", agent="orders", version=3, status="failed", seq=2,
+    type="run.failed",
+    run_id="r1",
+    agent="orders",
+    version=3,
+    status="failed",
+    seq=2,
     at_ms=1_700_000_000_123,
-)  # fmt: skip
+)
 
 
 def headers(
@@ -53,7 +58,14 @@ def test_the_trace_of_the_start_goes_along() -> None:
 def test_no_two_events_have_one_id() -> None:
     other = (("sf-txn", b"t2"), SOURCE)
     timer = (("sf-txn", b"t1"), ("sf-src", b"timer"))
-    ids = {headers(*each)["ce_id"] for each in (
-        (0,), (1,), (0, None, other), (0, None, timer), (-1,),
-    )}  # fmt: skip
+    ids = {
+        headers(*each)["ce_id"]
+        for each in (
+            (0,),
+            (1,),
+            (0, None, other),
+            (0, None, timer),
+            (-1,),
+        )
+    }
     assert len(ids) == 5

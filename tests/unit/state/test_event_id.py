@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.state.errors import BadArgument
 from surefoot.state.feeds.event_id import PATTERN, join, parse, part
-from surefoot.state.feeds.feed import Choice
+from surefoot.state.feeds.feed import EventFilter
 
 
 def test_a_position_is_read_as_it_was_written_and_needs_no_escaping() -> None:
@@ -22,9 +22,24 @@ def test_a_position_is_read_as_it_was_written_and_needs_no_escaping() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "7", "a", "a_", "a_1_", "a_-1", "a_1.", "a_1.a_2", "a_1b_2", "A_1", "a_1 ", "a_\u0661",
-     f"a_{2**63}", "a_1\n", "a" + "_1" * 40_000],
-)  # fmt: skip
+    [
+        "",
+        "7",
+        "a",
+        "a_",
+        "a_1_",
+        "a_-1",
+        "a_1.",
+        "a_1.a_2",
+        "a_1b_2",
+        "A_1",
+        "a_1 ",
+        "a_\u0661",
+        f"a_{2**63}",
+        "a_1\n",
+        "a" + "_1" * 40_000,
+    ],
+)
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(BadArgument, match="SF5004"):
         parse(text)
@@ -32,7 +47,9 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 
 def test_what_is_chosen_meets_every_filter_that_is_given() -> None:
     event = {"type": "step.completed", "status": "running", "step": "a", "next_step": "b"}
-    assert Choice()(event)
-    assert Choice(types=frozenset({"step.completed", "x"}), steps=frozenset({"b"}))(event)
-    assert not Choice(types=frozenset({"step.completed"}), statuses=frozenset({"failed"}))(event)
-    assert not Choice(steps=frozenset({"c"}))(event)
+    assert EventFilter()(event)
+    assert EventFilter(types=frozenset({"step.completed", "x"}), steps=frozenset({"b"}))(event)
+    assert not EventFilter(types=frozenset({"step.completed"}), statuses=frozenset({"failed"}))(
+        event
+    )
+    assert not EventFilter(steps=frozenset({"c"}))(event)

@@ -8,16 +8,27 @@ from typing import Any
 
 import pytest
 
-from surefoot.state.machine.model import Amount, Branch, Memory, Wait
+from surefoot.state.machine.model import Amount, Branch, Memory, WaitState
 from surefoot.state.reading.explain import Explanation, clock_time, explain
 from surefoot.state.reading.ports import Backlog, RunView
 
 SINCE = 1_700_000_000_000
 NOW = SINCE + 2 * 3_600_000 + 5 * 60_000 + 7_000
 RUN = RunView(
-    run_id="r1", agent="triage", version=1, status="running", seq=3, step="draft", attempt=0,
-    created_ms=SINCE, updated_ms=SINCE, due_ms=None, payload=b"1", result=None, failure=None,
-)  # fmt: skip
+    run_id="r1",
+    agent="triage",
+    version=1,
+    status="running",
+    seq=3,
+    step="draft",
+    attempt=0,
+    created_ms=SINCE,
+    updated_ms=SINCE,
+    due_ms=None,
+    payload=b"1",
+    result=None,
+    failure=None,
+)
 FAILURE = {"code": "step_raised", "message": "no route", "kind": "OSError"}
 BUSY = Backlog(partition=4, commands=12, tasks=40, workers=2)
 NOBODY = replace(BUSY, workers=0)
@@ -27,8 +38,8 @@ def why(backlog: Backlog | None = None, *, code: int | None = None, **fields: An
     return explain(replace(RUN, **fields), NOW, backlog, code)
 
 
-def waits(kind: Any, **fields: Any) -> Wait:
-    return Wait(kind=kind, since_ms=SINCE, **fields)
+def waits(kind: Any, **fields: Any) -> WaitState:
+    return WaitState(kind=kind, since_ms=SINCE, **fields)
 
 
 def test_a_running_run_tells_its_step_since_when_and_what_stands_before_it() -> None:
@@ -58,9 +69,10 @@ def test_a_retried_step_tells_the_error_of_the_attempt_before() -> None:
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_a_step_that_runs_beside_an_abandoned_attempt_tells_so(attempt: int) -> None:
     abandoned = {
-        "code": "attempt_abandoned", "kind": "",
+        "code": "attempt_abandoned",
+        "kind": "",
         "message": "attempt 1 of step 'draft' was given up and has not ended",
-    }  # fmt: skip
+    }
     told = why(attempt=attempt, failure=abandoned)
     assert told.because[1] == (
         "SF4061 attempt_abandoned: attempt 1 of step 'draft' was given up and has not ended, "
@@ -118,9 +130,10 @@ def test_a_question_tells_who_may_answer_it_until_when_and_how() -> None:
     assert "it asks question q1" in told.because[0]
     assert f"ann or bob may answer until {clock_time(NOW + 60_000)}" in told.because[0]
     assert told.do[0] == "surefoot runs approve triage r1 --yes --question q1 --by ann"
-    assert "anybody may answer" in why(
-        status="waiting", wait=waits("approval", question="q1")
-    ).because[0]  # fmt: skip
+    assert (
+        "anybody may answer"
+        in why(status="waiting", wait=waits("approval", question="q1")).because[0]
+    )
 
 
 def test_a_spent_budget_tells_how_much_of_it_is_used() -> None:
@@ -222,9 +235,14 @@ def test_commands_can_be_pasted_whatever_a_name_holds() -> None:
 
 @pytest.mark.parametrize(
     ("since_ms", "told"),
-    [(0, "(0 s)"), (59_999, "(59 s)"), (60_000, "(1 min 0 s)"), (-5, "(0 s)"),
-     (86_400_000 * 400, "(400 d 0 h)")],
-)  # fmt: skip
+    [
+        (0, "(0 s)"),
+        (59_999, "(59 s)"),
+        (60_000, "(1 min 0 s)"),
+        (-5, "(0 s)"),
+        (86_400_000 * 400, "(400 d 0 h)"),
+    ],
+)
 def test_spans_have_two_units_and_are_never_negative(since_ms: int, told: str) -> None:
     assert explain(RUN, SINCE + since_ms).because[0].endswith(told)
 

@@ -215,8 +215,11 @@ def test_of_many_in_a_short_time_the_last_one_is_run() -> None:
         assert begun(told) == []
         sim.settle()
         assert [run.status for run in sim.runs()] == [
-            "cancelled", "cancelled", "completed", "completed",
-        ]  # fmt: skip
+            "cancelled",
+            "cancelled",
+            "completed",
+            "completed",
+        ]
     assert (begun(told), begun(told, "b")) == ([2], [7])
 
 
@@ -249,8 +252,10 @@ def test_of_a_single_run_the_second_takes_the_place_of_the_first() -> None:
             sim.start({"who": "a", "n": n}, run_id=str(n))
         sim.settle()
         assert [sim.look(f"all={n}").status for n in range(3)] == [
-            "cancelled", "cancelled", "completed",
-        ]  # fmt: skip
+            "cancelled",
+            "cancelled",
+            "completed",
+        ]
     assert ("end", "a", 2) in told
     assert compensated == ["work"]  # one that has not begun has nothing to be undone
 

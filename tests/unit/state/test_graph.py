@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surefoot import Agent, Approval, Approve, Call, Context, Done, Fork, Handoff, Next, Wait
+from surefoot import Agent, Approval, Approve, Call, Context, Done, Handoff, Next, Parallel, Wait
 from surefoot.state.inspect.graph import Edge, graph_of
 
 other = Agent("other")
@@ -21,8 +21,8 @@ async def begin(ctx: Context, n: int) -> Next | Wait | Approve | Done:
 
 
 @drawn.step
-async def split(ctx: Context, said: int) -> Fork:
-    return Fork([(part, 1), (other, 2), ("third", 3)], join=joined)
+async def split(ctx: Context, said: int) -> Parallel:
+    return Parallel([(part, 1), (other, 2), ("third", 3)], join=joined)
 
 
 @drawn.step

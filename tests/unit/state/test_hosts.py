@@ -38,12 +38,25 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     "host",
     [
-        "localhost", "localhost:8787", "LOCALHOST.", "a.localhost:1", "127.0.0.1", "127.9.8.7:80",
-        "[::1]", "[::1]:8787", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]:1", "10.1.2.3:8787",
-        "[::ffff:10.1.2.3]", "gateway.internal", "Gateway.Internal.:443", "a.example.com",
-        "10.9.9.9", "[fd00::7]:1",
+        "localhost",
+        "localhost:8787",
+        "LOCALHOST.",
+        "a.localhost:1",
+        "127.0.0.1",
+        "127.9.8.7:80",
+        "[::1]",
+        "[::1]:8787",
+        "[0:0:0:0:0:0:0:1]",
+        "[::ffff:127.0.0.1]:1",
+        "10.1.2.3:8787",
+        "[::ffff:10.1.2.3]",
+        "gateway.internal",
+        "Gateway.Internal.:443",
+        "a.example.com",
+        "10.9.9.9",
+        "[fd00::7]:1",
     ],
-)  # fmt: skip
+)
 def test_ours(host: str) -> None:
     hosts = parse_hosts("gateway.internal, *.example.com,10.9.9.9,[FD00::7]").also("0.0.0.0", None)
     for here in ("10.1.2.3", "::ffff:10.1.2.3"):
@@ -53,13 +66,29 @@ def test_ours(host: str) -> None:
 @pytest.mark.parametrize(
     "hosts",
     [
-        [], ["evil.example"], ["localhost.evil.example"], ["evil.example:8787"], ["example.com"],
-        ["evilexample.com"], ["10.1.2.4"], ["2130706433"], ["0x7f.1"], [""], [":8787"], ["a b"],
-        ["127.0.0.1@evil.example"], ["localhost:80:80"], ["localhost:eighty"], ["[::1"],
-        ["localhost", "localhost"], ["localhost,evil.example"], ["evil.example/localhost"],
-        ["ｌocalhost"], ["*.example.com"],  # noqa: RUF001
+        [],
+        ["evil.example"],
+        ["localhost.evil.example"],
+        ["evil.example:8787"],
+        ["example.com"],
+        ["evilexample.com"],
+        ["10.1.2.4"],
+        ["2130706433"],
+        ["0x7f.1"],
+        [""],
+        [":8787"],
+        ["a b"],
+        ["127.0.0.1@evil.example"],
+        ["localhost:80:80"],
+        ["localhost:eighty"],
+        ["[::1"],
+        ["localhost", "localhost"],
+        ["localhost,evil.example"],
+        ["evil.example/localhost"],
+        ["ｌocalhost"],  # noqa: RUF001
+        ["*.example.com"],
     ],
-)  # fmt: skip
+)
 def test_not_ours(hosts: list[str]) -> None:
     assert not parse_hosts("*.example.com").allow(hosts, "10.1.2.3")
 
@@ -164,9 +193,13 @@ def test_metrics_ask_too() -> None:
 
 async def test_gateway_and_views_ask_with_what_they_are_told(tmp_path: Path) -> None:
     settings = load_settings(
-        log=f"sqlite:///{tmp_path}/runs.db", partitions=1, gateway_port=0, views_port=0,
-        gateway_hosts="hooks.example.com", views_address="http://views.internal:8788",
-    )  # fmt: skip
+        log=f"sqlite:///{tmp_path}/runs.db",
+        partitions=1,
+        gateway_port=0,
+        views_port=0,
+        gateway_hosts="hooks.example.com",
+        views_address="http://views.internal:8788",
+    )
     agent = Agent("hosted")
 
     @agent.step

@@ -464,10 +464,14 @@ async def test_in_doubt_and_without_a_probe_a_person_decides(
 @pytest.mark.parametrize(
     ("told", "result", "times"),
     [
-        (None, "done now", 2), (False, "done now", 2), (True, None, 1), ("r-1", "r-1", 1),
-        (0, 0, 1), ("", "", 1),
+        (None, "done now", 2),
+        (False, "done now", 2),
+        (True, None, 1),
+        ("r-1", "r-1", 1),
+        (0, 0, 1),
+        ("", "", 1),
     ],
-)  # fmt: skip
+)
 async def test_a_probe_decides(
     engine: FakeEngine, calls: Calls, told: Any, result: Any, times: int
 ) -> None:
@@ -602,9 +606,25 @@ class Tagged:
 
 def test_a_digest_tells_arguments_apart() -> None:
     different: list[tuple[Any, ...]] = [
-        (), (None,), (0,), (1,), ("1",), (1.5,), (True,), ([],), ({},), ([[]],), (["a", "b"],),
-        ("a", "b"), (["b", "a"],), ({"a": 1},), ({"a": 2},), ({"b": 1},), ("",), ("\ud800",),
-    ]  # fmt: skip
+        (),
+        (None,),
+        (0,),
+        (1,),
+        ("1",),
+        (1.5,),
+        (True,),
+        ([],),
+        ({},),
+        ([[]],),
+        (["a", "b"],),
+        ("a", "b"),
+        (["b", "a"],),
+        ({"a": 1},),
+        ({"a": 2},),
+        ({"b": 1},),
+        ("",),
+        ("\ud800",),
+    ]
     assert len({digest_of(args) for args in different}) == len(different)
     assert {len(digest_of(args)) for args in different} == {16}
 

@@ -18,8 +18,8 @@ from surefoot import (
     ConfigError,
     Context,
     Done,
-    Fork,
     Next,
+    Parallel,
     Sleep,
     Wait,
     any_of,
@@ -131,8 +131,8 @@ async def approve_without_what(ctx: Context, payload: Issue) -> Approve:
     return Approve(payload, then=read)
 
 
-async def fork_to_stranger(ctx: Context, payload: Issue) -> Fork:
-    return Fork([(read, payload)], stranger)
+async def fork_to_stranger(ctx: Context, payload: Issue) -> Parallel:
+    return Parallel([(read, payload)], stranger)
 
 
 async def call_to_stranger(ctx: Context, payload: Issue) -> Call:
@@ -155,7 +155,7 @@ async def time_out_to_the_answer(ctx: Context, payload: Issue) -> Approve:
         (time_out_to_stranger, "Wait names 'stranger', which is not a step"),
         (approve_by_name, "Approve takes the step function itself, not its name"),
         (approve_without_what, r"'read' goes on after Approve: it takes \(ctx, approval, what\)"),
-        (fork_to_stranger, "Fork names 'stranger', which is not a step"),
+        (fork_to_stranger, "Parallel names 'stranger', which is not a step"),
         (call_to_stranger, "Call names 'stranger', which is not a step"),
         (next_to_the_answer, "Next names 'answered', whose third argument only a wait can give"),
         (time_out_to_the_answer, "Approve names 'answered', whose third argument only a wait"),
@@ -167,14 +167,14 @@ def test_a_target_of_a_wait_that_cannot_be(step: Callable[..., Any], told: str) 
     assert f"step {step.__name__!r}" in str(raised.value)
 
 
-async def asks(ctx: Context, payload: Issue) -> Approve | Wait | Sleep | Fork | Call:
+async def asks(ctx: Context, payload: Issue) -> Approve | Wait | Sleep | Parallel | Call:
     match payload.title:
         case "sleep":
             return Sleep("1h", read, payload)
         case "wait":
             return Wait("go", read, timeout="1h", on_timeout=None)
         case "fork":
-            return Fork([(stranger, payload)], join=read)
+            return Parallel([(stranger, payload)], join=read)
         case "call":
             return Call("other", payload, then=answered, carry=payload)
     return Approve(payload, then=answered, expires="1h", on_timeout=read)

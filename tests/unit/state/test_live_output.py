@@ -11,9 +11,15 @@ def piece(
     kind: str, text: str = "", offset: int = 0, *, seq: int = 0, attempt: int = 0, name: str = "d"
 ) -> dict[str, Any]:
     return {
-        "run_id": "r", "name": name, "seq": seq, "attempt": attempt, "kind": kind,
-        "offset": offset, "text": text, "at_ms": 1,
-    }  # fmt: skip
+        "run_id": "r",
+        "name": name,
+        "seq": seq,
+        "attempt": attempt,
+        "kind": kind,
+        "offset": offset,
+        "text": text,
+        "at_ms": 1,
+    }
 
 
 def event(kind: str, *, seq: int = 0, attempt: int = 0) -> dict[str, Any]:
@@ -69,10 +75,18 @@ def test_a_run_that_is_sent_back_writes_again() -> None:
 
 def test_somebody_who_comes_late_has_the_same_in_fewer_pieces() -> None:
     pieces = [
-        piece("begin"), piece("text", "void"), piece("discard", name=""),
-        piece("begin", attempt=1), piece("text", "Once "), piece("begin", name="e"),
-        piece("text", "upon", 5), piece("text", "time", 12),
-    ]  # fmt: skip
+        piece("begin"),
+        piece("text", "void"),
+        piece("discard", name=""),
+        piece("begin", attempt=1),
+        piece("text", "Once "),
+        piece("begin", name="e"),
+        piece("text", "upon", 5),
+        piece("text", "time", 12),
+    ]
     assert [(each["name"], each["kind"], each["text"]) for each in settled(pieces)] == [
-        ("d", "begin", ""), ("d", "text", "Once upon"), ("d", "text", "time"), ("e", "begin", ""),
-    ]  # fmt: skip
+        ("d", "begin", ""),
+        ("d", "text", "Once upon"),
+        ("d", "text", "time"),
+        ("e", "begin", ""),
+    ]

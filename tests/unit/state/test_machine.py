@@ -13,40 +13,40 @@ from surefoot.state.machine.decision import WORDS
 from surefoot.state.machine.model import (
     COMMANDS_KEPT,
     Amount,
-    Answer,
-    Await,
+    AnswerQuestion,
+    AwaitInput,
     Branch,
+    BudgetExceeded,
     Cancel,
+    CarryForward,
     ChildDone,
     CommandRecord,
+    Complete,
     DeadRecord,
+    Defer,
+    DeliverSignal,
     Effect,
-    End,
     Entry,
+    EntryRecorded,
     EventRecord,
     Failure,
-    Forward,
-    Go,
+    GoTo,
     HandOver,
     Input,
-    Journaled,
     Memory,
     Operation,
-    Overspent,
     Parent,
+    Park,
     Pause,
     PlanItem,
-    Quarantine,
-    Queue,
-    Raised,
-    Resolve,
+    ResolveCall,
     Resume,
     RetryRun,
-    Returned,
     Run,
-    Signal,
     State,
     Status,
+    StepFailed,
+    StepReturned,
     TaskRecord,
     TimedOut,
     Work,
@@ -67,30 +67,30 @@ from tests.support.run_driver import (
 
 WORK = Work(seq=4, attempt=1)
 COMMANDS: list[Operation] = [
-    Signal(id="1", run_id="r", name="s", payload=b"1"),
-    Answer(id="1", question="q", approved=True),
+    DeliverSignal(id="1", run_id="r", name="s", payload=b"1"),
+    AnswerQuestion(id="1", question="q", approved=True),
     Pause(id="1"),
     Resume(id="1"),
     Cancel(id="1"),
     RetryRun(id="1"),
-    Resolve(id="1", choice="did_not", result=b"null"),
+    ResolveCall(id="1", choice="did_not", result=b"null"),
     replace(REWIND, id="1"),
 ]
 INPUTS: list[Input] = [
     START,
-    Queue(),
-    Forward(),
-    Returned(work=WORK, then=Go(step="b", payload=b"2")),
-    Returned(work=WORK, then=End(result=b"3")),
-    Returned(work=WORK, then=wait_for("s")),
-    Returned(work=WORK, then=fork(2)),
-    Returned(work=WORK, then=HandOver(to=Branch(agent="y", step=None, payload=b"1"))),
-    Raised(work=WORK, failure=FAILURE, retry_in_ms=10),
-    Raised(work=WORK, failure=FAILURE, retry_in_ms=None),
-    Overspent(work=WORK, what="tokens", message="none left"),
-    Journaled(work=WORK, slot="c:x#0", kind="call", value=b"1"),
-    Quarantine(failure=FAILURE),
-    Quarantine(failure=FAILURE, work=WORK),
+    Defer(),
+    CarryForward(),
+    StepReturned(work=WORK, then=GoTo(step="b", payload=b"2")),
+    StepReturned(work=WORK, then=Complete(result=b"3")),
+    StepReturned(work=WORK, then=wait_for("s")),
+    StepReturned(work=WORK, then=fork(2)),
+    StepReturned(work=WORK, then=HandOver(to=Branch(agent="y", step=None, payload=b"1"))),
+    StepFailed(work=WORK, failure=FAILURE, retry_in_ms=10),
+    StepFailed(work=WORK, failure=FAILURE, retry_in_ms=None),
+    BudgetExceeded(work=WORK, what="tokens", message="none left"),
+    EntryRecorded(work=WORK, slot="c:x#0", kind="call", value=b"1"),
+    Park(failure=FAILURE),
+    Park(failure=FAILURE, work=WORK),
     TimedOut(due_ms=NOW),
     ChildDone(fork=1, branch=0, child="r~1~0", result=b"1"),
     *COMMANDS,
@@ -102,9 +102,13 @@ def state_in(status: Status | None) -> State:
     if status is None:
         return State(None)
     run = replace(
-        started().run, status=status, seq=4, attempt=1, payload=b"in",
+        started().run,
+        status=status,
+        seq=4,
+        attempt=1,
+        payload=b"in",
         due_ms=NOW if status == "waiting" else None,
-    )  # fmt: skip
+    )
     doubt = Entry(run_id="r", slot="c:charge#0", kind="intent", seq=4)
     return State(run, {doubt.slot: doubt} if status == "attention" else {})
 
@@ -137,13 +141,13 @@ NOT = "not_possible"
 LATE = "too_late"
 SAME = "command.repeated"
 ANSWERED = {
-    Signal: ["signal.received"] * 6 + [LATE] * 3,
-    Answer: ["unknown_run", NOT, NOT, "unknown_question", NOT, NOT, LATE, LATE, LATE],
+    DeliverSignal: ["signal.received"] * 6 + [LATE] * 3,
+    AnswerQuestion: ["unknown_run", NOT, NOT, "unknown_question", NOT, NOT, LATE, LATE, LATE],
     Pause: ["unknown_run", NOT, "run.paused", "run.paused", SAME, NOT, LATE, LATE, LATE],
     Resume: ["unknown_run", NOT, SAME, SAME, "run.resumed", NOT, LATE, LATE, LATE],
     Cancel: ["unknown_run"] + ["run.cancelled"] * 5 + [LATE, LATE, SAME],
     RetryRun: ["unknown_run", NOT, SAME, NOT, NOT, "run.retried", LATE, "run.retried", LATE],
-    Resolve: ["unknown_run", NOT, NOT, NOT, NOT, "run.resolved", LATE, LATE, LATE],
+    ResolveCall: ["unknown_run", NOT, NOT, NOT, NOT, "run.resolved", LATE, LATE, LATE],
     type(REWIND): ["unknown_run"] + ["run.rewound"] * 8,
 }
 
@@ -162,8 +166,10 @@ def test_every_command_in_every_status_is_answered_once_by_its_id(
         return
     assert decision.refused is not None
     assert (answer.type, answer.name, decision.refused.code) == (
-        "command.refused", expected, expected,
-    )  # fmt: skip
+        "command.refused",
+        expected,
+        expected,
+    )
     assert answer.failure is not None
     assert answer.failure.message == decision.refused.message
     assert (answer.version, answer.status) == ((0, "pending") if status is None else (3, status))
@@ -196,10 +202,10 @@ def test_only_the_latest_commands_are_remembered() -> None:
 
 def test_a_refused_command_may_be_sent_again_when_it_is_possible() -> None:
     life = started()
-    assert life.refused(Resolve(id="1", choice="did_not", result=b"null")) == "not_possible"
+    assert life.refused(ResolveCall(id="1", choice="did_not", result=b"null")) == "not_possible"
     life.journaled("c:charge#0", "intent", value=b"null")
-    life.legal(Quarantine(failure=FAILURE))
-    life.legal(Resolve(id="1", choice="did_not", result=b"null"))
+    life.legal(Park(failure=FAILURE))
+    life.legal(ResolveCall(id="1", choice="did_not", result=b"null"))
     assert "run.resolved" in life.told
 
 
@@ -235,7 +241,7 @@ def test_a_start_at_a_version_of_another_run_has_its_memory_thread_and_carry() -
 def test_a_returned_step_counts_once_and_asks_for_the_next() -> None:
     effect = Effect(agent="outbox", run_id="x:r:4:0", payload=b"{}")
     state = state_in("running")
-    event = Returned(work=WORK, then=Go(step="b", payload=b"2"), effects=(effect,), version=4)
+    event = StepReturned(work=WORK, then=GoTo(step="b", payload=b"2"), effects=(effect,), version=4)
     decision = decide(PLAIN, state, event, NOW + 5)
     assert state.run is not None
     assert decision.run == replace(
@@ -263,11 +269,11 @@ def test_the_last_step_leaves_a_receipt_with_the_result_and_no_task() -> None:
 )
 def test_what_comes_from_an_attempt_that_is_over_does_not_count(work: Work) -> None:
     events: list[Input] = [
-        Returned(work=work, then=End(result=b"1")),
-        Raised(work=work, failure=FAILURE, retry_in_ms=None),
-        Overspent(work=work, what="tokens", message=""),
-        Journaled(work=work, slot="c:x#0", kind="call", value=b"1"),
-        Quarantine(work=work, failure=FAILURE),
+        StepReturned(work=work, then=Complete(result=b"1")),
+        StepFailed(work=work, failure=FAILURE, retry_in_ms=None),
+        BudgetExceeded(work=work, what="tokens", message=""),
+        EntryRecorded(work=work, slot="c:x#0", kind="call", value=b"1"),
+        Park(work=work, failure=FAILURE),
     ]
     life = started()
     for event in events:
@@ -320,7 +326,7 @@ def test_a_failed_run_is_tried_again_with_its_journal_and_its_attempts_counted_a
 
 def test_quarantine_keeps_the_step_and_its_input() -> None:
     life = started()
-    run = life.legal(Quarantine(failure=FAILURE))
+    run = life.legal(Park(failure=FAILURE))
     assert (run.status, run.seq, run.step, run.payload) == ("attention", 0, "a", b"1")
     assert life.told == ["run.attention"]
 
@@ -328,7 +334,7 @@ def test_quarantine_keeps_the_step_and_its_input() -> None:
 def test_carrying_forward_changes_nothing_but_asks_again() -> None:
     life = started()
     before = life.run
-    decision = life.do(Forward())
+    decision = life.do(CarryForward())
     assert decision.run is before
     assert decision.records == (TaskRecord(run_id="r", seq=0, step="a"),)
 
@@ -336,7 +342,7 @@ def test_carrying_forward_changes_nothing_but_asks_again() -> None:
 def test_carrying_forward_keeps_what_is_to_be_known_of_the_step_in_work() -> None:
     life = started()
     before = life.run
-    decision = life.do(Forward(failure=FAILURE))
+    decision = life.do(CarryForward(failure=FAILURE))
     assert decision.run is not None
     assert decision.run == replace(before, failure=FAILURE, updated_ms=decision.run.updated_ms)
     assert TaskRecord(run_id="r", seq=0, step="a") in decision.records
@@ -381,7 +387,7 @@ def test_a_message_costs_one_entry_and_the_plan_stays_until_it_is_changed() -> N
 
 def test_a_step_after_a_while_waits_for_its_time_and_is_asked_for_then() -> None:
     life = started()
-    run = life.returned(Go(step="b", payload=b"2", after_ms=1000))
+    run = life.returned(GoTo(step="b", payload=b"2", after_ms=1000))
     assert (run.status, run.due_ms, life.tasks) == ("waiting", life.now_ms + 1000, [])
     due_ms = run.due_ms
     assert due_ms is not None
@@ -391,19 +397,19 @@ def test_a_step_after_a_while_waits_for_its_time_and_is_asked_for_then() -> None
 
 
 def test_a_time_on_the_clock_is_kept_as_it_was_said() -> None:
-    run = started().returned(Go(step="b", payload=b"2", at_ms=NOW + 86_400_000))
+    run = started().returned(GoTo(step="b", payload=b"2", at_ms=NOW + 86_400_000))
     assert (run.status, run.due_ms) == ("waiting", NOW + 86_400_000)
 
 
 def test_a_sleeping_run_that_needed_a_person_sleeps_on_and_a_backoff_is_cut_short() -> None:
     life = started()
-    due_ms = life.returned(Go(step="b", payload=b"2", after_ms=1000)).due_ms
-    life.legal(Quarantine(failure=FAILURE))
+    due_ms = life.returned(GoTo(step="b", payload=b"2", after_ms=1000)).due_ms
+    life.legal(Park(failure=FAILURE))
     run = life.legal(RetryRun(id="1"))
     assert (run.status, run.due_ms, life.tasks) == ("waiting", due_ms, [])
     life = started()
     life.raised(1000)
-    life.legal(Quarantine(failure=FAILURE))
+    life.legal(Park(failure=FAILURE))
     run = life.legal(RetryRun(id="1"))
     assert (run.status, run.due_ms, life.tasks) == ("running", None, ["a"])
 
@@ -414,17 +420,17 @@ def test_a_sleeping_run_that_needed_a_person_sleeps_on_and_a_backoff_is_cut_shor
 @pytest.mark.parametrize(
     ("then", "status", "asked", "children"),
     [
-        (Go(step="b", payload=b"2"), "running", ["b"], 0),
-        (Go(step="b", payload=b"2", after_ms=50), "waiting", [], 0),
+        (GoTo(step="b", payload=b"2"), "running", ["b"], 0),
+        (GoTo(step="b", payload=b"2", after_ms=50), "waiting", [], 0),
         (wait_for("s"), "waiting", [], 0),
         (fork(3, limit=2), "waiting", [], 2),
         (fork(0), "running", ["b"], 0),
-        (Go(step="pooled", payload=b"2"), "waiting", [], 1),
+        (GoTo(step="pooled", payload=b"2"), "waiting", [], 1),
     ],
     ids=["next", "sleep", "wait", "fork", "empty-fork", "pool"],
 )
 def test_a_paused_run_takes_the_result_of_the_step_in_work_and_goes_on_when_it_is_resumed(
-    then: Await | Go, status: Status, asked: list[str], children: int
+    then: AwaitInput | GoTo, status: Status, asked: list[str], children: int
 ) -> None:
     life = started(POOLED)
     life.legal(Pause(id="p"))
@@ -460,7 +466,7 @@ def test_a_paused_run_whose_step_fails_stays_paused_until_its_next_attempt_or_co
 
 def test_the_time_of_a_paused_run_does_not_move_it() -> None:
     life = started()
-    due_ms = life.returned(Go(step="b", payload=b"2", after_ms=5)).due_ms
+    due_ms = life.returned(GoTo(step="b", payload=b"2", after_ms=5)).due_ms
     assert due_ms is not None
     life.legal(Pause(id="p"))
     assert life.refused(TimedOut(due_ms=due_ms)) == "not_possible"
@@ -484,7 +490,7 @@ def test_cancel_and_completion_have_one_winner() -> None:
     work = work_of(life.run)
     life.legal(Cancel(id="1", by="ann"))
     assert (life.event("run.cancelled").id, life.event("run.cancelled").by) == ("1", "ann")
-    assert life.refused(Returned(work=work, then=End(result=b"1"))) == "too_late"
+    assert life.refused(StepReturned(work=work, then=Complete(result=b"1"))) == "too_late"
     life = started()
     life.ends()
     assert life.refused(Cancel(id="1")) == "too_late"
@@ -493,9 +499,9 @@ def test_cancel_and_completion_have_one_winner() -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        Returned(work=Work(seq=0, attempt=0), then=End(result=b"1")),
-        Raised(work=Work(seq=0, attempt=0), failure=FAILURE, retry_in_ms=None),
-        Journaled(work=Work(seq=0, attempt=0), slot="c:x#0", kind="call", value=b"1"),
+        StepReturned(work=Work(seq=0, attempt=0), then=Complete(result=b"1")),
+        StepFailed(work=Work(seq=0, attempt=0), failure=FAILURE, retry_in_ms=None),
+        EntryRecorded(work=Work(seq=0, attempt=0), slot="c:x#0", kind="call", value=b"1"),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -507,8 +513,9 @@ def test_what_the_cancelled_step_still_says_is_not_taken_for_its_compensation(la
 
 
 def test_a_cancelled_run_compensates_and_is_cancelled_then() -> None:
-    life = started(replace(PLAIN, on_cancel="undo"), parent=Parent(
-        agent="p", run_id="up", fork=1, branch=2))  # fmt: skip
+    life = started(
+        replace(PLAIN, on_cancel="undo"), parent=Parent(agent="p", run_id="up", fork=1, branch=2)
+    )
     life.journaled("c:charge#0", "intent", value=b"null")
     life.journaled("c:x#0", value=b"1")
     run = life.legal(Cancel(id="1", by="ann"))
@@ -602,8 +609,10 @@ def test_costs_of_calls_time_and_steps_are_settled_with_the_step() -> None:
     life.goes(took_ms=1)
     assert life.run.memory is not None
     assert life.run.memory.spent == (
-        Amount("ms", 13), Amount("steps", 2), Amount("tokens", 39),
-    )  # fmt: skip
+        Amount("ms", 13),
+        Amount("steps", 2),
+        Amount("tokens", 39),
+    )
 
 
 def test_what_a_failed_step_paid_for_is_spent_although_it_is_compensated() -> None:
@@ -636,7 +645,7 @@ def test_no_more_steps_are_taken_than_were_granted(waiting: bool) -> None:
     assert run.wait is not None
     assert (run.wait.kind, run.wait.names) == ("budget", ("steps",))
     assert life.event("budget.spent").wait == run.wait
-    run = life.legal(Answer(id="yes", question=question_of(run), approved=True, by="ann"))
+    run = life.legal(AnswerQuestion(id="yes", question=question_of(run), approved=True, by="ann"))
     assert (run.status, run.failure, life.tasks) == ("running", None, ["b"])
     assert run.memory is not None
     assert run.memory.granted == (Amount("steps", 4),)
@@ -645,11 +654,11 @@ def test_no_more_steps_are_taken_than_were_granted(waiting: bool) -> None:
 def test_a_call_that_asks_for_too_much_waits_and_its_attempt_goes_on_after_the_grant() -> None:
     life = budget(tokens=10)
     life.raised(5)
-    life.legal(Overspent(work=work_of(life.run), what="tokens", message="no"))
+    life.legal(BudgetExceeded(work=work_of(life.run), what="tokens", message="no"))
     run = life.run
     assert (run.status, run.attempt, run.due_ms) == ("waiting", 1, None)
     life.now_ms += 1000
-    run = life.legal(Answer(id="1", question=question_of(run), approved=True))
+    run = life.legal(AnswerQuestion(id="1", question=question_of(run), approved=True))
     assert (run.status, run.attempt, life.tasks) == ("running", 1, ["a"])
 
 
@@ -658,11 +667,11 @@ def test_a_budget_that_is_still_too_small_is_asked_about_again_and_can_be_answer
     life.goes(cost=(Amount("steps", 4),))
     for number in range(3):
         asked = question_of(life.run)
-        life.legal(Answer(id=f"{number}", question=asked, approved=True))
+        life.legal(AnswerQuestion(id=f"{number}", question=asked, approved=True))
         assert life.run.wait is not None
         assert question_of(life.run) != asked
-    life.legal(Answer(id="x", question=question_of(life.run), approved=True))
-    life.legal(Answer(id="y", question=question_of(life.run), approved=True))
+    life.legal(AnswerQuestion(id="x", question=question_of(life.run), approved=True))
+    life.legal(AnswerQuestion(id="y", question=question_of(life.run), approved=True))
     assert life.run.status == "running"
 
 
@@ -670,37 +679,38 @@ def test_a_denied_budget_fails_the_run_and_a_retry_asks_again() -> None:
     life = budget(steps=1)
     life.goes()
     asked = question_of(life.run)
-    run = life.legal(Answer(id="1", question=asked, approved=False))
+    run = life.legal(AnswerQuestion(id="1", question=asked, approved=False))
     assert run.status == "failed"
     assert run.failure is not None
     assert run.failure.code == "budget_denied"
     run = life.legal(RetryRun(id="2"))
     assert (run.status, life.tasks) == ("waiting", [])
-    assert life.refused(Answer(id="3", question=asked, approved=True)) == "already_decided"
-    assert life.legal(Answer(id="4", question=question_of(run), approved=True)).status == "running"
+    assert life.refused(AnswerQuestion(id="3", question=asked, approved=True)) == "already_decided"
+    assert (
+        life.legal(AnswerQuestion(id="4", question=question_of(run), approved=True)).status
+        == "running"
+    )
 
 
 def test_a_sleeping_run_may_be_granted_more_at_any_time_and_still_sleeps() -> None:
     for asleep in (True, False):
         life = budget(steps=1)
-        run = life.returned(Go(step="b", payload=b"2", after_ms=1000))
+        run = life.returned(GoTo(step="b", payload=b"2", after_ms=1000))
         due_ms = run.due_ms
         assert due_ms is not None
         if not asleep:
             life.now_ms = due_ms
             assert life.legal(TimedOut(due_ms=due_ms)).status == "waiting"
-        run = life.legal(Answer(id="1", question=question_of(life.run), approved=True))
-        assert (run.status, run.due_ms) == (
-            ("waiting", due_ms) if asleep else ("running", None)
-        )  # fmt: skip
+        run = life.legal(AnswerQuestion(id="1", question=question_of(life.run), approved=True))
+        assert (run.status, run.due_ms) == (("waiting", due_ms) if asleep else ("running", None))
 
 
 def test_a_grant_does_not_expire_with_the_sleep() -> None:
     life = budget(steps=1)
-    due_ms = life.returned(Go(step="b", payload=b"2", after_ms=5)).due_ms
+    due_ms = life.returned(GoTo(step="b", payload=b"2", after_ms=5)).due_ms
     assert due_ms is not None
     life.now_ms = due_ms
-    life.legal(Answer(id="1", question=question_of(life.run), approved=True))
+    life.legal(AnswerQuestion(id="1", question=question_of(life.run), approved=True))
     assert life.run.timed
 
 
@@ -708,7 +718,7 @@ def test_what_the_agent_no_longer_limits_is_not_limited_after_the_next_grant() -
     life = budget(steps=1)
     life.goes()
     life.rules = replace(life.rules, budget=(Amount("tokens", 5),))
-    run = life.legal(Answer(id="1", question=question_of(life.run), approved=True))
+    run = life.legal(AnswerQuestion(id="1", question=question_of(life.run), approved=True))
     assert run.status == "running"
     assert run.memory is not None
     assert run.memory.granted == (Amount("tokens", 5),)
@@ -730,13 +740,13 @@ def in_doubt(rules: object = None) -> Life:
     life.goes("a", b"5")
     life.journaled("c:charge#0", "intent", value=b"null", digest=b"args")
     life.raised(10)
-    life.legal(Quarantine(failure=FAILURE, work=work_of(life.run)))
+    life.legal(Park(failure=FAILURE, work=work_of(life.run)))
     return life
 
 
 def test_it_happened_records_the_result_for_the_same_arguments() -> None:
     life = in_doubt()
-    run = life.legal(Resolve(id="1", choice="happened", result=b'"ch_1"', by="ann"))
+    run = life.legal(ResolveCall(id="1", choice="happened", result=b'"ch_1"', by="ann"))
     entry = life.entries["c:charge#0"]
     assert (entry.kind, entry.value, entry.digest) == ("call", b'"ch_1"', b"args")
     assert (entry.seq, run.seq, run.attempt, life.tasks) == (1, 1, 0, ["a"])
@@ -745,23 +755,23 @@ def test_it_happened_records_the_result_for_the_same_arguments() -> None:
 
 def test_it_did_not_happen_forgets_the_intent() -> None:
     life = in_doubt()
-    run = life.legal(Resolve(id="1", choice="did_not", result=b"null"))
+    run = life.legal(ResolveCall(id="1", choice="did_not", result=b"null"))
     assert (run.status, life.entries, life.tasks) == ("running", {}, ["a"])
 
 
 def test_what_is_resolved_goes_on_although_its_attempt_had_asked_for_more() -> None:
     life = budget(tokens=5)
     life.journaled("c:charge#0", "intent", value=b"null")
-    life.legal(Overspent(work=work_of(life.run), what="tokens", message="no"))
-    life.legal(Quarantine(failure=FAILURE))
-    run = life.legal(Resolve(id="1", choice="happened", result=b"1"))
+    life.legal(BudgetExceeded(work=work_of(life.run), what="tokens", message="no"))
+    life.legal(Park(failure=FAILURE))
+    run = life.legal(ResolveCall(id="1", choice="happened", result=b"1"))
     assert (run.status, run.wait, life.tasks) == ("running", None, ["a"])
 
 
 @pytest.mark.parametrize("compensated", [False, True])
 def test_giving_up_fails_the_run(compensated: bool) -> None:
     life = in_doubt(compensated)
-    run = life.legal(Resolve(id="1", choice="give_up", result=b"null"))
+    run = life.legal(ResolveCall(id="1", choice="give_up", result=b"null"))
     if compensated:
         assert (run.step, run.ending) == ("sorry", "failed")
         assert b'"in_doubt":["charge#0"]' in run.payload
@@ -773,10 +783,10 @@ def test_giving_up_fails_the_run(compensated: bool) -> None:
 
 def test_another_choice_and_a_run_without_doubt_are_refused() -> None:
     life = in_doubt()
-    assert life.refused(Resolve(id="1", choice="perhaps", result=b"null")) == "bad_choice"
+    assert life.refused(ResolveCall(id="1", choice="perhaps", result=b"null")) == "bad_choice"
     life = started()
-    life.legal(Quarantine(failure=FAILURE))
-    assert life.refused(Resolve(id="1", choice="did_not", result=b"1")) == "nothing_in_doubt"
+    life.legal(Park(failure=FAILURE))
+    assert life.refused(ResolveCall(id="1", choice="did_not", result=b"1")) == "nothing_in_doubt"
 
 
 @pytest.mark.parametrize("compensated", [False, True])
@@ -784,21 +794,23 @@ def test_what_was_resolved_so_before_is_so_already_and_anything_else_is_refused(
     compensated: bool,
 ) -> None:
     life = in_doubt(compensated)
-    life.legal(Resolve(id="1", choice="happened", result=b"7"))
+    life.legal(ResolveCall(id="1", choice="happened", result=b"7"))
     for number in range(2):  # as long as the step is in work, and after it
-        same = Resolve(id=f"same {number}", choice="happened", result=b"7")
+        same = ResolveCall(id=f"same {number}", choice="happened", result=b"7")
         assert life.do(same).refused is None
         assert life.event("command.repeated").id == same.id
-        assert life.refused(Resolve(id="other", choice="happened", result=b"8")) == "not_possible"
+        assert (
+            life.refused(ResolveCall(id="other", choice="happened", result=b"8")) == "not_possible"
+        )
         life.goes("b") if not number else None
     life.journaled("c:refund#0", "intent", value=b"null", digest=b"args", action=True)
-    life.legal(Quarantine(failure=FAILURE, work=work_of(life.run)))
-    life.legal(Resolve(id="2", choice="happened", result=b"7"))  # of another call
+    life.legal(Park(failure=FAILURE, work=work_of(life.run)))
+    life.legal(ResolveCall(id="2", choice="happened", result=b"7"))  # of another call
     assert life.entries["c:refund#0"].kind == "call"
     life = in_doubt(compensated)
-    life.legal(Resolve(id="1", choice="give_up", result=b"null"))
+    life.legal(ResolveCall(id="1", choice="give_up", result=b"null"))
     before = life.run
-    assert life.do(Resolve(id="2", choice="give_up", result=b"null")).refused is None
+    assert life.do(ResolveCall(id="2", choice="give_up", result=b"null")).refused is None
     assert life.run is before
 
 
@@ -828,7 +840,7 @@ def test_a_rewound_run_is_that_version_in_a_new_epoch() -> None:
     assert run.memory == Memory(thread=1)
     assert list(life.entries) == ["m:0"]
     assert life.event("run.rewound").payload == b"2"
-    assert life.refused(Returned(work=old, then=End(result=b"1"))) == "stale"
+    assert life.refused(StepReturned(work=old, then=Complete(result=b"1"))) == "stale"
     assert life.refused(replace(event, id="2")) == "stale_epoch"
     run = life.legal(replace(event, id="3", epoch=1, emit=True, messages=()))
     assert (run.epoch, run.emit) == (2, 2)
@@ -844,8 +856,8 @@ def test_an_attempt_of_an_earlier_epoch_is_stale_although_its_step_and_number_ar
     old = work_of(life.run)
     life.legal(REWIND)
     assert (life.run.seq, life.run.attempt) == (old.seq, old.attempt)
-    assert life.refused(Returned(work=old, then=End(result=b"1"))) == "stale"
-    late = Journaled(work=old, slot="c:x#0", kind="call", value=b"1")
+    assert life.refused(StepReturned(work=old, then=Complete(result=b"1"))) == "stale"
+    late = EntryRecorded(work=old, slot="c:x#0", kind="call", value=b"1")
     assert life.refused(late) == "stale"
 
 

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot import Agent, Context, Done, Flow, Next, Retry, Sleep, Tick
-from surefoot.consumers.partition.owner import Limits
+from surefoot.consumers.partition.owner import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.runtime.clock import SystemClock
@@ -28,9 +28,9 @@ from surefoot.infra.telemetry.metrics import Prometheus, measure, port_of_child,
 from surefoot.producers.event_stream import EventStreams
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, OutcomeUnknown, RetryableError
-from surefoot.state.feeds.feed import Told
+from surefoot.state.feeds.feed import FeedMessage
 from surefoot.state.ports.http import HttpRequest
-from surefoot.state.ports.log import InputKind, Out
+from surefoot.state.ports.log import InputKind, ProducerRecord
 from surefoot.state.telemetry import metrics
 from surefoot.state.telemetry.metrics import METRICS, Metric, Nowhere
 from surefoot.testing import HttpResponse, Simulation
@@ -290,8 +290,11 @@ def test_the_alerts_ask_for_what_there_is() -> None:
 def test_prometheus_takes_the_alerts() -> None:
     checked = subprocess.run(
         [program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", ALERTS],
-        capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -322,8 +325,8 @@ def test_a_tick_tells_how_late_it_is(registry: CollectorRegistry) -> None:
 
 
 async def test_event_streams_are_counted_while_they_are_open(registry: CollectorRegistry) -> None:
-    async def events() -> AsyncGenerator[Told, None]:
-        yield Told("1", "run.started", "{}")
+    async def events() -> AsyncGenerator[FeedMessage, None]:
+        yield FeedMessage("1", "run.started", "{}")
 
     streams = EventStreams(limit=2, heartbeat_s=1.0, send_s=1.0)
     async with streams.counted(events()), streams.counted(events()):
@@ -339,7 +342,7 @@ async def test_a_commit_with_an_unknown_outcome_is_counted_once(
     assert ownership is not None
     commit = ownership.commit
 
-    async def lost(records: Sequence[Out], offsets: Mapping[InputKind, int]) -> int:
+    async def lost(records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]) -> int:
         await commit(records, offsets)
         raise OutcomeUnknown("no answer")
 
@@ -365,9 +368,14 @@ async def test_an_owner_that_breaks_is_counted(registry: CollectorRegistry) -> N
 
     nothing: Any = None
     worker = Worker(
-        agent=agent, log=nothing, wire=nothing, executor=nothing, clock=SystemClock(),
-        limits=Limits(), in_flight=1,
-    )  # fmt: skip
+        agent=agent,
+        log=nothing,
+        wire=nothing,
+        executor=nothing,
+        clock=SystemClock(),
+        limits=OwnerLimits(),
+        in_flight=1,
+    )
     await worker._serve(Broken(), 0.0)  # type: ignore[arg-type]
     assert value(registry, "surefoot_owner_failed_total", agent="breaks") == 1
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.state.records.offset_tracker import Progress
+from surefoot.state.records.offset_tracker import OffsetTracker
 
 
 def test_the_lowest_record_in_work_is_the_watermark() -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     for offset in range(4):
         assert progress.begin(offset)
     progress.done(1)
@@ -23,7 +23,7 @@ def test_the_lowest_record_in_work_is_the_watermark() -> None:
 
 
 def test_offset_zero_is_an_offset() -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     progress.begin(0)
     assert progress.watermark() == 0
     progress.done(0)
@@ -31,14 +31,14 @@ def test_offset_zero_is_an_offset() -> None:
 
 
 def test_a_record_read_before_is_left_alone() -> None:
-    progress = Progress(7)
+    progress = OffsetTracker(7)
     assert not progress.begin(6)
     assert progress.begin(7)
     assert not progress.begin(7)
 
 
 def test_gaps_of_markers_and_compaction_are_stepped_over() -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     progress.begin(10)
     progress.done(10)
     assert progress.watermark() == 11
@@ -47,14 +47,14 @@ def test_gaps_of_markers_and_compaction_are_stepped_over() -> None:
 
 
 def test_markers_are_not_stepped_over_while_a_record_is_in_work() -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     progress.begin(3)
     progress.skip_to(9)
     assert progress.watermark() == 3
 
 
 def test_done_twice_is_done_once_and_leaves_nothing_behind() -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     progress.begin(0)
     progress.done(0)
     progress.done(0)
@@ -67,7 +67,7 @@ def test_done_twice_is_done_once_and_leaves_nothing_behind() -> None:
 def test_in_any_order_the_watermark_is_the_end_of_the_finished_prefix(
     order: list[int], count: int
 ) -> None:
-    progress = Progress(0)
+    progress = OffsetTracker(0)
     for offset in range(12):
         progress.begin(offset)
     finished = set(order[:count])

@@ -15,10 +15,17 @@ from typing import Any, get_args
 
 import pytest
 
-from surefoot.producers.commands.operations import BODIES, REFUSALS, Operator, Reply, Verb, command
+from surefoot.producers.commands.operations import (
+    BODIES,
+    REFUSALS,
+    CommandReply,
+    Operator,
+    Verb,
+    command,
+)
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine import decide as machine
-from surefoot.state.machine.model import End, Failure, Go, Quarantine, Status
+from surefoot.state.machine.model import Complete, Failure, GoTo, Park, Status
 from tests.support.fake_runs import AGENT, AWAY, World
 from tests.support.run_driver import PLAIN, fork, wait_for
 
@@ -53,7 +60,9 @@ def made(world: World, answer_s: float = 5.0) -> Operator:
     return Operator(commands=world, reader=world, clock=FakeClock(), send_s=2.0, answer_s=answer_s)
 
 
-async def ask(operator: Operator, verb: Verb, said: dict[str, Any] | None = None, **more) -> Reply:
+async def ask(
+    operator: Operator, verb: Verb, said: dict[str, Any] | None = None, **more
+) -> CommandReply:
     command_id, fields = command(verb, said or {})
     return await operator.ask(
         AGENT, more.get("run_id", "r"), verb, command_id=command_id or "c1", **fields
@@ -154,12 +163,12 @@ async def test_retry_and_resolve_say_why_they_cannot(world: World, operator: Ope
     assert (paused.status, paused.code) == (409, "not_possible")
     assert paused.message == "retry is not possible: the run is paused"
     await ask(operator, "resume", {"id": "q"})
-    world.lead("r", lambda: life.legal(Quarantine(failure=Failure(code="x", message="y"))))
+    world.lead("r", lambda: life.legal(Park(failure=Failure(code="x", message="y"))))
     nothing = await ask(operator, "resolve", {"id": "c2", "choice": "did_not"})
     assert (nothing.status, nothing.code) == (409, "nothing_in_doubt")
     assert (await ask(operator, "retry", {"id": "c3"})).event == "run.retried"
     life.journaled("c:charge#0", "intent", digest=b"d", value=b"null")
-    world.lead("r", lambda: life.legal(Quarantine(failure=Failure(code="x", message="y"))))
+    world.lead("r", lambda: life.legal(Park(failure=Failure(code="x", message="y"))))
     resolved = await ask(
         operator, "resolve", {"id": "c4", "choice": "happened", "result": {"receipt": 7}}
     )
@@ -232,7 +241,7 @@ async def test_an_answer_counts_also_when_the_run_cannot_be_read(
     ],
 )
 def test_every_refusal_has_its_status(code: str, status: int) -> None:
-    assert Reply(id="c", accepted=False, code=code).status == status
+    assert CommandReply(id="c", accepted=False, code=code).status == status
 
 
 def test_every_refusal_of_the_machine_has_a_status() -> None:
@@ -313,7 +322,7 @@ def test_every_verb_has_a_body() -> None:
 # Rewind -------------------------------------------------------------------------------------
 
 
-async def rewound(world: World, seq: int, **more: Any) -> Reply:
+async def rewound(world: World, seq: int, **more: Any) -> CommandReply:
     given: dict[str, Any] = {"command_id": "back", "emit": False} | more
     return await made(world).rewind(world, AGENT, "r", seq, **given)
 
@@ -474,12 +483,12 @@ async def test_a_run_id_that_is_used_again_has_no_versions_of_before(world: Worl
     assert list(line.versions) == [0]
 
 
-# Fork ---------------------------------------------------------------------------------------
+# Parallel ---------------------------------------------------------------------------------------
 
 
 async def forked(
     world: World, seq: int, new_id: str = "new", repeat: Collection[str] = (), **more: Any
-) -> Reply:
+) -> CommandReply:
     one = made(world, **more)
     return await one.fork(world, AGENT, "r", seq, new_id=new_id, repeat=repeat)
 
@@ -522,7 +531,7 @@ async def test_a_version_that_waits_cannot_be_forked(world: World) -> None:
 
 async def test_a_version_that_sleeps_is_forked_without_its_sleep(world: World) -> None:
     life = world.started()
-    world.lead("r", lambda: life.returned(Go(step="b", payload=b"2", after_ms=10**9)))
+    world.lead("r", lambda: life.returned(GoTo(step="b", payload=b"2", after_ms=10**9)))
     assert (await forked(world, 1)).accepted
     assert (world.run("new").status, world.run("new").due_ms) == ("running", None)
 
@@ -549,8 +558,8 @@ async def test_a_run_of_any_status_can_be_sent_back(world: World, status: Status
     acts: dict[str, Any] = {
         "running": lambda: None,
         "waiting": lambda: life.returned(wait_for("go")),
-        "attention": lambda: life.legal(Quarantine(failure=failure)),
-        "completed": lambda: life.returned(End(result=b"1")),
+        "attention": lambda: life.legal(Park(failure=failure)),
+        "completed": lambda: life.returned(Complete(result=b"1")),
         "failed": life.raised,
     }
     if status in acts:

@@ -35,9 +35,12 @@ async def test_pieces_say_whose_they_are_and_where_they_belong(engine: FakeEngin
             await draft.write(text)
         assert draft.text == "once upon 🐦!"
     assert told(engine) == [
-        ("begin", 0, ""), ("text", 0, "once "), ("text", 5, "upon 🐦"), ("text", 11, "!"),
+        ("begin", 0, ""),
+        ("text", 0, "once "),
+        ("text", 5, "upon 🐦"),
+        ("text", 11, "!"),
         ("end", 12, ""),
-    ]  # fmt: skip
+    ]
     assert {(p.run_id, p.name, p.seq, p.attempt) for p in engine.pieces} == {("r", "draft", 3, 1)}
     assert engine.notes == []  # it took less than a second
 

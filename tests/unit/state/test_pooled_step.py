@@ -8,23 +8,23 @@ import pytest
 
 from surefoot.state.machine.model import (
     Amount,
-    Answer,
-    Await,
+    AnswerQuestion,
+    AwaitInput,
     Branch,
+    BudgetExceeded,
     Cancel,
+    Complete,
     Effect,
-    End,
-    Go,
+    GoTo,
     HandOver,
     Memory,
-    Outlook,
-    Overspent,
     Pause,
     PlanItem,
     Resume,
     RetryRun,
-    Returned,
-    Spawn,
+    StartChildren,
+    StepResult,
+    StepReturned,
     TimedOut,
     Work,
 )
@@ -42,35 +42,41 @@ from tests.support.run_driver import (
 )
 
 ELSEWHERE = Work(seq=0, attempt=3)
-OUTLOOKS: list[Outlook] = [
-    Go(step="b", payload='{"é":1}'.encode()),
-    Go(step="b", payload=b"1", after_ms=5, at_ms=None),
-    End(result=b"null"),
+OUTLOOKS: list[StepResult] = [
+    GoTo(step="b", payload='{"é":1}'.encode()),
+    GoTo(step="b", payload=b"1", after_ms=5, at_ms=None),
+    Complete(result=b"null"),
     wait_for("x", "y", mode="all", need=2, timeout_ms=5, on_timeout="c"),
-    Await(then="b", about=b"1", by=("ann",)),
-    Spawn(branches=branches(2), join="b", mode="collect", limit=1),
+    AwaitInput(then="b", about=b"1", by=("ann",)),
+    StartChildren(branches=branches(2), join="b", mode="collect", limit=1),
     HandOver(to=Branch(agent="y", step="s", payload=b"1")),
 ]
 
 
-def returned(then: Outlook) -> Returned:
-    return Returned(
-        work=ELSEWHERE, then=then, carry=b"2",
+def returned(then: StepResult) -> StepReturned:
+    return StepReturned(
+        work=ELSEWHERE,
+        then=then,
+        carry=b"2",
         effects=(Effect(agent="outbox", run_id="x:r:1:0", payload=b"{}"),),
-        messages=(b'"m"',), plan=(PlanItem(id="1", text="t", state="done"),),
-        cost=(Amount("tokens", 5),), started_ms=7, took_ms=9, version=4,
-    )  # fmt: skip
+        messages=(b'"m"',),
+        plan=(PlanItem(id="1", text="t", state="done"),),
+        cost=(Amount("tokens", 5),),
+        started_ms=7,
+        took_ms=9,
+        version=4,
+    )
 
 
 @pytest.mark.parametrize("then", OUTLOOKS, ids=lambda then: type(then).__name__)
-def test_an_outcome_comes_back_as_it_was_but_for_the_attempt(then: Outlook) -> None:
+def test_an_outcome_comes_back_as_it_was_but_for_the_attempt(then: StepResult) -> None:
     work = Work(seq=4, attempt=1, epoch=2)
     sent = returned(then)
     assert decode_outcome(encode_outcome(sent), work) == replace(sent, work=work)
 
 
 def test_a_spent_budget_comes_back_too() -> None:
-    sent = Overspent(work=ELSEWHERE, what="tokens", message="none left")
+    sent = BudgetExceeded(work=ELSEWHERE, what="tokens", message="none left")
     work = Work(seq=4, attempt=1)
     assert decode_outcome(encode_outcome(sent), work) == replace(sent, work=work)
 
@@ -119,7 +125,7 @@ def test_an_input_that_is_not_even_text_is_sent_all_the_same_and_stays_wrong() -
 
 def test_what_it_returned_there_is_applied_here_once() -> None:
     life = in_pool()
-    life.child(0, encode_outcome(returned(Go(step="b", payload=b"2"))))
+    life.child(0, encode_outcome(returned(GoTo(step="b", payload=b"2"))))
     run = life.run
     assert (run.status, run.seq, run.step, run.version) == ("running", 2, "b", 4)
     assert (life.tasks, life.told) == (["b"], ["child.finished", "step.completed"])
@@ -129,15 +135,18 @@ def test_what_it_returned_there_is_applied_here_once() -> None:
 
 
 @pytest.mark.parametrize("then", OUTLOOKS, ids=lambda then: type(then).__name__)
-def test_whatever_it_returns_is_what_it_would_be_here(then: Outlook) -> None:
+def test_whatever_it_returns_is_what_it_would_be_here(then: StepResult) -> None:
     life, here = in_pool(), in_pool()
     life.child(0, encode_outcome(returned(then)))
     here.maybe = replace(here.run, status="running", wait=None)
     here.now_ms = life.now_ms - 10
-    here.returned(then, **{
-        name: getattr(returned(then), name)
-        for name in ("carry", "effects", "messages", "plan", "cost", "started_ms", "version")
-    })  # fmt: skip
+    here.returned(
+        then,
+        **{
+            name: getattr(returned(then), name)
+            for name in ("carry", "effects", "messages", "plan", "cost", "started_ms", "version")
+        },
+    )
     assert life.run == here.run
     assert life.entries == here.entries
     assert life.told == ["child.finished", *here.told]
@@ -145,10 +154,10 @@ def test_whatever_it_returns_is_what_it_would_be_here(then: Outlook) -> None:
 
 def test_one_pooled_step_leads_to_another() -> None:
     life = in_pool()
-    life.child(0, encode_outcome(returned(Go(step="pooled", payload=b"2"))))
+    life.child(0, encode_outcome(returned(GoTo(step="pooled", payload=b"2"))))
     assert life.sent("start") == ["r~2~0"]
     assert life.refused(child_done(1, 0)) == "stale"
-    life.child(0, encode_outcome(returned(End(result=b"5"))))
+    life.child(0, encode_outcome(returned(Complete(result=b"5"))))
     assert (life.run.status, life.run.result) == ("completed", b"5")
 
 
@@ -183,19 +192,19 @@ def test_an_outcome_that_cannot_be_read_needs_a_person(result: bytes) -> None:
 
 def test_a_budget_spent_there_is_asked_about_here_and_the_step_is_sent_again() -> None:
     life = in_pool(replace(POOLED, budget=(Amount("tokens", 9),)))
-    life.child(0, encode_outcome(Overspent(work=ELSEWHERE, what="tokens", message="no")))
+    life.child(0, encode_outcome(BudgetExceeded(work=ELSEWHERE, what="tokens", message="no")))
     wait = life.run.wait
     assert wait is not None
     assert (wait.kind, life.told) == ("budget", ["child.finished", "budget.spent"])
     assert wait.question is not None
-    life.legal(Answer(id="1", question=wait.question, approved=True))
+    life.legal(AnswerQuestion(id="1", question=wait.question, approved=True))
     assert life.sent("start") == ["r~2~0"]
 
 
 def test_an_outcome_that_comes_while_the_run_is_paused_counts_when_it_is_resumed() -> None:
     life = in_pool()
     life.legal(Pause(id="p"))
-    life.child(0, encode_outcome(returned(Go(step="b", payload=b"2"))))
+    life.child(0, encode_outcome(returned(GoTo(step="b", payload=b"2"))))
     assert (life.run.status, life.run.seq) == ("paused", 1)
     life.legal(Resume(id="r"))
     assert (life.run.status, life.run.seq, life.tasks) == ("running", 2, ["b"])
@@ -212,7 +221,7 @@ def test_cancel_and_rewind_reach_the_pool() -> None:
 
 def test_a_pooled_step_after_a_while_is_sent_when_its_time_has_come() -> None:
     life = started(POOLED)
-    due_ms = life.returned(Go(step="pooled", payload=b"1", after_ms=10)).due_ms
+    due_ms = life.returned(GoTo(step="pooled", payload=b"1", after_ms=10)).due_ms
     assert due_ms is not None
     assert (life.run.timed, life.sent("start")) == (True, [])
     life.legal(TimedOut(due_ms=due_ms))

@@ -8,17 +8,27 @@ import pytest
 
 from surefoot.infra.readers.history_pages import latest_before
 from surefoot.state.errors import BadArgument
-from surefoot.state.ports.log import In
-from surefoot.state.reading.query import Place, RunQuery
+from surefoot.state.ports.log import ConsumerRecord
+from surefoot.state.reading.query import PageCursor, RunQuery
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.reading.select import activity, place, select
 
 
 def run(run_id: str, updated_ms: int = 0, **fields: Any) -> RunSummary:
     given: dict[str, Any] = {
-        "version": 1, "status": "running", "seq": 0, "step": "a", "attempt": 0, "created_ms": 0,
-        "due_ms": None, "failure": None, "epoch": 0, "child": False, "waits": None, "offset": 0,
-    }  # fmt: skip
+        "version": 1,
+        "status": "running",
+        "seq": 0,
+        "step": "a",
+        "attempt": 0,
+        "created_ms": 0,
+        "due_ms": None,
+        "failure": None,
+        "epoch": 0,
+        "child": False,
+        "waits": None,
+        "offset": 0,
+    }
     return RunSummary(run_id=run_id, updated_ms=updated_ms, **given | fields)
 
 
@@ -36,16 +46,20 @@ def test_pages_have_every_run_once_the_latest_first() -> None:
         seen += [each.run_id for each in page[:4]]
         if len(page) <= 4:
             break
-        before = Place.parse(str(place(page[3])))
+        before = PageCursor.parse(str(place(page[3])))
     assert seen == [f"r{number:02}" for number in reversed(range(10))]
 
 
 def test_every_filter_that_is_given_has_to_fit() -> None:
     runs = [
-        run("a1", status="failed"), run("a2", version=2), run("b1", step="b"),
-        run("b2", status="waiting", waits="approval"), run("b3", status="waiting", waits="signal"),
-        run("c1", status="attention"), run("c2", status="paused", waits="budget"),
-    ]  # fmt: skip
+        run("a1", status="failed"),
+        run("a2", version=2),
+        run("b1", step="b"),
+        run("b2", status="waiting", waits="approval"),
+        run("b3", status="waiting", waits="signal"),
+        run("c1", status="attention"),
+        run("c2", status="paused", waits="budget"),
+    ]
     assert ids(runs, status="failed") == ["a1"]
     assert ids(runs, version=2) == ["a2"]
     assert ids(runs, step="b") == ["b1"]
@@ -57,7 +71,7 @@ def test_every_filter_that_is_given_has_to_fit() -> None:
 @pytest.mark.parametrize("text", ["", "7", "7~", "x~r", "-1~r", "9" * 19 + "~r", "7~r\n"])
 def test_a_place_that_no_page_has_named_is_refused(text: str) -> None:
     with pytest.raises(BadArgument):
-        Place.parse(text)
+        PageCursor.parse(text)
 
 
 def test_activity_counts_what_began_and_ended_in_each_stretch() -> None:
@@ -82,7 +96,7 @@ class Pages:
 
     def __init__(self, count: int, nth: int) -> None:
         self.records = [
-            In("events", 0, offset, 0, b"r" if offset % nth == 0 else b"other", b"")
+            ConsumerRecord("events", 0, offset, 0, b"r" if offset % nth == 0 else b"other", b"")
             for offset in range(count)
         ]
         self.looked_at = 0

@@ -25,27 +25,36 @@ from surefoot.state.machine.model import (
     Status,
 )
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.ports.log import In
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.run_store import RunStore
 
 JOURNALED: tuple[EntryKind, ...] = ("call", "reserved", "intent", "partial")
 WIRE = Wire("app", AgentTopics("app", "x"), 1)
 RUN = Run(
-    run_id="r", agent="x", version=1, status="running", seq=2, step="a", attempt=0, payload=b"1",
-    created_ms=10, updated_ms=20, input_digest=b"d",
-)  # fmt: skip
+    run_id="r",
+    agent="x",
+    version=1,
+    status="running",
+    seq=2,
+    step="a",
+    attempt=0,
+    payload=b"1",
+    created_ms=10,
+    updated_ms=20,
+    input_digest=b"d",
+)
 
 
 def over(run_id: str, updated_ms: int, status: Status = "completed") -> Run:
     return replace(RUN, run_id=run_id, status=status, payload=b"", updated_ms=updated_ms)
 
 
-def state(key: bytes | None, value: bytes | None) -> In:
-    return In("app.x.state", 0, 0, 0, key, value)
+def state(key: bytes | None, value: bytes | None) -> ConsumerRecord:
+    return ConsumerRecord("app.x.state", 0, 0, 0, key, value)
 
 
-def checkpoint(run: Run) -> In:
+def checkpoint(run: Run) -> ConsumerRecord:
     out = WIRE.checkpoint(run, 1, (), 0)
     return state(out.key, out.value)
 
@@ -54,12 +63,12 @@ def entry(slot: str, kind: EntryKind = "call", run_id: str = "r", **fields: Any)
     return Entry(run_id=run_id, slot=slot, kind=kind, **fields)
 
 
-def written(record: Entry | Forget, run_id: str = "r") -> In:
+def written(record: Entry | Forget, run_id: str = "r") -> ConsumerRecord:
     out = WIRE.out(record, run_id, 0, (), 0)
     return state(out.key, out.value)
 
 
-def restored(*records: In) -> RunStore:
+def restored(*records: ConsumerRecord) -> RunStore:
     store = RunStore()
     store.apply(records)
     return store
@@ -92,9 +101,14 @@ def test_a_failed_run_has_a_receipt_and_is_kept_whole() -> None:
 def test_a_receipt_tells_all_that_commands_are_answered_with() -> None:
     decided = Decided(question="q", approved=1, by="ann", at_ms=5)
     run = replace(
-        over("r", 30), version=4, epoch=3, emit=2, forks=7, commands=("1", "2"),
+        over("r", 30),
+        version=4,
+        epoch=3,
+        emit=2,
+        forks=7,
+        commands=("1", "2"),
         memory=Memory(plan=(PlanItem(id="1", text="t"),), thread=2, decided=(decided,)),
-    )  # fmt: skip
+    )
     left = restored(checkpoint(run)).state("r", "x").run
     assert left is not None
     assert (left.status, left.version, left.seq, left.updated_ms) == ("completed", 4, 2, 30)
@@ -143,16 +157,25 @@ def test_entries_are_there_by_slot_in_the_order_in_which_they_were_last_written(
     )
     state = store.state("r", "x")
     assert [(e.slot, e.value) for e in state.entries.values()] == [
-        ("c:z#0", b"1"), ("c:x#0", b"2"),
-    ]  # fmt: skip
+        ("c:z#0", b"1"),
+        ("c:x#0", b"2"),
+    ]
 
 
 def test_an_entry_comes_back_as_it_was() -> None:
     made = entry(
-        "c:x#0", seq=4, epoch=2, digest=b"d", value=b"1", id="i", name="n", by="b", at_ms=9,
+        "c:x#0",
+        seq=4,
+        epoch=2,
+        digest=b"d",
+        value=b"1",
+        id="i",
+        name="n",
+        by="b",
+        at_ms=9,
         failure=Failure(code="c", message="m", kind="k", step="s", attempt=1),
         cost=(Amount("money", 1), Amount("tokens", 2)),
-    )  # fmt: skip
+    )
     assert restored(written(made)).entries == {"r": {"c:x#0": made}}
 
 
@@ -257,7 +280,7 @@ def test_what_is_not_about_a_run_is_left_alone() -> None:
 
 
 def test_the_newest_applied_offsets_hold_and_offset_zero_is_one() -> None:
-    def applied(commands: int | None, tasks: int | None) -> In:
+    def applied(commands: int | None, tasks: int | None) -> ConsumerRecord:
         out = WIRE.applied({"commands": commands, "tasks": tasks}, 0, ())
         assert out.key == APPLIED_KEY
         return state(out.key, out.value)

@@ -27,10 +27,10 @@ from surefoot.state.scheduling.book import (
     Book,
     Declare,
     Due,
-    Kind,
     Misfire,
     Overlap,
     Say,
+    TickKind,
     UnderWay,
     jitter_ms,
     look,
@@ -408,7 +408,7 @@ def test_what_passes_while_it_is_paused_has_passed(simulate) -> None:
 
 @pytest.mark.parametrize("do", ["pause", "remove"])
 def test_what_waits_for_its_turn_is_dropped_unless_somebody_has_asked_for_it(do: Any) -> None:
-    kinds: list[Kind] = ["missed", "tick", "trigger", "backfill"]
+    kinds: list[TickKind] = ["missed", "tick", "trigger", "backfill"]
     queue = tuple(Due(at_ms=n, kind=kind) for n, kind in enumerate(kinds))
     rests = told(_book(queue=queue), Say(do=do), at("00:00:00"))
     assert [due.kind for due in rests.queue] == ["trigger", "backfill"]
@@ -432,8 +432,9 @@ def test_backfill_runs_what_has_no_run_yet_one_after_the_other(simulate) -> None
     sim.advance("1m")
     sim.tell_schedule("minutely", do="backfill", from_ms=at("08:57:00"), to_ms=at("09:01:00"))
     sim.advance("25s")
-    assert sorted(ids(sim)) == [f"2026-01-01T{time}:00Z" for time in
-                                ("08:57", "08:58", "08:59", "09:00")]  # fmt: skip
+    assert sorted(ids(sim)) == [
+        f"2026-01-01T{time}:00Z" for time in ("08:57", "08:58", "08:59", "09:00")
+    ]
     assert book_of(sim).under_way is None
 
 
@@ -498,18 +499,36 @@ def known(agent: Agent, **fields: Any) -> dict[str, State]:
     spec = agent.schedules["minutely"].spec
     book = replace(Book(name="minutely", spec=spec, until_ms=0), **fields)
     run = Run(
-        run_id="minutely", agent=KEEPER, version=1, status="waiting", seq=1, step="hear",
-        attempt=0, payload=b"null", carry=dump(BOOK, book), created_ms=0, updated_ms=0,
+        run_id="minutely",
+        agent=KEEPER,
+        version=1,
+        status="waiting",
+        seq=1,
+        step="hear",
+        attempt=0,
+        payload=b"null",
+        carry=dump(BOOK, book),
+        created_ms=0,
+        updated_ms=0,
         input_digest=b"",
-    )  # fmt: skip
+    )
     return {"minutely": State(run)}
 
 
 #: somebody has started a run of the built-in agent by hand
 STRANGER = Run(
-    run_id="stranger", agent=KEEPER, version=1, status="waiting", seq=0, step="hear", attempt=0,
-    payload=b"[1]", created_ms=0, updated_ms=0, input_digest=b"",
-)  # fmt: skip
+    run_id="stranger",
+    agent=KEEPER,
+    version=1,
+    status="waiting",
+    seq=0,
+    step="hear",
+    attempt=0,
+    payload=b"[1]",
+    created_ms=0,
+    updated_ms=0,
+    input_digest=b"",
+)
 
 
 @pytest.mark.parametrize(
@@ -596,8 +615,9 @@ def test_names_are_checked_and_taken_from_the_function() -> None:
 
 
 def test_next_ticks_are_told() -> None:
-    spec = spec_of("0 9 * * 1-5", "Europe/Berlin", jitter_s=None, overlap="skip",
-                   misfire="none", grace_s=1)  # fmt: skip
+    spec = spec_of(
+        "0 9 * * 1-5", "Europe/Berlin", jitter_s=None, overlap="skip", misfire="none", grace_s=1
+    )
     friday = round(datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp() * 1000)
     assert [ms - friday for ms in next_ticks(spec, friday, 2)] == [
         round(timedelta(days=2, hours=19).total_seconds() * 1000),

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.schemas.codec.codec import decode, encode
-from surefoot.state.machine.model import Amount, EventRecord, Failure, Memory, Wait, jsonable
+from surefoot.state.machine.model import Amount, EventRecord, Failure, Memory, WaitState, jsonable
 from surefoot.state.reading import statistics as projections
 from surefoot.state.reading.statistics import (
     MINUTE_MS,
     RUNS_KEPT_MS,
     WINDOWS_KEPT_MS,
-    Partition,
+    PartitionStatistics,
     Window,
     bucket_ms,
     bucket_of,
@@ -48,8 +48,8 @@ class Kept:
                 self.values[key] = value
 
 
-def opened(kept: Kept) -> Partition:
-    view = Partition(kept)
+def opened(kept: Kept) -> PartitionStatistics:
+    view = PartitionStatistics(kept)
     for _ in view.open(at_a_time=1):
         pass
     return view
@@ -57,13 +57,19 @@ def opened(kept: Kept) -> Partition:
 
 def event(kind: Any, run_id: str = "r", status: Any = "running", at: int = 0, **more: Any) -> Any:
     record = EventRecord(
-        type=kind, run_id=run_id, agent="a", version=more.pop("version", 1), status=status,
-        seq=more.pop("seq", 0), at_ms=T + at, **more,
-    )  # fmt: skip
+        type=kind,
+        run_id=run_id,
+        agent="a",
+        version=more.pop("version", 1),
+        status=status,
+        seq=more.pop("seq", 0),
+        at_ms=T + at,
+        **more,
+    )
     return decode(encode("Event", jsonable(record)), "Event")[1]
 
 
-def folded(*events: Any) -> tuple[Partition, Kept]:
+def folded(*events: Any) -> tuple[PartitionStatistics, Kept]:
     kept = Kept()
     view = opened(kept)
     kept.keep(view.fold(enumerate(events)))
@@ -101,17 +107,35 @@ def test_since_when_is_not_moved_by_events_that_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        (event("run.attention", status="attention", failure=Failure(code="in_doubt", message="")),
-         "in_doubt"),
-        (event("step.completed", status="waiting",
-               wait=Wait(kind="approval", since_ms=T, question="q1")), "approval"),
-        (event("budget.spent", status="waiting", wait=Wait(kind="budget", since_ms=T)), "budget"),
-        (event("step.completed", status="waiting", wait=Wait(kind="signal", since_ms=T)), None),
+        (
+            event(
+                "run.attention", status="attention", failure=Failure(code="in_doubt", message="")
+            ),
+            "in_doubt",
+        ),
+        (
+            event(
+                "step.completed",
+                status="waiting",
+                wait=WaitState(kind="approval", since_ms=T, question="q1"),
+            ),
+            "approval",
+        ),
+        (
+            event("budget.spent", status="waiting", wait=WaitState(kind="budget", since_ms=T)),
+            "budget",
+        ),
+        (
+            event("step.completed", status="waiting", wait=WaitState(kind="signal", since_ms=T)),
+            None,
+        ),
         (event("step.retrying", status="waiting", step="s"), None),
-        (event("run.failed", status="failed", failure=Failure(code="step_raised", message="")),
-         None),
+        (
+            event("run.failed", status="failed", failure=Failure(code="step_raised", message="")),
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_who_needs_a_person_and_why(last: Any, why: str | None) -> None:
     view, kept = folded(event("run.started"), last)
     found = projections.attention([view], 10)
@@ -120,7 +144,7 @@ def test_who_needs_a_person_and_why(last: Any, why: str | None) -> None:
 
 
 def test_a_question_is_still_asked_after_a_pause_and_a_signal_and_not_after_its_answer() -> None:
-    wait = Wait(kind="approval", since_ms=T, question="q1")
+    wait = WaitState(kind="approval", since_ms=T, question="q1")
     asked = event("step.completed", status="waiting", wait=wait, step="s")
     paused, resumed = (event("run.paused", status="paused"), event("run.resumed", status="waiting"))
     signal = event("signal.received", status="waiting", name="hello")
@@ -152,14 +176,33 @@ def test_windows_tell_rate_durations_failures_and_cost_by_step_and_minute() -> N
     view, _ = folded(
         event("run.started", memory=spent(0)),
         event("step.retrying", status="waiting", step="one", at=50, started_ms=T),
-        event("step.completed", step="one", next_step="two", at=150, started_ms=T + 50,
-              memory=spent(40, 2_000_000)),
-        event("run.completed", status="completed", step="two", at=MINUTE_MS,
-              started_ms=T + MINUTE_MS - 10, memory=spent(100, 5_000_000)),
+        event(
+            "step.completed",
+            step="one",
+            next_step="two",
+            at=150,
+            started_ms=T + 50,
+            memory=spent(40, 2_000_000),
+        ),
+        event(
+            "run.completed",
+            status="completed",
+            step="two",
+            at=MINUTE_MS,
+            started_ms=T + MINUTE_MS - 10,
+            memory=spent(100, 5_000_000),
+        ),
         event("run.started", "x"),
-        event("run.failed", "x", "failed", step="one", at=400, started_ms=T,
-              failure=Failure(code="step_raised", message="")),
-    )  # fmt: skip
+        event(
+            "run.failed",
+            "x",
+            "failed",
+            step="one",
+            at=400,
+            started_ms=T,
+            failure=Failure(code="step_raised", message=""),
+        ),
+    )
     one, two = projections.windows_json(projections.windows([view], 0))
     assert one["step"] == "one"
     assert (one["steps"], one["attempts"], one["retries"], one["failures"]) == (1, 3, 1, 1)
@@ -178,9 +221,17 @@ def test_of_each_step_it_is_told_what_all_minutes_came_to() -> None:
     }
     one, two = projections.steps_json(found, minutes=2)
     assert one == {
-        "step": "one", "steps": 6, "steps_s": 0.05, "attempts": 7, "retries": 1, "failures": 0,
-        "p50_ms": 1, "p99_ms": 7, "tokens": 9, "money": 0.5,
-    }  # fmt: skip
+        "step": "one",
+        "steps": 6,
+        "steps_s": 0.05,
+        "attempts": 7,
+        "retries": 1,
+        "failures": 0,
+        "p50_ms": 1,
+        "p99_ms": 7,
+        "tokens": 9,
+        "money": 0.5,
+    }
     assert (two["step"], two["failures"], two["p50_ms"]) == ("two", 1, 2)
     assert found[1, "one"] == Window(steps=5, took={bucket_of(1): 5})
 
@@ -261,17 +312,33 @@ def history(seed: int) -> list[tuple[int, Any]]:
         offset += chance.randint(1, 3)
         run_id = chance.choice("abcd")
         kind, status = chance.choice(
-            [("run.started", "running"), ("step.completed", "running"), ("run.failed", "failed"),
-             ("step.retrying", "waiting"), ("run.completed", "completed"),
-             ("run.attention", "attention"), ("start.ignored", "running")]
-        )  # fmt: skip
+            [
+                ("run.started", "running"),
+                ("step.completed", "running"),
+                ("run.failed", "failed"),
+                ("step.retrying", "waiting"),
+                ("run.completed", "completed"),
+                ("run.attention", "attention"),
+                ("start.ignored", "running"),
+            ]
+        )
         costs[run_id] = costs.get(run_id, 0) + chance.randint(0, 5)
         late = at - chance.choice([0, 0, 0, 2_000, 2 * HOUR])
         step = chance.choice(["one", "two|three"])
         events.append(
-            (offset, event(kind, run_id, status, late, step=step, started_ms=T + late - 7,
-                           memory=spent(costs[run_id])))
-        )  # fmt: skip
+            (
+                offset,
+                event(
+                    kind,
+                    run_id,
+                    status,
+                    late,
+                    step=step,
+                    started_ms=T + late - 7,
+                    memory=spent(costs[run_id]),
+                ),
+            )
+        )
     return events
 
 

@@ -54,8 +54,10 @@ def test_a_plan_is_changed_item_by_item() -> None:
     plan.drop(tell)
     assert (fix, tell) == ("2.0", "2.1")
     assert [(item.text, item.state) for item in plan.items] == [
-        ("look", "done"), ("fix", "open"), ("tell", "dropped"),
-    ]  # fmt: skip
+        ("look", "done"),
+        ("fix", "open"),
+        ("tell", "dropped"),
+    ]
     assert [item.text for item in plan.open] == ["fix"]
     assert plan.changed() == tuple(plan.items)
 

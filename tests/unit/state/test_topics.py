@@ -81,12 +81,14 @@ STATE, TASKS = SPECS["shop.triage.state"], SPECS["shop.triage.tasks"]
         (TASKS, as_asked(TASKS, **{"retention.ms": "1000"}), -1, "retention.ms=604800000"),
         (TASKS, as_asked(TASKS, **{"max.message.bytes": "999999"}), -1, "max.message.bytes="),
         (
-            TASKS, as_asked(TASKS, **{"message.timestamp.type": "LogAppendTime"}), -1,
+            TASKS,
+            as_asked(TASKS, **{"message.timestamp.type": "LogAppendTime"}),
+            -1,
             "message.timestamp.type=CreateTime",
         ),
         (TASKS, Found(6, 3, {}), -1, "retention.ms=None"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told_with_its_fix(
     spec: TopicSpec, found: Found | None, replication: int, told: str
 ) -> None:
@@ -123,9 +125,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_a_clean_up_policy_is_a_list_in_no_order() -> None:
-    spec = TopicSpec(
-        name="shop.audit", partitions=1, config={"cleanup.policy": "compact,delete"}
-    )  # fmt: skip
+    spec = TopicSpec(name="shop.audit", partitions=1, config={"cleanup.policy": "compact,delete"})
     for found in ("compact,delete", "delete,compact", "delete, compact"):
         assert problems(spec, Found(1, 1, {"cleanup.policy": found}), -1) == []
     (wrong,) = problems(spec, Found(1, 1, {"cleanup.policy": "delete"}), -1)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from surefoot import Agent, ConfigError, Context, Done, Received
-from surefoot.consumers.topic_triggers.mapping import Event, EventMapping, Mapped, Schemas
+from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, Schemas
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import parse_json, strict_json
 from surefoot.schemas.pointer import pointers, unescaped
@@ -17,8 +17,8 @@ from surefoot.state.declare.topics import begin_at
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.ids import run_id_for
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.ports.log import In
-from surefoot.state.ports.sources import Lost, Standing
+from surefoot.state.ports.log import ConsumerRecord
+from surefoot.state.ports.sources import LostEvents, SourceOffsets
 from surefoot.state.records.encoding import Wire
 from tests.support.foreign_clients import (
     ORDER,
@@ -56,15 +56,18 @@ def shop() -> Agent:
 def mapping(agent: Agent, source: Any = None, record_bytes: int = 100_000) -> EventMapping:
     (event,) = agent.event_triggers.values()
     return EventMapping(
-        agent=agent, trigger=event, wire=Wire("app", AgentTopics("app", agent.name), 3),
-        schemas=Schemas(event, source), record_bytes=record_bytes,
-    )  # fmt: skip
+        agent=agent,
+        trigger=event,
+        wire=Wire("app", AgentTopics("app", agent.name), 3),
+        schemas=Schemas(event, source),
+        record_bytes=record_bytes,
+    )
 
 
 async def mapped(made: EventMapping, sent: Sent, offset: int = 4) -> Mapped:
     value, headers = sent
-    event = await made.prepare(In("orders", 2, offset, 1_000, b"k", value, headers))
-    return made.map(event, 5_000) if isinstance(event, Event) else event
+    event = await made.prepare(ConsumerRecord("orders", 2, offset, 1_000, b"k", value, headers))
+    return made.map(event, 5_000) if isinstance(event, FramedEvent) else event
 
 
 def command(result: Mapped) -> dict[str, Any]:
@@ -89,11 +92,15 @@ VALUE = {"id": "o1", "total": 5, "note": None, "lane": "FAST"}
 @pytest.mark.parametrize(
     "sent",
     [
-        plain_json(VALUE), confluent(VALUE), confluent_guid(VALUE), single_object(VALUE),
-        cloud_binary(VALUE), cloud_structured(VALUE),
+        plain_json(VALUE),
+        confluent(VALUE),
+        confluent_guid(VALUE),
+        single_object(VALUE),
+        cloud_binary(VALUE),
+        cloud_structured(VALUE),
     ],
     ids=["json", "confluent", "guid", "single-object", "ce-binary", "ce-structured"],
-)  # fmt: skip
+)
 async def test_one_event_in_any_encoding_is_one_start_command(sent: Sent) -> None:
     agent = shop()
 
@@ -214,8 +221,9 @@ async def test_what_cannot_be_used_is_a_dead_letter_that_says_why() -> None:
     assert why(await mapped(made, ((confluent(VALUE)[0] or b"") + b"x", ())))[0] == "undecodable"
     zero = plain_json(VALUE | {"total": 0})
     assert why(await mapped(made, zero)) == (
-        "mapping_raised", "where raised ZeroDivisionError: division by zero",
-    )  # fmt: skip
+        "mapping_raised",
+        "where raised ZeroDivisionError: division by zero",
+    )
     assert why(await mapped(made, plain_json(VALUE | {"note": "exit"})))[0] == "mapping_raised"
     assert why(await mapped(made, plain_json(VALUE | {"note": "odd"})))[0] == "unserialisable"
     large = await mapped(made, plain_json(VALUE | {"id": "x" * 900}))
@@ -283,8 +291,10 @@ async def test_every_topic_makes_a_name_for_a_run(topic: str) -> None:
         return order
 
     made = mapping(agent)
-    event = await made.prepare(In(topic, 2**31 - 1, 2**63 - 1, 0, None, plain_json(VALUE)[0]))
-    assert isinstance(event, Event)
+    event = await made.prepare(
+        ConsumerRecord(topic, 2**31 - 1, 2**63 - 1, 0, None, plain_json(VALUE)[0])
+    )
+    assert isinstance(event, FramedEvent)
     assert command(made.map(event, 0))["run_id"].endswith(f"-{2**31 - 1}-{2**63 - 1}")
 
 
@@ -328,18 +338,18 @@ def test_an_agent_listens_to_a_topic_once() -> None:
 @pytest.mark.parametrize(
     ("standing", "start", "refused", "position", "lost"),
     [
-        (Standing(None, 3, 9), "latest", False, 3, None),
-        (Standing(5, 3, 9), "latest", False, 5, None),
-        (Standing(9, 3, 9), "earliest", False, 9, None),
-        (Standing(2, 5, 9), "latest", False, 5, (2, 5)),
-        (Standing(2, 5, 9), "earliest", False, 5, (2, 5)),
-        (Standing(12, 0, 9), "earliest", False, 12, None),
-        (Standing(12, 0, 9), "earliest", True, 0, (9, 12)),
-        (Standing(12, 0, 9), "latest", True, 9, (9, 12)),
+        (SourceOffsets(None, 3, 9), "latest", False, 3, None),
+        (SourceOffsets(5, 3, 9), "latest", False, 5, None),
+        (SourceOffsets(9, 3, 9), "earliest", False, 9, None),
+        (SourceOffsets(2, 5, 9), "latest", False, 5, (2, 5)),
+        (SourceOffsets(2, 5, 9), "earliest", False, 5, (2, 5)),
+        (SourceOffsets(12, 0, 9), "earliest", False, 12, None),
+        (SourceOffsets(12, 0, 9), "earliest", True, 0, (9, 12)),
+        (SourceOffsets(12, 0, 9), "latest", True, 9, (9, 12)),
     ],
 )
 def test_where_to_go_on_and_what_was_lost(
-    standing: Standing, start: Any, refused: bool, position: int, lost: tuple[int, int] | None
+    standing: SourceOffsets, start: Any, refused: bool, position: int, lost: tuple[int, int] | None
 ) -> None:
     at, gap = begin_at(standing, start, refused=refused)
     assert at == position
@@ -349,7 +359,7 @@ def test_where_to_go_on_and_what_was_lost(
 async def test_events_that_nobody_has_seen_leave_a_dead_letter_with_their_place() -> None:
     agent = shop()
     agent.on_event(topic="orders")(fine)
-    out = mapping(agent).lost(2, Lost(3, 8, "5 are gone"), 1_000)
+    out = mapping(agent).lost(2, LostEvents(3, 8, "5 are gone"), 1_000)
     told = dict(out.headers)
     assert (out.topic, out.value) == ("app.dead", None)
     assert told["sf-dead-code"] == b"events_lost"

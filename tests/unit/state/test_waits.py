@@ -10,19 +10,19 @@ import pytest
 
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.model import (
-    Answer,
-    Await,
+    AnswerQuestion,
+    AwaitInput,
     Branch,
     Cancel,
+    DeliverSignal,
     Entry,
     HandOver,
     Parent,
+    Park,
     Pause,
-    Quarantine,
     Resume,
     RetryRun,
-    Signal,
-    Spawn,
+    StartChildren,
     TimedOut,
 )
 from surefoot.state.machine.step_ends import SIGNALS_KEPT
@@ -123,7 +123,7 @@ def test_signals_that_nothing_has_read_are_told_when_the_run_is_over() -> None:
         (f"{number}", b"%d" % number, "ann") for number in range(1, 5)
     ]
     assert life.entries == {}
-    assert life.refused(Signal(id="9", run_id="r", name="item", payload=b"9")) == "too_late"
+    assert life.refused(DeliverSignal(id="9", run_id="r", name="item", payload=b"9")) == "too_late"
 
 
 def test_a_cancelled_run_tells_them_too_and_a_failed_one_keeps_them_for_its_retry() -> None:
@@ -173,7 +173,9 @@ def refuse_text(step: str, payload: bytes) -> str | None:
 
 def test_a_signal_that_does_not_fit_the_step_is_refused_and_the_wait_goes_on() -> None:
     life = waiting("go", rules=replace(PLAIN, accepts=refuse_text))
-    assert life.refused(Signal(id="1", run_id="r", name="go", payload=b'"x"')) == "bad_payload"
+    assert (
+        life.refused(DeliverSignal(id="1", run_id="r", name="go", payload=b'"x"')) == "bad_payload"
+    )
     life.signal("other", b'"x"')
     life.signal("go", b"1")
     assert life.run.status == "running"
@@ -192,7 +194,9 @@ def test_an_early_signal_that_does_not_fit_is_told_as_unread_and_the_next_one_co
 @pytest.mark.parametrize("payload", [b"{", b"\xff", b"[" * 200 + b"]" * 200], ids=["a", "b", "c"])
 def test_a_signal_that_cannot_stand_in_a_list_is_refused(payload: bytes) -> None:
     life = waiting("x", "y", mode="any")
-    assert life.refused(Signal(id="1", run_id="r", name="x", payload=payload)) == "bad_payload"
+    assert (
+        life.refused(DeliverSignal(id="1", run_id="r", name="x", payload=payload)) == "bad_payload"
+    )
     life = started()
     life.signal("x", payload)
     run = life.returned(wait_for("x", "y", mode="any"))
@@ -214,7 +218,9 @@ def test_a_run_keeps_only_so_many_signals() -> None:
     life.entries = {
         f"s:{n}": Entry(run_id="r", slot=f"s:{n}", kind="signal") for n in range(SIGNALS_KEPT)
     }
-    assert life.refused(Signal(id="x", run_id="r", name="go", payload=b"1")) == "mailbox_full"
+    assert (
+        life.refused(DeliverSignal(id="x", run_id="r", name="go", payload=b"1")) == "mailbox_full"
+    )
 
 
 def test_a_signal_for_a_run_that_is_paused_or_needs_a_person_counts_when_it_goes_on() -> None:
@@ -225,7 +231,7 @@ def test_a_signal_for_a_run_that_is_paused_or_needs_a_person_counts_when_it_goes
     life.legal(Resume(id="r"))
     assert (life.run.status, life.run.payload) == ("running", b"5")
     life = waiting("go")
-    life.legal(Quarantine(failure=FAILURE))
+    life.legal(Park(failure=FAILURE))
     life.signal("go", b"5")
     assert life.run.status == "attention"
     life.legal(RetryRun(id="r"))
@@ -287,7 +293,7 @@ def test_a_signal_that_came_in_time_has_ended_the_wait() -> None:
 
 def asking(**fields: Any) -> Life:
     life = started()
-    life.returned(Await(then="b", about=b'{"sum":5}', **fields), carry=b'{"sum":5}')
+    life.returned(AwaitInput(then="b", about=b'{"sum":5}', **fields), carry=b'{"sum":5}')
     return life
 
 
@@ -297,8 +303,10 @@ def asked(life: Life) -> str:
     return life.run.wait.question
 
 
-def answer(question: str, *, approved: bool = True, by: str = "ann", as_: str = "1") -> Answer:
-    return Answer(id=as_, question=question, approved=approved, note="fine", by=by)
+def answer(
+    question: str, *, approved: bool = True, by: str = "ann", as_: str = "1"
+) -> AnswerQuestion:
+    return AnswerQuestion(id=as_, question=question, approved=approved, note="fine", by=by)
 
 
 @pytest.mark.parametrize("approved", [True, False])
@@ -308,9 +316,12 @@ def test_an_answer_is_the_input_of_the_next_step_with_what_was_asked_about(appro
     assert life.event("step.completed").wait == life.run.wait
     run = life.legal(answer(question, approved=approved))
     assert json.loads(run.payload) == {
-        "approved": approved, "by": "ann", "note": "fine", "at_ms": life.now_ms,
+        "approved": approved,
+        "by": "ann",
+        "note": "fine",
+        "at_ms": life.now_ms,
         "question": question,
-    }  # fmt: skip
+    }
     assert (run.status, run.step, run.carry, life.tasks) == ("running", "b", b'{"sum":5}', ["b"])
     told = life.event("approval.decided")
     assert (told.id, told.by, told.name) == ("1", "ann", question)
@@ -347,7 +358,7 @@ def test_an_answer_to_another_question_is_refused() -> None:
     old = asked(life)
     over = life.legal(answer(old))
     assert over.seq == 1
-    life.returned(Await(then="b", about=b'{"sum":6}'))
+    life.returned(AwaitInput(then="b", about=b'{"sum":6}'))
     assert asked(life) != old
     assert life.refused(answer("never asked", as_="2")) == "unknown_question"
     refused = life.event("command.refused").failure
@@ -362,7 +373,7 @@ def test_the_same_thing_asked_by_a_later_step_or_in_a_later_epoch_is_another_que
     first = asked(life)
     wait, seq = life.run.wait, life.run.seq
     life.legal(answer(first))
-    life.returned(Await(then="b", about=b'{"sum":5}'))
+    life.returned(AwaitInput(then="b", about=b'{"sum":5}'))
     assert asked(life) != first
     life.legal(replace(REWIND, seq=seq, step="b", wait=wait))
     again = asked(life)
@@ -376,7 +387,7 @@ def test_a_step_that_is_run_again_in_a_later_epoch_asks_another_question() -> No
     life = asking()
     first = asked(life)
     life.legal(REWIND)
-    life.returned(Await(then="b", about=b'{"sum":5}'))
+    life.returned(AwaitInput(then="b", about=b'{"sum":5}'))
     assert life.run.seq == 1
     assert asked(life) != first
     assert life.refused(answer(first)) == "unknown_question"
@@ -505,7 +516,7 @@ def test_a_failed_join_tried_again_starts_only_what_has_no_result() -> None:
 def test_a_run_that_needed_a_person_meanwhile_starts_no_child_twice() -> None:
     life = started()
     life.returned(fork(2))
-    life.legal(Quarantine(failure=FAILURE))
+    life.legal(Park(failure=FAILURE))
     life.child(1, b"11")
     assert life.run.status == "attention"
     life.legal(RetryRun(id="1"))
@@ -567,7 +578,7 @@ def test_names_of_children_are_a_function_of_their_place_and_never_the_same() ->
 def test_a_call_hands_the_result_on_as_it_is() -> None:
     life = started()
     (one,) = branches(1)
-    life.returned(Spawn(branches=(one,), join="c", mode="one"), carry=b"9")
+    life.returned(StartChildren(branches=(one,), join="c", mode="one"), carry=b"9")
     life.child(0, b'{"x":1}')
     run = life.run
     assert (run.status, run.step, run.payload, run.carry) == ("running", "c", b'{"x":1}', b"9")

@@ -24,7 +24,7 @@ from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
 from surefoot.state.errors import NotAllowed
-from surefoot.state.machine.model import Failure, Quarantine
+from surefoot.state.machine.model import Failure, Park
 from tests.support.fake_runs import AWAY, World
 from tests.support.run_driver import wait_for
 from tests.unit.state.test_operations import FakeClock
@@ -64,10 +64,18 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
     code, told, _ = run("--help")
     assert code == 0
     for command in (
-        "worker", "relay", "gateway", "topics", "runs", "schedules", "webhooks",
-        "replay", "dev", "demo",
+        "worker",
+        "relay",
+        "gateway",
+        "topics",
+        "runs",
+        "schedules",
+        "webhooks",
+        "replay",
+        "dev",
+        "demo",
         "broker",
-    ):  # fmt: skip
+    ):
         assert f"  {command} " in told
     for status in (
         "0 done",
@@ -271,7 +279,7 @@ def test_a_failed_run_is_shown_with_the_class_and_the_lines_of_the_code(
 ) -> None:
     frames = ("agent.py:12 in pay", "agent.py:4 in charge")
     failure = Failure(code="step_raised", message="'tea'", kind="KeyError", frames=frames)
-    world.started().legal(Quarantine(failure=failure))
+    world.started().legal(Park(failure=failure))
     code, said, _ = run("runs", "show", "x", "r")
     assert code == 0
     assert "SF1201 step_raised: KeyError: 'tea'" in said
@@ -337,8 +345,9 @@ def test_approve_answers_the_question_that_is_asked_now_and_prints_it(world: Wor
 def test_approve_needs_an_answer_and_a_question_that_is_asked(world: World) -> None:
     assert run("runs", "approve", "x", "r")[0] == 2
     assert run("runs", "approve", "x", "r", "--yes")[::2] == (
-        1, "surefoot: SF4101: agent 'x' has no run 'r'\n",
-    )  # fmt: skip
+        1,
+        "surefoot: SF4101: agent 'x' has no run 'r'\n",
+    )
     world.started()
     code, _, told = run("runs", "approve", "x", "r", "--yes")
     assert (code, told) == (1, "surefoot: SF4111: run r asks nothing; it is running\n")
@@ -363,7 +372,7 @@ def test_retry_and_resolve_say_what_came_of_it(world: World) -> None:
     ):
         if slot is not None:
             life.journaled(slot, "intent", digest=b"d", value=b"null")
-        life.legal(Quarantine(failure=Failure(code="x", message="y")))
+        life.legal(Park(failure=Failure(code="x", message="y")))
         code, told, _ = run("runs", args[0], "x", "r", *args[1:])
         assert (code, told.partition(":")[0]) == (0, event), args
     assert world.run().status == "failed"

@@ -30,8 +30,8 @@ from surefoot.infra.http.client import Frames, GatewayHttp
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import Unavailable as LogAway
-from surefoot.state.feeds.feed import Choice, Told
-from surefoot.state.machine.model import TERMINAL, Wait
+from surefoot.state.feeds.feed import EventFilter, FeedMessage
+from surefoot.state.machine.model import TERMINAL, WaitState
 from surefoot.state.names.ids import run_id_for
 from surefoot.state.reading.runs import event_json
 from tests.unit.producers.test_gateway import RUN, Gateway, Issue, event, run
@@ -234,7 +234,7 @@ async def test_a_refusal_has_the_owners_code_and_is_not_repeated(
 
 async def test_every_verb_says_what_it_was_given(site: Site) -> None:
     handle = site.client.run("triage", RUN)
-    question = Wait(kind="approval", since_ms=1, question="abc", then="classify")
+    question = WaitState(kind="approval", since_ms=1, question="abc", then="classify")
     site.gateway.reader.runs[RUN] = run(status="waiting", wait=question)
     await handle.signal("paid", Issue(1, "a"), by="bank")
     await handle.approve(True, note="fine", by="ann")
@@ -446,20 +446,20 @@ async def test_a_stream_that_is_left_closes_its_connection(site: Site) -> None:
 async def test_events_of_all_runs_go_on_behind_the_last_one_that_was_told(site: Site) -> None:
     """Also behind a `slow`, which ends a stream, and a gap is told as one."""
 
-    def happened(number: int) -> Told:
+    def happened(number: int) -> FeedMessage:
         told = strict_json(event_json(event("run.failed", "failed", seq=number))).decode()
-        return Told(f"triage_{number}_0", "run.failed", told)
+        return FeedMessage(f"triage_{number}_0", "run.failed", told)
 
     reader = site.gateway.reader
     first = [
-        Told(None, "gap", '{"agent": "triage", "partition": 0, "from": 2, "to": 5}'),
+        FeedMessage(None, "gap", '{"agent": "triage", "partition": 0, "from": 2, "to": 5}'),
         happened(1),
-        Told(None, "slow", '{"resume": "triage_1_7"}'),
+        FeedMessage(None, "slow", '{"resume": "triage_1_7"}'),
     ]
     reader.told = first
 
     def more() -> None:
-        reader.told = [happened(2), Told(None, "slow", '{"resume": "triage_2_7"}')]
+        reader.told = [happened(2), FeedMessage(None, "slow", '{"resume": "triage_2_7"}')]
 
     asked = site.client.events(
         "triage", types=["run.failed"], statuses=["failed"], steps=["a"], earliest=True
@@ -472,19 +472,20 @@ async def test_events_of_all_runs_go_on_behind_the_last_one_that_was_told(site: 
             if len(seen) == 3:
                 break
     assert seen == [Gap("triage", 0, 2, 5), ("triage_1_0", RUN, 1), ("triage_2_0", RUN, 2)]
-    wanted = Choice(
+    wanted = EventFilter(
         types=frozenset({"run.failed"}), statuses=frozenset({"failed"}), steps=frozenset({"a"})
     )
     assert reader.followed == [
-        (["triage"], None, wanted, True), (["triage"], {"triage": [1, 7]}, wanted, True),
-    ]  # fmt: skip
+        (["triage"], None, wanted, True),
+        (["triage"], {"triage": [1, 7]}, wanted, True),
+    ]
 
 
 async def test_a_gap_is_told_again_to_a_stream_that_was_cut_before_it(site: Site) -> None:
     site.faults.answers = [cut(b"id: triage_5_0\nevent: begin\ndata: {}\n\n")]
     site.gateway.reader.told = [
-        Told(None, "gap", '{"agent": "triage", "partition": 0, "from": 2, "to": 5}'),
-        Told(None, "slow", '{"resume": "triage_5_0"}'),
+        FeedMessage(None, "gap", '{"agent": "triage", "partition": 0, "from": 2, "to": 5}'),
+        FeedMessage(None, "slow", '{"resume": "triage_5_0"}'),
     ]
     async with aclosing(site.client.events(after="triage_2_0")) as told:
         assert await anext(told) == Gap("triage", 0, 2, 5)

@@ -87,9 +87,11 @@ async def ask_it(
 
 @PROVIDERS
 async def test_an_adapter_streams_text_and_puts_calls_and_usage_together(make: Any) -> None:
-    wanted = (call("add", 0, a=1, b=2), call("add", 1, a=3, b=4), ToolCall(
-        id="c", name="now", arguments={}
-    ))  # fmt: skip
+    wanted = (
+        call("add", 0, a=1, b=2),
+        call("add", 1, a=3, b=4),
+        ToolCall(id="c", name="now", arguments={}),
+    )
     sent = Reply(
         text="Hello there", tool_calls=wanted, usage=Usage(input_tokens=5, output_tokens=7)
     )
@@ -256,16 +258,22 @@ TIME = ("get_time", {"zone": "CET"})
         ),
         pytest.param(
             [
-                part("get_weather", "", id="a"), part(None, '{"city": '), part(None, '"Oslo"}'),
-                part("get_time", "", id="b"), part(None, '{"zone": '), part(None, '"CET"}'),
+                part("get_weather", "", id="a"),
+                part(None, '{"city": '),
+                part(None, '"Oslo"}'),
+                part("get_time", "", id="b"),
+                part(None, '{"zone": '),
+                part(None, '"CET"}'),
             ],
             [WEATHER, TIME],
             id="pieces without an index go to the latest",
         ),
         pytest.param(
             [
-                part("get_weather", "", index=0, id="a"), part("get_time", "", index=1, id="b"),
-                part(None, '{"zone": "CET"}', index=1), part(None, '{"city": "Oslo"}', index=0),
+                part("get_weather", "", index=0, id="a"),
+                part("get_time", "", index=1, id="b"),
+                part(None, '{"zone": "CET"}', index=1),
+                part(None, '{"city": "Oslo"}', index=0),
             ],
             [WEATHER, TIME],
             id="pieces side by side, by their index",
@@ -324,7 +332,7 @@ TIME = ("get_time", {"zone": "CET"})
             id="arguments as an object",
         ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("finish", ["tool_calls", "stop"])
 async def test_streamed_calls_are_told_apart(
     deltas: list[dict[str, Any]], wanted: list[tuple[str, Any]], finish: str
@@ -366,11 +374,14 @@ ITS_FUNCTION = {"name": "add", "arguments": '{"a":1,"b":2}'}
         pytest.param(
             [
                 {"role": "assistant", "content": None, "reasoning_content": ""},
-                {"reasoning_content": "So "}, {"reasoning_content": "add."},
+                {"reasoning_content": "So "},
+                {"reasoning_content": "add."},
                 {"tool_calls": [{"index": 0, **ONE_CALL, "function": ITS_FUNCTION}]},
             ],
             {
-                "role": "assistant", "content": None, "reasoning_content": "So add.",
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "So add.",
                 "tool_calls": [{**ONE_CALL, "function": ITS_FUNCTION}],
             },
             id="reasoning_content (DeepSeek)",
@@ -379,20 +390,28 @@ ITS_FUNCTION = {"name": "add", "arguments": '{"a":1,"b":2}'}
             [
                 {
                     "role": "assistant",
-                    "tool_calls": [{
-                        "index": 0, **ONE_CALL, "function": ITS_FUNCTION,
-                        "extra_content": {"google": {"thought_signature": "CpIB=="}},
-                    }],
+                    "tool_calls": [
+                        {
+                            "index": 0,
+                            **ONE_CALL,
+                            "function": ITS_FUNCTION,
+                            "extra_content": {"google": {"thought_signature": "CpIB=="}},
+                        }
+                    ],
                 },
                 {"extra_content": {"google": {"thought_signature": "Zz8="}}},
             ],
             {
-                "role": "assistant", "content": None,
+                "role": "assistant",
+                "content": None,
                 "extra_content": {"google": {"thought_signature": "Zz8="}},
-                "tool_calls": [{
-                    **ONE_CALL, "function": ITS_FUNCTION,
-                    "extra_content": {"google": {"thought_signature": "CpIB=="}},
-                }],
+                "tool_calls": [
+                    {
+                        **ONE_CALL,
+                        "function": ITS_FUNCTION,
+                        "extra_content": {"google": {"thought_signature": "CpIB=="}},
+                    }
+                ],
             },
             id="thought signatures (Gemini)",
         ),
@@ -400,14 +419,18 @@ ITS_FUNCTION = {"name": "add", "arguments": '{"a":1,"b":2}'}
             [
                 {"reasoning_details": [{"type": "reasoning.text", "text": "So ", "index": 0}]},
                 {"reasoning_details": [{"type": "reasoning.text", "text": "add.", "index": 0}]},
-                {"reasoning_details": [
-                    {"type": "reasoning.text", "signature": "sig", "index": 0},
-                    {"type": "reasoning.encrypted", "data": "xyz", "index": 1},
-                ]},
+                {
+                    "reasoning_details": [
+                        {"type": "reasoning.text", "signature": "sig", "index": 0},
+                        {"type": "reasoning.encrypted", "data": "xyz", "index": 1},
+                    ]
+                },
                 {"content": "3", "oddity": {"of": ["a", "server"]}},
             ],
             {
-                "role": "assistant", "content": "3", "oddity": {"of": ["a", "server"]},
+                "role": "assistant",
+                "content": "3",
+                "oddity": {"of": ["a", "server"]},
                 "reasoning_details": [
                     {"type": "reasoning.text", "text": "So add.", "signature": "sig", "index": 0},
                     {"type": "reasoning.encrypted", "data": "xyz", "index": 1},
@@ -434,13 +457,14 @@ ITS_FUNCTION = {"name": "add", "arguments": '{"a":1,"b":2}'}
         pytest.param(
             [{"content": "3", "annotations": [{"type": "url_citation", "url": "a"}] * 2}],
             {
-                "role": "assistant", "content": "3",
+                "role": "assistant",
+                "content": "3",
                 "annotations": [{"type": "url_citation", "url": "a"}] * 2,
             },
             id="items of one kind",
         ),
     ],
-)  # fmt: skip
+)
 async def test_what_a_server_put_into_its_message_goes_back_as_it_was(
     deltas: list[dict[str, Any]], message: dict[str, Any]
 ) -> None:
@@ -468,10 +492,15 @@ REDACTED = {"type": "redacted_thinking", "data": "EmwKAhgB"}
 def blocks_of(*blocks: dict[str, Any], stop: str | None = "end_turn", **more: Any) -> Raw:
     """A stream of Anthropic's Messages, each block whole."""
     message: dict[str, Any] = {
-        "id": "m1", "type": "message", "role": "assistant", "model": "m", "content": [],
-        "stop_reason": None, "stop_sequence": None,
+        "id": "m1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
         "usage": {"input_tokens": 1, "output_tokens": 0},
-    }  # fmt: skip
+    }
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
     for index, block in enumerate(blocks):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
@@ -487,19 +516,24 @@ async def test_what_anthropic_put_into_its_message_goes_back_as_it_was() -> None
         REDACTED,
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
         {
-            "type": "web_search_tool_result", "tool_use_id": "s",
+            "type": "web_search_tool_result",
+            "tool_use_id": "s",
             "content": [{"type": "web_search_result", "url": "u", "encrypted_content": "e"}],
         },
         {
-            "type": "text", "text": "cited",
+            "type": "text",
+            "text": "cited",
             "citations": [{"type": "web_search_result_location", "url": "u", "cited_text": "c"}],
         },
         {"type": "a_block_of_tomorrow", "anything": [1, {"b": None}]},
         {
-            "type": "tool_use", "id": "t", "name": "add", "input": {"a": 1},
+            "type": "tool_use",
+            "id": "t",
+            "name": "add",
+            "input": {"a": 1},
             "caller": {"type": "direct"},
         },
-    ]  # fmt: skip
+    ]
     empty = {"type": "text", "text": ""}  # which the API sends, and refuses
     reply, said = await sent_back(anthropic_model, blocks_of(*blocks, empty, stop="tool_use"))
     assert said == {"role": "assistant", "content": blocks}
@@ -541,10 +575,14 @@ async def test_what_openai_is_sent_can_be_changed_or_left_out() -> None:
     async with model_server(lambda _asked: Raw([{"choices": [answer]}])) as server:
         client = openai.AsyncOpenAI(api_key="none", base_url=f"{server.url}/v1")
         model = OpenAIModel(
-            "gpt", client=client, stream=False, stream_options=None, adjust=noted,
+            "gpt",
+            client=client,
+            stream=False,
+            stream_options=None,
+            adjust=noted,
             tools=[{"type": "web_search"}],
             extra_headers={"Idempotency-Key": None, "X-Tenant": "t"},
-        )  # fmt: skip
+        )
         body = await asked_for(model, client, server)
     assert (body["stream"], body["user"], "stream_options" in body) == (False, "me", False)
     assert body["messages"][0] == {"role": "developer", "content": "be brief"}
@@ -593,39 +631,88 @@ def test_a_reason_to_stop_means_one_of_a_few_words() -> None:
 @pytest.mark.parametrize(
     ("make", "answer", "kind", "code"),
     [
-        (openai_model, chunks({"content": "ha"}, finish="content_filter"), ModelFailed,
-         "model_filtered"),
-        (openai_model, chunks({"content": "ha"}, finish="content_filter: RECITATION"), ModelFailed,
-         "model_filtered"),
+        (
+            openai_model,
+            chunks({"content": "ha"}, finish="content_filter"),
+            ModelFailed,
+            "model_filtered",
+        ),
+        (
+            openai_model,
+            chunks({"content": "ha"}, finish="content_filter: RECITATION"),
+            ModelFailed,
+            "model_filtered",
+        ),
         (openai_model, chunks({"content": "ha"}, finish="SAFETY"), ModelFailed, "model_filtered"),
-        (openai_model, chunks({"refusal": "I will"}, {"refusal": " not"}), ModelFailed,
-         "model_refused"),
-        (openai_model, chunks({"content": "ha"}, finish="MAX_TOKENS"), ModelFailed,
-         "model_cut_off"),
+        (
+            openai_model,
+            chunks({"refusal": "I will"}, {"refusal": " not"}),
+            ModelFailed,
+            "model_refused",
+        ),
+        (
+            openai_model,
+            chunks({"content": "ha"}, finish="MAX_TOKENS"),
+            ModelFailed,
+            "model_cut_off",
+        ),
         (openai_model, chunks(part("add", "{}"), finish="length"), ModelFailed, "model_cut_off"),
-        (openai_model, chunks({"content": "ha"}, finish="insufficient_system_resource"),
-         RetryableError, None),
+        (
+            openai_model,
+            chunks({"content": "ha"}, finish="insufficient_system_resource"),
+            RetryableError,
+            None,
+        ),
         (openai_model, chunks({"content": "ha"}, finish="abort"), Parked, "model_stop_unknown"),
-        (openai_model, chunks({"content": "I call"}, finish="tool_calls"), Parked,
-         "model_stop_unknown"),
+        (
+            openai_model,
+            chunks({"content": "I call"}, finish="tool_calls"),
+            Parked,
+            "model_stop_unknown",
+        ),
         (openai_model, chunks({"content": "ha"}, finish=None), RetryableError, None),
-        (anthropic_model, blocks_of(
-            {"type": "text", "text": "ha"}, stop="refusal",
-            stop_details={"type": "refusal", "category": "cyber", "explanation": "not that"},
-         ), ModelFailed, "model_refused"),
-        (anthropic_model, blocks_of({"type": "text", "text": "ha"}, stop="max_tokens"), ModelFailed,
-         "model_cut_off"),
-        (anthropic_model, blocks_of(
-            {"type": "text", "text": "ha"}, stop="model_context_window_exceeded"
-         ), ModelFailed, "model_cut_off"),
-        (anthropic_model, blocks_of({"type": "text", "text": "ha"}, stop="a_new_one"), Parked,
-         "model_stop_unknown"),
-        (anthropic_model, blocks_of({"type": "text", "text": "ha"}, stop="tool_use"), Parked,
-         "model_stop_unknown"),
-        (anthropic_model, blocks_of({"type": "text", "text": "ha"}, stop=None), RetryableError,
-         None),
+        (
+            anthropic_model,
+            blocks_of(
+                {"type": "text", "text": "ha"},
+                stop="refusal",
+                stop_details={"type": "refusal", "category": "cyber", "explanation": "not that"},
+            ),
+            ModelFailed,
+            "model_refused",
+        ),
+        (
+            anthropic_model,
+            blocks_of({"type": "text", "text": "ha"}, stop="max_tokens"),
+            ModelFailed,
+            "model_cut_off",
+        ),
+        (
+            anthropic_model,
+            blocks_of({"type": "text", "text": "ha"}, stop="model_context_window_exceeded"),
+            ModelFailed,
+            "model_cut_off",
+        ),
+        (
+            anthropic_model,
+            blocks_of({"type": "text", "text": "ha"}, stop="a_new_one"),
+            Parked,
+            "model_stop_unknown",
+        ),
+        (
+            anthropic_model,
+            blocks_of({"type": "text", "text": "ha"}, stop="tool_use"),
+            Parked,
+            "model_stop_unknown",
+        ),
+        (
+            anthropic_model,
+            blocks_of({"type": "text", "text": "ha"}, stop=None),
+            RetryableError,
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 async def test_an_end_that_is_none_is_told_by_its_own_code(
     make: Any, answer: Answer, kind: type[BaseException], code: str | None
 ) -> None:
@@ -652,32 +739,73 @@ def error_body(message: str, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "answer", "code"),
     [
-        (openai_model, Failing(429, body=error_body(
-            "You exceeded your current quota", type="insufficient_quota", code="insufficient_quota"
-         )), "model_quota_spent"),
+        (
+            openai_model,
+            Failing(
+                429,
+                body=error_body(
+                    "You exceeded your current quota",
+                    type="insufficient_quota",
+                    code="insufficient_quota",
+                ),
+            ),
+            "model_quota_spent",
+        ),
         (openai_model, Failing(402, body=error_body("Insufficient Balance")), "model_quota_spent"),
-        (openai_model, Failing(429, body=error_body(
-            "Request too large for gpt-4 on tokens per min (TPM): Limit 10000, Requested 12000.",
-            type="tokens", code="rate_limit_exceeded",
-         )), "model_request_too_large"),
+        (
+            openai_model,
+            Failing(
+                429,
+                body=error_body(
+                    "Request too large for gpt-4 on tokens per min (TPM): "
+                    "Limit 10000, Requested 12000.",
+                    type="tokens",
+                    code="rate_limit_exceeded",
+                ),
+            ),
+            "model_request_too_large",
+        ),
         (openai_model, Failing(413), "model_request_too_large"),
-        (openai_model, Failing(400, body=error_body(
-            "too long", code="context_length_exceeded"
-         )), "model_request_too_large"),
-        (openai_model, Failing(400, body=error_body("no", code="content_filter")),
-         "model_filtered"),
-        (openai_model, Raw([error_body("no more", code="insufficient_quota")]),
-         "model_quota_spent"),
-        (anthropic_model, Failing(400, body=error_body(
-            "Your credit balance is too low", type="invalid_request_error"
-         )), "model_quota_spent"),
-        (anthropic_model, Failing(413, body=error_body("no", type="request_too_large")),
-         "model_request_too_large"),
-        (anthropic_model, Failing(400, body=error_body(
-            "prompt is too long: 210000 tokens > 200000 maximum", type="invalid_request_error"
-         )), "model_request_too_large"),
+        (
+            openai_model,
+            Failing(400, body=error_body("too long", code="context_length_exceeded")),
+            "model_request_too_large",
+        ),
+        (
+            openai_model,
+            Failing(400, body=error_body("no", code="content_filter")),
+            "model_filtered",
+        ),
+        (
+            openai_model,
+            Raw([error_body("no more", code="insufficient_quota")]),
+            "model_quota_spent",
+        ),
+        (
+            anthropic_model,
+            Failing(
+                400, body=error_body("Your credit balance is too low", type="invalid_request_error")
+            ),
+            "model_quota_spent",
+        ),
+        (
+            anthropic_model,
+            Failing(413, body=error_body("no", type="request_too_large")),
+            "model_request_too_large",
+        ),
+        (
+            anthropic_model,
+            Failing(
+                400,
+                body=error_body(
+                    "prompt is too long: 210000 tokens > 200000 maximum",
+                    type="invalid_request_error",
+                ),
+            ),
+            "model_request_too_large",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_what_waiting_does_not_mend_is_final_with_its_own_code(
     make: Any, answer: Answer, code: str
 ) -> None:
@@ -690,8 +818,9 @@ async def test_what_waiting_does_not_mend_is_final_with_its_own_code(
 
 PER_MINUTE = error_body(
     "Rate limit reached for gpt-4 on tokens per min (TPM): Limit 30000, Requested 2000.",
-    type="tokens", code="rate_limit_exceeded",
-)  # fmt: skip
+    type="tokens",
+    code="rate_limit_exceeded",
+)
 EXHAUSTED = [
     {
         "error": {
@@ -735,12 +864,18 @@ async def test_what_waiting_mends_is_tried_when_the_provider_says(
         (openai_model, error_body("busy", code=502), RetryableError),
         (openai_model, error_body("no", code=400), TerminalError),
         (openai_model, error_body("busy", type="server_error"), RetryableError),
-        (anthropic_model, {"type": "error", **error_body("busy", type="overloaded_error")},
-         RetryableError),
-        (anthropic_model, {"type": "error", **error_body("no", type="invalid_request_error")},
-         TerminalError),
+        (
+            anthropic_model,
+            {"type": "error", **error_body("busy", type="overloaded_error")},
+            RetryableError,
+        ),
+        (
+            anthropic_model,
+            {"type": "error", **error_body("no", type="invalid_request_error")},
+            TerminalError,
+        ),
     ],
-)  # fmt: skip
+)
 async def test_an_error_in_the_middle_of_a_stream_is_what_it_says(
     make: Any, error: Any, kind: type[Exception]
 ) -> None:

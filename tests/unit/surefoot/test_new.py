@@ -33,8 +33,12 @@ def test_the_agent_is_short_and_loads(written: Path) -> None:
 def test_its_tests_pass(written: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=written, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+        cwd=written,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "2 passed" in ran.stdout
@@ -50,8 +54,12 @@ def test_its_tests_fail_when_the_agent_cannot_stand_a_crash(written: Path) -> No
     )
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=written, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+        cwd=written,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
 
     assert "test_a_crash_at_any_commit_makes_no_difference" in ran.stdout
     assert "SF7003" in ran.stdout

@@ -31,9 +31,9 @@ from surefoot import (
     Context,
     Done,
     Ended,
-    Fork,
     Handoff,
     Next,
+    Parallel,
     Partial,
     Retry,
     RetryableError,
@@ -544,9 +544,9 @@ def test_branches_children_and_other_agents_take_part() -> None:
     agent = Agent("parent")
 
     @agent.step
-    async def fork(ctx: Context, n: int) -> Fork:
+    async def fork(ctx: Context, n: int) -> Parallel:
         branches: list[Any] = [(branch, n), (other, n), ("other", 1000), (branch, -1)]
-        return Fork(branches, join=join, on_error="collect")
+        return Parallel(branches, join=join, on_error="collect")
 
     @agent.step
     async def branch(ctx: Context, n: int) -> Done:
@@ -736,9 +736,15 @@ def test_whatever_is_used_comes_to_the_same_end_after_a_crash_at_any_commit() ->
     )
     told = " | ".join(report.commits)
     for what in (
-        "c:fetch#0", "c:pay#0", "step.retrying 'third'", "child.finished", "wait.over",
-        "run.completed 'deliver_effect'", "run.completed 'last'", "signal.received",
-    ):  # fmt: skip
+        "c:fetch#0",
+        "c:pay#0",
+        "step.retrying 'third'",
+        "child.finished",
+        "wait.over",
+        "run.completed 'deliver_effect'",
+        "run.completed 'last'",
+        "signal.received",
+    ):
         assert what in told
     assert report.kills == 2 * len(report.commits)
 
@@ -783,10 +789,10 @@ def every_feature(bank: Bank) -> Agent:
         return Wait("go", then=third, timeout="2d", carry=n)
 
     @agent.step(retry=year)
-    async def third(ctx: Context, go: dict[str, int], n: int) -> Fork:
+    async def third(ctx: Context, go: dict[str, int], n: int) -> Parallel:
         if ctx.attempt == 0:
             raise RetryableError("next year")
-        return Fork([(branch, k) for k in range(n)], join=last, limit=2)
+        return Parallel([(branch, k) for k in range(n)], join=last, limit=2)
 
     @agent.step
     async def branch(ctx: Context, k: int) -> Done:
@@ -845,9 +851,7 @@ def test_a_once_without_a_probe_needs_a_person() -> None:
     agent = one_step(once)
     with pytest.raises(CrashFound, match=r"once_in_doubt.*give that call a probe"):
         check_crashes(agent, 5, setup=bank.clear, observe=bank.charged)
-    check_crashes(
-        agent, 5, setup=bank.clear, observe=bank.charged, on_attention=person
-    )  # fmt: skip
+    check_crashes(agent, 5, setup=bank.clear, observe=bank.charged, on_attention=person)
 
 
 def test_a_person_is_called_once_for_each_time_that_a_run_needs_one() -> None:
@@ -1026,10 +1030,13 @@ def test_the_trace_does_not_hang_on_the_hashes_of_the_process() -> None:
     found = {
         subprocess.run(
             [sys.executable, "-c", code + ".hexdigest())"],
-            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
         ).stdout
         for seed in ("1", "2")
-    }  # fmt: skip
+    }
     assert len(found) == 1
 
 
@@ -1129,8 +1136,8 @@ def test_what_looks_like_a_pointer_to_a_large_payload_is_data() -> None:
         return Wait("go", then=second, carry=given)
 
     @agent.step
-    async def second(ctx: Context, said: Any, carry: Any) -> Fork:
-        return Fork([(branch, said), (branch, carry)], join=last)
+    async def second(ctx: Context, said: Any, carry: Any) -> Parallel:
+        return Parallel([(branch, said), (branch, carry)], join=last)
 
     @agent.step
     async def branch(ctx: Context, given: Any) -> Done:

@@ -307,8 +307,10 @@ def test_a_tool_that_may_work_later_is_tried_again_and_the_model_told_when_it_ne
     assert run.status == "completed"
     assert tried == {"flaky": 2, "down": 3, "steady": 1}
     assert [each["content"] for each in model.told()] == [
-        "ok", "RetryableError: down for the day", "ok",
-    ]  # fmt: skip
+        "ok",
+        "RetryableError: down for the day",
+        "ok",
+    ]
 
 
 def test_too_many_turns_fail_the_run_and_the_message_says_what_to_do() -> None:
@@ -596,8 +598,11 @@ def test_a_message_that_comes_while_tools_run_is_heard_before_the_model_is_asked
         run = sim.signal("message", "it is over there", by="ann")
         assert run.result == "I stop"
     assert [each["role"] for each in model.asks[1].messages] == [
-        "user", "assistant", "tool", "user",
-    ]  # fmt: skip
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
     assert model.asks[1].messages[-1] == user("it is over there") | {"by": "ann"}
 
 
@@ -655,8 +660,12 @@ def test_a_chat_goes_on_with_each_message_and_ends_when_nobody_says_more() -> No
         run = sim.signal("message", "see you")
         assert sim.advance("2h").result == "bye"
     assert [each["content"] for each in model.asks[2].messages] == [
-        "hi", "hello", "how are you?", "fine", "see you",
-    ]  # fmt: skip
+        "hi",
+        "hello",
+        "how are you?",
+        "fine",
+        "see you",
+    ]
 
 
 # With the rest of Surefoot -------------------------------------------------------------------
@@ -685,8 +694,9 @@ def test_steps_of_the_authors_own_come_before_and_after() -> None:
     assert run.steps == ["begin", "think", "hear", "finish"]
     assert [effect.json for effect in run.effects] == [{"answer": "blue"}]
     assert [each["content"] for each in model.asks[0].messages] == [
-        "you like colours", "colour of 7?",
-    ]  # fmt: skip
+        "you like colours",
+        "colour of 7?",
+    ]
 
 
 def test_a_tool_with_the_context_is_part_of_the_step() -> None:
@@ -839,8 +849,10 @@ def test_killed_at_any_commit_it_comes_to_the_same_end() -> None:
 
     report = check_crashes(
         looping(model, add, refund, notify, chat=True, idle="1h"),
-        scenario=scenario, setup=reset, observe=lambda: list(refunds),
-    )  # fmt: skip
+        scenario=scenario,
+        setup=reset,
+        observe=lambda: list(refunds),
+    )
     assert report.kills > 20
 
 
@@ -865,8 +877,9 @@ def test_the_schema_is_that_of_the_function() -> None:
     assert search.spec["description"] == "Search.\n\nIn all there is."
     parameters = search.spec["parameters"]
     assert parameters["properties"]["query"] == {
-        "description": "what to look for", "type": "string"
-    }  # fmt: skip
+        "description": "what to look for",
+        "type": "string",
+    }
     assert parameters["required"] == ["query"]
     assert parameters["additionalProperties"] is False
     assert parameters["$defs"]["Topic"]["properties"] == {"name": {"type": "string"}}

@@ -19,9 +19,16 @@ HOSTILE = "[red]x[/red]\x1b[2J"
 
 def place(kind: str, partition: int, lag: int | None, *, exact: bool = True) -> PartitionStanding:
     return PartitionStanding(
-        topic=f"app.a.{kind}", partition=partition, start=0, end=9, stable=9, committed=1, lag=lag,
-        exact=exact, owner=HOSTILE if partition == 0 else None,
-    )  # fmt: skip
+        topic=f"app.a.{kind}",
+        partition=partition,
+        start=0,
+        end=9,
+        stable=9,
+        committed=1,
+        lag=lag,
+        exact=exact,
+        owner=HOSTILE if partition == 0 else None,
+    )
 
 
 def standing(partitions: int = 2) -> AgentStanding:
@@ -37,13 +44,19 @@ def standing(partitions: int = 2) -> AgentStanding:
 def snapshot(partitions: int = 2) -> Snapshot:
     waiting = Waiting(run_id="r-1", step=HOSTILE, since_ms=1_000, runs=4)
     working = Working(
-        agent="a", statuses={"waiting": 4, "failed": 1}, versions={}, steps_per_s=2.5,
-        failures_per_s=0.1, oldest={"waiting": waiting},
-    )  # fmt: skip
+        agent="a",
+        statuses={"waiting": 4, "failed": 1},
+        versions={},
+        steps_per_s=2.5,
+        failures_per_s=0.1,
+        oldest={"waiting": waiting},
+    )
     return Snapshot(
-        at_ms=7_201_000, log="Kafka at broker:9092", agents=[working],
+        at_ms=7_201_000,
+        log="Kafka at broker:9092",
+        agents=[working],
         standings=[standing(partitions)],
-    )  # fmt: skip
+    )
 
 
 def drawn(shown: object, *, terminal: bool = False) -> str:
@@ -94,8 +107,10 @@ def test_a_screen_has_an_end_and_says_what_it_leaves_out() -> None:
 def test_the_snapshot_as_json_has_everything() -> None:
     told = json.loads(json.dumps(snapshot_json(snapshot(partitions=20))))
     assert told["agents"][0]["oldest"]["waiting"] == {
-        "run_id": "r-1", "step": HOSTILE, "since_ms": 1_000,
-    }  # fmt: skip
+        "run_id": "r-1",
+        "step": HOSTILE,
+        "since_ms": 1_000,
+    }
     assert len(told["topics"][0]["topics"]) == 60
     assert (told["topics"][0]["lag"], told["topics"][0]["exact"]) == (100, False)
 

@@ -44,16 +44,22 @@ async def test_a_stream_that_ends_early_is_gone_on_with_until_the_run_is_over() 
 @pytest.mark.parametrize(
     ("shown", "wanted"),
     [
-        (told("step.completed", next_step="notify", result=3),
-         "step.completed    classify -> notify 3"),
-        (told("step.retrying", attempt=2, failure={"code": "step_failed", "message": "no"}),
-         "step.retrying     classify (attempt 2) step_failed: no"),
-        (told("step.completed", "waiting", wait={"kind": "approval"}),
-         "step.completed    classify waits for approval"),
+        (
+            told("step.completed", next_step="notify", result=3),
+            "step.completed    classify -> notify 3",
+        ),
+        (
+            told("step.retrying", attempt=2, failure={"code": "step_failed", "message": "no"}),
+            "step.retrying     classify (attempt 2) step_failed: no",
+        ),
+        (
+            told("step.completed", "waiting", wait={"kind": "approval"}),
+            "step.completed    classify waits for approval",
+        ),
         (told("run.paused", by="ann\x1b[2J"), "run.paused        classify by ann\\x1b[2J"),
         (told("run.completed", result="x" * 500), "x" * 100),
     ],
-)  # fmt: skip
+)
 def test_an_event_is_one_line_that_a_terminal_does_not_act_upon(shown: Any, wanted: str) -> None:
     text = line(shown)
     assert wanted in text
