@@ -55,7 +55,7 @@ _REPLY: Schema = {
         "id": {**_TEXT, "description": "of the command; repeating it is safe"},
         "accepted": {"type": ["boolean", "null"], "description": "null: no answer came in time"},
         "code": {**_TEXT, "description": "why it was refused, as a stable word"},
-        "number": {**_TEXT, "description": "of the same; see docs/errors"},
+        "number": {**_TEXT, "description": "of the same; see docs/errors.md"},
         "message": _TEXT,
         "event": {"type": ["string", "null"]},
         "run": _MAYBE_OBJECT,

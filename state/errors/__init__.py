@@ -1,7 +1,7 @@
 """Errors whose type answers "what now?", and whose number answers "what is that?".
 
 What a person can come to see has a number, SF and four digits, which is the first argument of the
-error; state/catalogue tells of each what it means and what mends it, as does `surefoot explain`.
+error; catalogue/ tells what each means and what mends it, as does `surefoot explain`.
 
 SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
@@ -35,7 +35,7 @@ class SurefootError(Exception):
 
 
 class Numbered(SurefootError):
-    """An error of which `surefoot explain` has more to tell. `number` is of state/catalogue."""
+    """An error of which `surefoot explain` tells more. `number` is one of state/errors/catalogue."""
 
     def __init__(self, number: str, message: str) -> None:
         Exception.__init__(self, number, message)  # what it is pickled by
@@ -90,7 +90,7 @@ class CallFailed(TerminalError):
 
 class ModelFailed(TerminalError):
     """A model gives no answer, and asking again does not help. `code` is that of the run's failure
-    (state/catalogue)."""
+    (state/errors/catalogue)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ HEAD = """\
 # The HTTP API
 
 What `surefoot serve` answers; the same, for machines, is at `/openapi.json` of every gateway.
-An error is `{"error": "..."}` and begins with a [number](errors/README.md).
+An error is `{"error": "..."}` and begins with a [number](errors.md).
 
 Generated from `producers/api/openapi.py` by `python -m tests.generate.api_page`;
 a test holds that it is up to date.

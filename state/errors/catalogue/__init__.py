@@ -1,7 +1,7 @@
 """Every numbered error, in one table: what it means, why it is likely, what mends it. Pure.
 
 A number is never used again for something else, since it stands in logs and in other people's
-notes. docs/errors is made from this table: `python -m tests.generate.error_pages`.
+notes. docs/errors.md is made from this table: `python -m tests.generate.errors_page`.
 """
 
 from __future__ import annotations

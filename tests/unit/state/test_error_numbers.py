@@ -16,7 +16,7 @@ from surefoot.cli import app
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, catalogue
 from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find, number_of
-from tests.generate.error_pages import FOLDER, files
+from tests.generate.errors_page import PAGE, text
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("schemas", "state", "consumers", "producers", "infra", "surefoot")
@@ -28,13 +28,22 @@ NUMBERED = {
     "NotAllowed",
     "NotSimulated",
     "Numbered",
+    "RequestRefused",
     "SimulationError",
     "StateError",
     "StoreRefused",
     "Unavailable",
 }
 #: their first argument is a code that a page of the table names
-CODED = {"ModelFailed", "Parked", "Unusable", "Refused", "Refusal"}
+CODED = {
+    "ModelFailed",
+    "Parked",
+    "Unusable",
+    "UnusableResult",
+    "InputRefused",
+    "Refused",
+    "Refusal",
+}
 #: they have one number each, which their class tells
 ONE_NUMBER = {"BadPayload", "NoSuchTopic", "RecordTooLarge", "Unserialisable"}
 #: nobody but the engine, an author's own code or the model sees them as they are: what a person is
@@ -101,11 +110,6 @@ FILES = {
 }
 
 
-def refused_at_the_edge(path: str, name: str) -> bool:
-    """Three classes are called Refused: this one takes a number, the state machine's a code."""
-    return name == "Refused" and path.startswith("producers/")
-
-
 def called(node: ast.Call) -> str:
     match node.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -119,11 +123,11 @@ def problems(path: str, source: str) -> Iterator[str]:
         match node:
             case ast.Call():
                 name = called(node)
-                if name in NUMBERED or refused_at_the_edge(path, name):
+                if name in NUMBERED:
                     yield from wrong_number(f"{path}:{node.lineno} {name}", node)
-                elif name in CODED and not path.startswith("surefoot/simulation"):
+                elif name in CODED and not path.startswith("surefoot/testing/simulation"):
                     yield from wrong_code(f"{path}:{node.lineno} {name}", node.args[:1])
-                elif name in ("Failure", "Reply"):
+                elif name in ("Failure", "CommandReply"):
                     codes = [each.value for each in node.keywords if each.arg == "code"]
                     yield from wrong_code(f"{path}:{node.lineno} {name}", codes)
             case ast.Assign(targets=[ast.Name(id="code")], value=value):
@@ -142,7 +146,7 @@ def wrong_number(where: str, call: ast.Call) -> Iterator[str]:
     match call.args[:1]:
         case [ast.Constant(value=str(number))]:
             if number not in PAGES:
-                yield f"{where}: state/catalogue has no {number}"
+                yield f"{where}: state/errors/catalogue has no {number}"
         case [ast.Attribute(attr="number")] | [ast.Starred()]:
             pass  # that of the error it is made of
         case _:
@@ -154,7 +158,7 @@ def wrong_code(where: str, given: list[ast.expr]) -> Iterator[str]:
         for each in [code.body, code.orelse] if isinstance(code, ast.IfExp) else [code]:
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
                 if number_of(each.value) is None and each.value:
-                    yield f"{where}: no page of state/catalogue names the code {each.value!r}"
+                    yield f"{where}: no page of the catalogue names the code {each.value!r}"
             elif isinstance(each, ast.JoinedStr):
                 yield f"{where}: a code is a word in quotes"
 
@@ -169,9 +173,9 @@ def test_no_error_is_without_a_number() -> None:
         ("state/x.py", 'raise ConfigError("no number")'),
         ("state/x.py", 'raise ConfigError("SF0000", "no such number")'),
         ("infra/x.py", "def made(e):\n    return Unavailable(f'SF{e}', 'not to be read')"),
-        ("producers/x.py", 'raise Refused(404, "no number")'),
-        ("state/x.py", 'raise Refused("no_such_code", "why")'),
-        ("state/x.py", 'raise Refused(f"{why}", "why")'),
+        ("producers/x.py", 'raise RequestRefused(404, "no number")'),
+        ("state/x.py", 'raise InputRefused("no_such_code", "why")'),
+        ("state/x.py", 'raise InputRefused(f"{why}", "why")'),
         ("consumers/x.py", 'Failure(code="no_such_code", message="")'),
         ("consumers/x.py", 'code = "no_such_code" if x else "timeout"'),
         ("state/x.py", 'raise ValueError("why")'),
@@ -187,13 +191,13 @@ def test_no_number_is_left_over() -> None:
     used = {
         number
         for path, source in FILES.items()
-        if not path.startswith("state/catalogue/")
+        if not path.startswith("state/errors/catalogue/")
         for number in _NUMBER.findall(source)
     }
     words = {
         each.value
         for path, source in FILES.items()
-        if not path.startswith("state/catalogue/")
+        if not path.startswith("state/errors/catalogue/")
         for each in ast.walk(ast.parse(source))
         if isinstance(each, ast.Constant) and isinstance(each.value, str)
     }
@@ -223,10 +227,15 @@ def test_the_table_is_in_order() -> None:
         assert page.mend, page.number
 
 
-def test_the_pages_are_up_to_date() -> None:
-    there = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*")}
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == text(), "run: python -m tests.generate.errors_page"
 
-    assert there == files(), "run: python -m tests.generate.error_pages"
+
+def test_links_to_an_error_lead_to_its_entry() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    linked = {n for page in pages for n in re.findall(r"errors\.md#(\w+)", page.read_text())}
+    assert "SF3016" in linked
+    assert linked <= set(PAGES)
 
 
 def test_what_a_page_says_to_type_is_there() -> None:
