@@ -35,7 +35,7 @@ class SurefootError(Exception):
 
 
 class Numbered(SurefootError):
-    """An error of which `surefoot explain` tells more. `number` is one of state/errors/catalogue."""
+    """An error of which `surefoot explain` tells more. `number` is in state/errors/catalogue."""
 
     def __init__(self, number: str, message: str) -> None:
         Exception.__init__(self, number, message)  # what it is pickled by
