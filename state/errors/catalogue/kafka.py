@@ -8,8 +8,8 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3001",
         title="Kafka cannot be reached",
-        means="No broker answers at SUREFOOT_BOOTSTRAP_SERVERS. Nothing was written; workers try "
-        "again for as long as they run.",
+        means="No broker answers at SUREFOOT_BOOTSTRAP_SERVERS. Nothing was written; workers "
+        "retry for as long as they run.",
         causes=(
             "the broker is not running, or not yet",
             "the address or port is wrong, or is another one inside of a container",
@@ -24,7 +24,7 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3002",
         title="Kafka did not answer in time",
-        means="It may or may not have done what was asked. Asking again with the same id is safe.",
+        means="The request may or may not have succeeded. Repeating it with the same id is safe.",
         causes=("a broker is restarting or overloaded", "the network between is slow or cut"),
         mend=(
             "Repeat the command; with the id that it printed, if it did.",
@@ -34,7 +34,7 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3003",
         title="No broker can be started here",
-        means="`dev` and `demo` start a broker in Docker or on Java, and have neither.",
+        means="`dev` and `demo` start a broker in Docker or on Java, and this machine has neither.",
         causes=("Docker does not run", "no Java 17, or no Maven to fetch Kafka with"),
         mend=(
             "Do without Kafka: `SUREFOOT_LOG=sqlite:///runs.db surefoot dev agent.py`",
@@ -43,8 +43,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3004",
-        title="A topic is not there",
-        means="The agent's topics have never been created on this cluster, or its name is another.",
+        title="Topic does not exist",
+        means="The agent's topics were never created on this cluster, or the agent's name has "
+        "changed.",
         causes=(
             "a mistyped agent's name, also in Call or Handoff",
             "another SUREFOOT_APP or another cluster than the workers use",
@@ -58,9 +59,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3005",
-        title="A topic is not as it must be",
-        means="Its partitions, clean-up or limits are not what runs rely on. It is not altered for "
-        "you; each line of the message says how to.",
+        title="Topic has the wrong configuration",
+        means="Its partition count, cleanup policy or limits are not what runs need. Surefoot "
+        "does not alter it unasked; each line of the message has the command.",
         causes=(
             "the topic was created by hand, or by a broker that creates what is asked for",
             "SUREFOOT_PARTITIONS was changed: the count is for ever",
@@ -73,8 +74,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3006",
-        title="A topic cannot be created",
-        means="The broker refused. The message has its reason.",
+        title="Topic cannot be created",
+        means="The broker refused; the message has its reason.",
         causes=(
             "this user may not create topics",
             "more replicas are asked for than there are brokers",
@@ -86,37 +87,37 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3007",
-        title="An open transaction holds records back",
-        means="Readers of a partition wait for a transaction that nobody has ended. It ends by "
-        "itself at its timeout.",
+        title="An open transaction blocks readers",
+        means="Readers of a partition wait for a transaction that nobody has ended. It ends "
+        "at its timeout.",
         causes=("a producer was killed in the middle of one, this or another program's",),
         mend=("Wait a minute; find who holds it: `kafka-transactions.sh find-hanging --help`",),
     ),
     Page(
         number="SF3008",
-        title="Topics were created and are not served yet",
-        means="They are there, and no broker leads their partitions.",
+        title="New topics have no leader yet",
+        means="The topics were created, and no broker leads their partitions yet.",
         causes=("the cluster is starting or short of brokers",),
         mend=("Run the command again in a moment: `surefoot topics apply agent.py`",),
     ),
     Page(
         number="SF3009",
         title="The process is stopping",
-        means="It was asked for something while it was on its way out.",
+        means="The request came while the process was shutting down.",
         causes=("SIGTERM, Ctrl-C, or a deployment",),
         mend=("Ask again; another process answers.",),
     ),
     Page(
         number="SF3010",
         title="The agent is not ready",
-        means="A transaction to its state topic does not commit just now, so /ready is red.",
+        means="A transaction to its state topic does not commit at present, so /ready fails.",
         causes=("Kafka is away", "the topics are missing or too few brokers are in sync"),
         mend=("`surefoot topics verify agent.py`",),
     ),
     Page(
         number="SF3011",
         title="Another process has this identity",
-        means="Two processes are the same member of a consumer group, and have taken it from "
+        means="Two processes use the same member id of a consumer group and have displaced "
         "each other several times. This one has ended; nothing is lost.",
         causes=(
             "two workers are started with one SUREFOOT_INSTANCE, or with the same host name",
@@ -130,8 +131,8 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3012",
         title="The schema registry does not answer",
-        means="A schema was to be looked up or registered and the registry gave no usable "
-        "answer. Events that need it wait.",
+        means="The registry gave no usable answer to a look-up or a registration. Events that "
+        "need it wait.",
         causes=(
             "the registry is down or not reachable",
             "its password has changed",
@@ -144,8 +145,7 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3013",
         title="AWS does not answer",
-        means="A request to AWS got no usable answer. It is tried again; what has come stays in"
-        " the queue.",
+        means="A request to AWS got no usable answer. It is retried; messages stay in the queue.",
         causes=(
             "the network or AWS has trouble",
             "the endpoint is another one",
@@ -154,9 +154,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3014",
-        title="The store of large payloads does not answer",
-        means="A payload could not be stored or fetched. Results are held and steps wait; no "
-        "attempt is used.",
+        title="The store for large payloads does not answer",
+        means="A payload could not be stored or fetched. Results and steps wait; no attempt "
+        "is used up.",
         causes=(
             "S3 cannot be reached",
             "the folder's disk is full or not mounted",
@@ -170,8 +170,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3015",
-        title="Views are being handed out or restored",
-        means="Some partitions of the views have no instance that can answer for them just now.",
+        title="Views are being assigned or restored",
+        means="No instance of the views can answer for some partitions at present.",
         causes=(
             (
                 "an instance of `surefoot views` has started, stopped or died: the others take "
@@ -186,8 +186,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3016",
-        title="The service of views does not answer",
-        means="A gateway, or another instance of the views, could not ask `surefoot views`.",
+        title="The views service does not answer",
+        means="A gateway, or another instance of the views, could not reach `surefoot views`.",
         causes=(
             "it does not run, or has just died",
             "SUREFOOT_VIEWS_URL or SUREFOOT_VIEWS_ADDRESS names another place",
@@ -200,9 +200,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3017",
-        title="The views' Faust app has ended",
-        means="`surefoot views` ends with status 69, and is to be started again by whatever "
-        "started it. What it had kept is still there.",
+        title="The Faust app of the views has ended",
+        means="`surefoot views` ends with status 69; start it again. Its tables are kept.",
         causes=("Kafka was away for longer than Faust waits", "the folder cannot be written to"),
         mend=(
             "Read the reason in the message, and start it again: `surefoot views agent.py`",
@@ -215,8 +214,8 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3041",
         title="The archive does not answer",
-        means="A file could not be written to the archive, or read from it. Writing is tried "
-        "again for as long as it takes, and no offset is committed until then: Kafka keeps the "
+        means="A file could not be written to or read from the archive. Writing is retried "
+        "without limit, and no offset is committed until it succeeds: Kafka keeps the "
         "events for as long as its retention says.",
         causes=(
             "S3 cannot be reached, or is slow",
@@ -229,9 +228,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3042",
-        title="A file of the archive is missing or damaged",
-        means="The archive's index says that a file has events of the run, and the file is not "
-        "there or is no such file.",
+        title="An archive file is missing or damaged",
+        means="The archive's index lists a file with events of the run; it does not exist or "
+        "is damaged.",
         causes=(
             "a lifecycle rule of the bucket, or a person, has deleted it",
             "something else has written to the same place",
@@ -243,10 +242,10 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3067",
-        title="A batch of records is packed with a codec that is not installed",
-        means="Whoever wrote the records, or the topic's compression.type, has packed them with a "
-        "codec that this process does not have. Nothing is skipped: reading goes on where it stood "
-        "once the codec is there.",
+        title="Compression codec is not installed",
+        means="The records, or the topic's compression.type, use a codec that this process "
+        "lacks. Nothing is skipped: reading continues where it stopped once the codec "
+        "is installed.",
         causes=(
             "aiokafka was installed without its extras, or cramjam was taken out",
             "the broker and its producers know a codec that this version does not",
@@ -261,10 +260,10 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3068",
-        title="A batch of records is damaged",
-        means="The bytes that the broker sent are not what was written: a checksum is wrong, or "
-        "they cannot be unpacked. Nothing is skipped; the partition that the message names is not "
-        "read beyond that offset.",
+        title="Damaged record batch",
+        means="The bytes from the broker are not what was written: a checksum is wrong, or "
+        "they cannot be decompressed. Nothing is skipped; the partition in the message "
+        "is not read beyond that offset.",
         causes=(
             "a disk of the broker is broken; a replica elsewhere may still have the batch",
             "something between has changed the bytes",
@@ -277,10 +276,11 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3066",
-        title="The archive refuses",
-        means="The store answers, and what it answers is no. Writing is tried again until it takes "
-        "the file, and no offset is committed until then: Kafka keeps the events for as long as "
-        "its retention says. `surefoot gateway` serves what is in the log, and says so at /ready.",
+        title="The archive refuses access",
+        means="The store answers and refuses. Writing is retried until it succeeds, and no "
+        "offset is committed until then: Kafka keeps the events for as long as its "
+        "retention says. `surefoot gateway` serves what is in the log, and reports this "
+        "at /ready.",
         causes=(
             "a permission was taken away, a key has expired",
             "the bucket was deleted",
@@ -293,10 +293,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3070",
-        title="The store of large payloads refuses",
-        means="The store answers, and what it answers is no. Results are held and steps wait, as "
-        "while it is away; when it has said nothing else for ten minutes, the runs that need it "
-        "wait for a person.",
+        title="The store for large payloads refuses access",
+        means="The store answers and refuses. Results and steps wait, as during an outage; "
+        "after ten minutes of refusals the runs that need it wait for a person.",
         causes=(
             "a permission was taken away, a key has expired",
             "the bucket was deleted",
@@ -309,8 +308,9 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3101",
-        title="The file cannot be an embedded log",
-        means="SUREFOOT_LOG names a file that cannot be opened, is damaged, or is no SQLite file.",
+        title="Not an embedded log",
+        means="SUREFOOT_LOG names a file that cannot be opened, is damaged, or is not an "
+        "SQLite file.",
         causes=("the folder is missing or not writable", "the disk was full", "a network disk"),
         mend=(
             "Check it: `sqlite3 runs.db 'pragma integrity_check'`",
@@ -320,36 +320,36 @@ KAFKA: tuple[Page, ...] = (
     Page(
         number="SF3102",
         title="The file is another program's database",
-        means="It is an SQLite file that Surefoot did not make. It was not touched.",
+        means="The SQLite file was not made by Surefoot. It was not changed.",
         causes=("SUREFOOT_LOG has the path of something else",),
         mend=("Name another file: `export SUREFOOT_LOG=sqlite:///runs.db`",),
     ),
     Page(
         number="SF3103",
-        title="The file was written by another version",
-        means="This version does not read its format. It was not touched.",
+        title="The file has another format version",
+        means="This version of Surefoot cannot read its format. It was not changed.",
         causes=("Surefoot was upgraded or downgraded",),
         mend=("Use the version that wrote it, or name another file with SUREFOOT_LOG.",),
     ),
     Page(
         number="SF3104",
         title="Another process runs agents on this file",
-        means="An embedded log has one process at a time that runs agents; others may look.",
+        means="One process at a time runs agents on an embedded log; others may read it.",
         causes=("an earlier `surefoot serve` or `dev` is still there",),
         mend=("Stop the process that the message names, or name another file with SUREFOOT_LOG.",),
     ),
     Page(
         number="SF3105",
         title="The embedded log does not answer",
-        means="The file could not be read or written just now.",
+        means="The file could not be read or written at present.",
         causes=("the disk is full or slow", "another program holds the file"),
         mend=("Look at the disk: `df -h .`",),
     ),
     Page(
         number="SF3186",
-        title="There is no such embedded log",
-        means="SUREFOOT_LOG names a file that is not there, or an empty one. None was made: only "
-        "what runs agents makes a log.",
+        title="No such embedded log",
+        means="SUREFOOT_LOG names a file that does not exist or is empty. Only commands that "
+        "run agents create a log.",
         causes=(
             "a mistyped path",
             "a relative path, and the command is run in another folder",
@@ -363,8 +363,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3090",
-        title="Kafka refuses the sign-in",
-        means="A broker answers, and does not accept the user, the password or the SASL mechanism.",
+        title="Kafka authentication failed",
+        means="A broker answers, and rejects the user, the password or the SASL mechanism.",
         causes=(
             "the password was changed, or is another cluster's",
             "the user has credentials for another mechanism only",
@@ -376,8 +376,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3091",
-        title="A certificate is not accepted",
-        means="The TLS handshake with a broker fails: the message says which check, and whose "
+        title="TLS certificate rejected",
+        means="The TLS handshake with a broker fails; the message says which check, and whose "
         "certificate.",
         causes=(
             "SUREFOOT_SSL_CAFILE is missing, or of another authority",
@@ -391,8 +391,8 @@ KAFKA: tuple[Page, ...] = (
     ),
     Page(
         number="SF3092",
-        title="The broker's listener speaks another protocol",
-        means="Something listens at the address, and expects another SUREFOOT_SECURITY_PROTOCOL.",
+        title="Security protocol mismatch",
+        means="A listener answers at the address, and expects another SUREFOOT_SECURITY_PROTOCOL.",
         causes=(
             "the port is that of another listener of the broker",
             "TLS or SASL was switched on, on one side only",

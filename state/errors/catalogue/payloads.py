@@ -7,9 +7,9 @@ from surefoot.state.errors.catalogue.page import Page
 PAYLOADS: tuple[Page, ...] = (
     Page(
         number="SF2001",
-        title="A value would not come back as it is",
-        means="What is stored is strict JSON. This value would be lost or changed by it, so it "
-        "was refused before anything was committed. The message has its path.",
+        title="Value does not survive storage",
+        means="Values are stored as strict JSON, which would lose or change this one. It was "
+        "refused before the commit. The message has its path.",
         causes=(
             "NaN, a set, bytes that are no text, an object of a class of your own",
             "a tuple where the type says list, or a number where it says text",
@@ -22,9 +22,9 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2002",
-        title="A payload is not of the step's type",
-        means="JSON that came from outside, or was stored by older code, does not fit the type "
-        "that the step (or the wait for a signal) declares. The message has the path.",
+        title="Payload does not fit the step's type",
+        means="JSON from outside, or stored by older code, does not fit the type that the "
+        "step (or the wait for a signal) declares. The message has the path.",
         causes=(
             "the sender has another idea of the payload",
             "a field was added without a default, or renamed, under runs on their way",
@@ -38,9 +38,9 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2003",
-        title="A record cannot be decoded",
-        means="A record on one of the agent's topics is none of Surefoot's. It is on "
-        "surefoot.dead, with its bytes; the partition goes on.",
+        title="Record cannot be decoded",
+        means="A record on one of the agent's topics was not written by Surefoot. It is on "
+        "surefoot.dead with its bytes; the partition continues.",
         causes=(
             "another program writes to the topic",
             "a newer version of Surefoot wrote it: upgrade every process",
@@ -53,10 +53,10 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2004",
-        title="A run cannot have this id",
-        means="Ids are 1 to 256 of A-Z a-z 0-9 . _ : ~ = + - and begin with a letter or digit. One "
-        "is made of what comes from outside: of the id of a delivery, of what `key=` says of an "
-        "event, of an Idempotency-Key.",
+        title="Invalid run id",
+        means="Ids are 1 to 256 of A-Z a-z 0-9 . _ : ~ = + - and begin with a letter or "
+        "digit. Names from outside become ids: of a delivery, of `key=` of an event, of "
+        "an Idempotency-Key.",
         causes=("spaces, slashes or other alphabets in it", "an empty id of an event"),
         mend=(
             "Start it with the id as its key: `curl -H 'Idempotency-Key: ANY' ...`",
@@ -66,8 +66,8 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2005",
-        title="A pool's answer cannot be read",
-        means="What a pool's worker says of a step is not what this worker can take.",
+        title="Pool result cannot be read",
+        means="A pool's worker returned a step's outcome that this worker cannot decode.",
         causes=("the pool's workers run another version of the agent's file",),
         mend=(
             "Deploy one version to all: `surefoot worker agent.py --pool NAME`",
@@ -77,10 +77,10 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2067",
-        title="The registry does not have an event's schema",
-        means="The registry answers and says that there is no schema of that id. The events waited "
-        "for SUREFOOT_SCHEMA_WAIT_S and then became dead letters, with their bytes, so that the "
-        "others of their partition go on.",
+        title="The registry lacks an event's schema",
+        means="The registry answers that it has no schema of that id. The events waited for "
+        "SUREFOOT_SCHEMA_WAIT_S and then became dead letters, with their bytes, so that "
+        "the partition continues.",
         causes=(
             "the registry was restored from an older state, or a follower of it lags behind",
             "the events were written with another registry than SUREFOOT_REGISTRY_URL names",
@@ -96,9 +96,9 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2006",
-        title="A record is too large",
-        means="A payload, a result or an effect is over the limit of a topic. It was not written; "
-        "a run that made it waits for a person.",
+        title="Record too large",
+        means="A payload, a result or an effect exceeds the limit of a topic. It was not "
+        "written; the run that made it waits for a person.",
         causes=("a document is carried in the payload", "SUREFOOT_RECORD_MAX_BYTES is low"),
         mend=(
             "Store the document elsewhere and hand its key over.",
@@ -112,8 +112,8 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2007",
-        title="Stored state cannot be trusted",
-        means="Records of a run are missing or do not fit together. That run is left alone.",
+        title="Inconsistent stored state",
+        means="Records of a run are missing or contradict each other. That run is left alone.",
         causes=(
             "what is asked for has expired (the events are kept for 30 days)",
             "somebody deleted records, or changed the state topic's clean-up",
@@ -126,18 +126,17 @@ PAYLOADS: tuple[Page, ...] = (
     ),
     Page(
         number="SF2008",
-        title="The registry's schema cannot be used",
-        means="The schema registry has a schema that is not Avro, or one that refers to "
-        "others. Nothing was changed.",
+        title="Registry schema cannot be used",
+        means="The schema is not Avro, or it refers to other schemas. Nothing was changed.",
         causes=("the topic is written as Protobuf or JSON Schema",),
         mend=("See docs/how-to/kafka-events.md for what can be read.",),
         codes=("no_numbers", "not_avro", "references"),
     ),
     Page(
         number="SF2009",
-        title="The registry does not take the schema",
-        means="The schema is not compatible with the versions before it, by the level that the "
-        "registry keeps for it. Nothing was registered that counts.",
+        title="The registry rejects the schema",
+        means="The schema is not compatible with earlier versions at the registry's "
+        "compatibility level. Nothing was registered.",
         causes=("a field without a default was added or left out", "a type was changed"),
         mend=(
             "See what does not fit: `surefoot schemas check --registry`",

@@ -7,7 +7,7 @@ from surefoot.state.errors.catalogue.page import Page
 STARTING: tuple[Page, ...] = (
     Page(
         number="SF1001",
-        title="A setting is wrong",
+        title="Invalid setting",
         means="A SUREFOOT_... variable has a value that cannot be used, or two of them "
         "contradict each other. Nothing was started. The message names the variable.",
         causes=(
@@ -22,8 +22,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1002",
-        title="No Kafka is named",
-        means="The command needs a log to work on and has been told of none.",
+        title="No log is configured",
+        means="The command needs a Kafka cluster or an embedded log, and neither is configured.",
         causes=("SUREFOOT_BOOTSTRAP_SERVERS is not set in this shell or container",),
         mend=(
             "To use a cluster: `export SUREFOOT_BOOTSTRAP_SERVERS=host:9092`",
@@ -33,8 +33,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1003",
-        title="The TLS certificates cannot be used",
-        means="The files that SUREFOOT_SSL_... name cannot be read, or do not belong together.",
+        title="TLS certificates cannot be used",
+        means="The files named by SUREFOOT_SSL_... cannot be read, or do not belong together.",
         causes=("a path is wrong", "the key is not that of the certificate", "no right to read"),
         mend=(
             'Look at the files: `openssl x509 -in "$SUREFOOT_SSL_CERTFILE" -noout -subject`',
@@ -43,8 +43,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1004",
-        title="The port is taken",
-        means="The gateway, or what serves metrics, cannot listen where it is told to.",
+        title="Port in use",
+        means="The gateway or the metrics server cannot listen on its address.",
         causes=(
             "another gateway, or an earlier `surefoot dev`, still runs",
             "`surefoot dev` was killed a moment ago: its parts notice, and end by themselves",
@@ -58,8 +58,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1005",
-        title="An embedded log has one process",
-        means="What was asked for takes several processes, and an SQLite file serves one.",
+        title="An embedded log serves one process",
+        means="The command starts several processes, and an SQLite file serves one.",
         causes=("SUREFOOT_LOG is set while a worker, relay, gateway or --processes is asked for",),
         mend=(
             "Run everything in one process: `surefoot serve agent.py`",
@@ -68,8 +68,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1006",
-        title="The gateway did not get ready",
-        means="A minute has gone by, and a transaction still does not commit for every agent.",
+        title="The gateway did not become ready",
+        means="After a minute, a transaction still does not commit for every agent.",
         causes=(
             "a worker or the gateway cannot start; their own messages say why",
             "Kafka is slow to start, or has too little memory",
@@ -81,8 +81,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1007",
-        title="An option's value is wrong",
-        means="The command line says something that the command cannot do. Nothing was sent.",
+        title="Invalid option",
+        means="The command line asks for something that the command cannot do. Nothing was sent.",
         causes=("JSON without its quotes, since the shell took them", "a mistyped choice"),
         mend=(
             'Quote JSON for the shell: `--payload \'{"name": "ann"}\'`',
@@ -98,30 +98,29 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1010",
-        title="Which of the file's agents is meant?",
-        means="The command is about one agent, and the file defines several.",
+        title="Several agents in the file",
+        means="The command needs one agent, and the file defines several.",
         causes=("the file was given where one agent's name is needed",),
         mend=("Name the agent: `surefoot runs list NAME`",),
     ),
     Page(
         number="SF1011",
         title="The new agent cannot be written there",
-        means="`surefoot new` writes into a folder of its own only. Nothing was written.",
+        means="`surefoot new` writes only into a folder of its own. Nothing was written.",
         causes=("the folder is there and has files in it", "this user may not write here"),
         mend=("Choose another name: `surefoot new hello`, of a-z 0-9 and -",),
     ),
     Page(
         number="SF1012",
-        title="There is no such error",
-        means="No error has this number or code. Those that are nearest are shown.",
+        title="No such error",
+        means="No error has this number or code. The nearest ones are listed.",
         causes=("a digit is mistyped", "the number is of a newer version of Surefoot"),
         mend=("See all of them: `surefoot explain`", "Compare: `surefoot version`"),
     ),
     Page(
         number="SF1020",
         title="A library is not installed",
-        means="The agent uses something that needs a library which is not a part of every "
-        "installation. Nothing was started.",
+        means="The agent uses a feature whose library is an optional extra. Nothing was started.",
         causes=("the extra was left out when Surefoot was installed",),
         mend=(
             (
@@ -136,9 +135,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1021",
-        title="AWS cannot be used",
-        means="A queue or a bucket cannot be used as the settings stand: it is not there, or "
-        "these credentials may not use it.",
+        title="AWS resource cannot be used",
+        means="A queue or a bucket does not exist, or these credentials may not use it.",
         causes=(
             "the region or the endpoint is another one",
             "the queue's name is mistyped",
@@ -154,9 +152,9 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1022",
-        title="A folder is not there",
-        means="A folder that a declaration, an option or a setting names does not exist where "
-        "the command is run. Nothing was started.",
+        title="Folder does not exist",
+        means="A folder named by a declaration, an option or a setting does not exist where "
+        "the command runs. Nothing was started.",
         causes=(
             "the command is run from another folder",
             "the path is mistyped",
@@ -165,15 +163,15 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1023",
-        title="No store of large payloads is named",
-        means="The command works on the store of large payloads, and none is named.",
+        title="No store for large payloads",
+        means="The command works on the store of large payloads, and none is configured.",
         causes=("SUREFOOT_BLOBS is set for the workers and not here",),
         mend=("Set `SUREFOOT_BLOBS` as the workers have it; see docs/how-to/large-payloads.md.",),
     ),
     Page(
         number="SF1024",
-        title="The schema command cannot be meant",
-        means="`surefoot schemas` was not told enough, or was given a file that is no Avro "
+        title="Invalid schema command",
+        means="`surefoot schemas` lacks an argument, or was given a file that is not an Avro "
         "schema. Nothing was registered.",
         causes=(
             "an option is missing",
@@ -184,8 +182,7 @@ STARTING: tuple[Page, ...] = (
     Page(
         number="SF1025",
         title="The schema registry cannot be used",
-        means="No registry is named, or its address or credentials are given in a way that "
-        "cannot be used.",
+        means="No registry is configured, or its address or credentials are malformed.",
         causes=(
             "SUREFOOT_REGISTRY_URL is not set",
             "the password stands in the address",
@@ -200,8 +197,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1026",
-        title="The gateway's address cannot be used",
-        means="The client was given an address that is none, or one with a password in it.",
+        title="Invalid gateway address",
+        means="The client was given an address that is not a URL, or one that contains a password.",
         causes=("the scheme is missing",),
         mend=(
             (
@@ -212,8 +209,8 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1027",
-        title="There is no such schedule",
-        means="The agent declares no schedule of that name, or no worker has begun it yet.",
+        title="No such schedule",
+        means="The agent declares no schedule of that name, or no worker has started it yet.",
         causes=(
             "the name is mistyped",
             "no worker of the agent has run since it was declared",
@@ -225,9 +222,9 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1028",
-        title="The interval cannot be filled",
-        means="A backfill was asked for with times that cannot be read, in the wrong order, or "
-        "with more ticks than there is room for.",
+        title="Invalid backfill range",
+        means="The times of a backfill cannot be read, are in the wrong order, or contain too "
+        "many ticks.",
         causes=(
             "a time lacks its date",
             "the interval is too long for one backfill",
@@ -239,8 +236,8 @@ STARTING: tuple[Page, ...] = (
     Page(
         number="SF1029",
         title="The delivery cannot be mapped again",
-        means="A delivery was not verified, was too large to be kept, or is for no agent in the"
-        " given files. No run was started.",
+        means="The delivery was not verified, was too large to keep, or belongs to no agent "
+        "in the given files. No run was started.",
         causes=(
             "the delivery was forged, or its secret has changed",
             "another agent's file is meant",
@@ -252,7 +249,7 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1030",
-        title="No agent listens to anything",
+        title="No agent has a trigger",
         means="`surefoot trigger` was given a file whose agents declare no topic, queue or folder.",
         causes=(
             "webhooks are taken by the gateway, not by a trigger process",
@@ -268,16 +265,15 @@ STARTING: tuple[Page, ...] = (
     Page(
         number="SF1031",
         title="Faust is not installed",
-        means="`surefoot views` on Kafka is a Faust app, with its tables in RocksDB; they come "
-        "with an extra.",
+        means="On Kafka, `surefoot views` is a Faust app with RocksDB tables; both come with "
+        "an extra.",
         causes=("Surefoot was installed without the extra `views`",),
         mend=("Install it: `pip install 'surefoot[views]'`",),
     ),
     Page(
         number="SF1057",
-        title="No archive is named",
-        means="`surefoot archive` needs a place to put events and finished runs, and has been told "
-        "of none.",
+        title="No archive is configured",
+        means="`surefoot archive` needs a place for events and finished runs.",
         causes=("SUREFOOT_ARCHIVE is not set in this shell or container",),
         mend=(
             "A bucket: `export SUREFOOT_ARCHIVE=s3://my-bucket/surefoot`",
@@ -287,8 +283,9 @@ STARTING: tuple[Page, ...] = (
     Page(
         number="SF1058",
         title="The archive cannot be used",
-        means="SUREFOOT_ARCHIVE names a bucket or a folder that is not there, or that this process "
-        "may not read and write. Nothing was archived, and no offset was committed.",
+        means="SUREFOOT_ARCHIVE names a bucket or folder that does not exist, or that this "
+        "process may not read and write. Nothing was archived, and no offset was "
+        "committed.",
         causes=(
             "the bucket's or the folder's name is mistyped",
             "a permission is missing: s3:PutObject, s3:GetObject, s3:DeleteObject, s3:ListBucket",
@@ -301,10 +298,10 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1059",
-        title="The archive overwrites what is to stay",
-        means="The store takes a request to make an object only if there is none (If-None-Match) "
-        "and overwrites the one that there is. Two processes that write the same file, as happens "
-        "after a crash, could lose events there. Nothing was archived.",
+        title="The archive overwrites objects",
+        means="The store accepts a conditional write (If-None-Match) and overwrites the "
+        "existing object anyway. Two processes that write the same file, as happens "
+        "after a crash, could lose events. Nothing was archived.",
         causes=("a store that speaks like S3, of a version without conditional writes",),
         mend=(
             "Use a newer version of the store, or S3 itself.",
@@ -313,10 +310,9 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1060",
-        title="The archive is that of another log",
-        means="What is archived there is not of the topic that is to be archived: its files go on "
-        "beyond the topic's end, or begin with other records at the same offsets. Nothing was "
-        "overwritten.",
+        title="The archive belongs to another log",
+        means="The archived files are not of this topic: they continue beyond its end, or "
+        "hold other records at the same offsets. Nothing was overwritten.",
         causes=(
             "the topic was deleted and made anew, so that its offsets began at 0 again",
             "two Kafka clusters have the same SUREFOOT_ARCHIVE and SUREFOOT_APP",
@@ -325,9 +321,9 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1039",
-        title="A subscription's secret is missing or none",
-        means="Webhooks that go out are signed with the secret of their subscription, and it "
-        "is not set where they are sent from, or is not one. Nothing was started.",
+        title="Missing or invalid subscription secret",
+        means="Outgoing webhooks are signed with the secret of their subscription. It is not "
+        "set where they are sent from, or is malformed. Nothing was started.",
         causes=(
             "the variable is not set for the relay",
             "the secret is a text of your own, not whsec_ and base64",
@@ -337,9 +333,10 @@ STARTING: tuple[Page, ...] = (
     ),
     Page(
         number="SF1070",
-        title="The store of large payloads cannot be used",
-        means="At its start a process stores something small in SUREFOOT_BLOBS, reads it and "
-        "deletes it. The store refused that, or gave back something else. Nothing was started.",
+        title="The store for large payloads cannot be used",
+        means="At start, a process writes a small object to SUREFOOT_BLOBS, reads it and "
+        "deletes it. The store refused, or returned something else. Nothing was "
+        "started.",
         causes=(
             "the bucket's name is mistyped",
             "a permission is missing: s3:PutObject, s3:GetObject",
