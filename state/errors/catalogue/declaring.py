@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefoot.state.errors.catalogue.page import Page
 
-_CHECK = "See whether it is mended, without starting anything: `surefoot topics verify agent.py`"
+_CHECK = "Check the fix without starting anything: `surefoot topics verify agent.py`"
 
 DECLARING: tuple[Page, ...] = (
     Page(
@@ -309,7 +309,7 @@ DECLARING: tuple[Page, ...] = (
         causes=("a bug in the step", "what it calls is down for longer than the retries last"),
         mend=(
             "See what was raised: `surefoot runs show AGENT RUN_ID`",
-            "Mend and deploy the step, then: `surefoot runs retry AGENT RUN_ID`",
+            "Fix and deploy the step, then: `surefoot runs retry AGENT RUN_ID`",
         ),
         codes=("step_raised", "call_failed"),
     ),
@@ -362,7 +362,7 @@ DECLARING: tuple[Page, ...] = (
             "json= and body= at once",
             "an id that is not there",
         ),
-        mend=("Mend the call that the message names, then `surefoot runs retry AGENT RUN_ID`",),
+        mend=("Fix the call that the message names, then `surefoot runs retry AGENT RUN_ID`",),
     ),
     Page(
         number="SF1182",

@@ -120,7 +120,7 @@ RUNS: tuple[Page, ...] = (
         means="The function that turns an event into a start payload raised, or returned what "
         "cannot be stored. The event is among the dead letters; the others continue.",
         causes=("the event has a shape that the function does not expect",),
-        mend=(("Look at the dead letter's message, mend the function, and send the event again."),),
+        mend=(("Look at the dead letter's message, fix the function, and send the event again."),),
         codes=("mapping_raised",),
     ),
     Page(

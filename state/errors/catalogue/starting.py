@@ -38,7 +38,7 @@ STARTING: tuple[Page, ...] = (
         causes=("a path is wrong", "the key is not that of the certificate", "no right to read"),
         mend=(
             'Look at the files: `openssl x509 -in "$SUREFOOT_SSL_CERTFILE" -noout -subject`',
-            "Mend SUREFOOT_SSL_CAFILE, SUREFOOT_SSL_CERTFILE or SUREFOOT_SSL_KEYFILE.",
+            "Correct SUREFOOT_SSL_CAFILE, SUREFOOT_SSL_CERTFILE or SUREFOOT_SSL_KEYFILE.",
         ),
     ),
     Page(
@@ -75,7 +75,7 @@ STARTING: tuple[Page, ...] = (
             "Kafka is slow to start, or has too little memory",
         ),
         mend=(
-            "Read the messages of the processes above this one, and mend the first.",
+            "Read the messages of the processes above this one, and fix the first.",
             "Ask the gateway itself: `curl -sS http://127.0.0.1:8787/ready`",
         ),
     ),
