@@ -354,13 +354,14 @@ import asyncio, sys
 from pathlib import Path
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.embedded.broker import SqliteBroker
-from surefoot.state.ports.log import Out
+from surefoot.state.ports.log import ProducerRecord
 
 async def main():
     broker = SqliteBroker(Path(sys.argv[1]), SystemClock(), owner=True)
     epoch = await broker.take("id")
     async def commit(number):
-        outs = [Out("a.events", 0, b"k", b"%d" % number), Out("a.events", 1, b"k", b"%d" % number)]
+        value = b"%d" % number
+        outs = [ProducerRecord("a.events", place, b"k", value) for place in (0, 1)]
         transaction = broker.begin("id", epoch, outs)
         await broker.commit(transaction, "group", {("a.state", 0): number})
         print(number, flush=True)

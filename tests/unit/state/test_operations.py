@@ -247,7 +247,7 @@ def test_every_refusal_has_its_status(code: str, status: int) -> None:
 def test_every_refusal_of_the_machine_has_a_status() -> None:
     """By its source: the codes are the first arguments of what it raises."""
     sources = [path.read_text() for path in Path(machine.__file__).parent.glob("*.py")]
-    codes = set(re.findall(r'\bRefused\(\s*"(\w+)"', "".join(sources))) - {"stale"}
+    codes = set(re.findall(r'\bInputRefused\(\s*"(\w+)"', "".join(sources))) - {"stale"}
     assert codes | {"no_such_action"} == REFUSALS.keys()  # that is the operator's own
 
 

@@ -14,7 +14,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_input_has_a_word_and_every_arrow_is_drawn() -> None:
-    assert WORDS.keys() == {event.__name__ for event in get_args(Input)}
+    assert WORDS.keys() == set(get_args(Input))
     assert sum(map(len, arrows().values())) == sum(map(len, TABLE.values()))
     text = page()
     for (status, after), labels in arrows().items():
