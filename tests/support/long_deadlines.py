@@ -49,7 +49,7 @@ def gateways_wait(patch: pytest.MonkeyPatch, *, start_s: float, answer_s: float)
     """How long a gateway that is started from now on waits for the log to take a start or a
     command, and for the owner of a run to answer."""
     patch.setattr(
-        gateway_main, "Limits", partial(GatewayLimits, start_s=start_s, answer_s=answer_s)
+        gateway_main, "GatewayLimits", partial(GatewayLimits, start_s=start_s, answer_s=answer_s)
     )
 
 
