@@ -293,7 +293,7 @@ def main() -> int:
         # steps and commits are waited for.
         kafka_txn.commit_deadline_s = _a_minute
         patient = functools.partial(OwnerLimits, handover_s=60.0)
-        setattr(worker_main, "Limits", patient)  # noqa: B010  (mypy: a class)
+        setattr(worker_main, "OwnerLimits", patient)  # noqa: B010  (mypy: a class)
     if given.without:
         without(given.without)
     chosen = [
