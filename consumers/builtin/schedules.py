@@ -4,7 +4,7 @@ Its run sleeps until the next tick, or until it is told something, and starts th
 the commit that decides the tick. Takeover, timers and dead letters are those of every run: whoever
 owns the partition when the time has come has the tick, and nobody else can commit it.
 
-What it does next is decided in state.schedule.
+What it does next is decided in state.scheduling.book.
 """
 
 from __future__ import annotations

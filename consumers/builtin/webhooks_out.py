@@ -1,8 +1,9 @@
-"""Webhooks that go out: events of a topic become runs of the outbox, which sign and send them.
+"""Outgoing webhooks: events of a topic become runs of the outbox, which sign and send them.
 
 Each subscription is a consumer group of its own on its agent's events. An event that it wants
 becomes one start command of the outbox, in the transaction that commits the event's offset
-(consumers.intake): so there is one, whatever dies. Its run_id names the event and the subscription.
+(consumers.topic_triggers.owner): exactly one, whatever dies. Its run_id names the event and the
+subscription.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def add_hook_step(
 
     async def deliver_hook(ctx: Context, hook: HookDelivery) -> Done:
         request = signed_request(hook, signers, clock.now_ms())
-        if ctx.lease_left_s() <= 0:  # as for every effect: see consumers.relay
+        if ctx.lease_left_s() <= 0:  # as for every effect: see consumers.builtin.outbox
             raise OwnershipLost
         return Done({"status": judge_hook(await deliver(request), clock.now_ms())})
 

@@ -27,7 +27,7 @@ AGAIN_S = 1.0
 
 
 class EventWorker:
-    """A source (see infra.source_host): `run` goes on until it is cancelled."""
+    """A source (see infra.sources.supervise): `run` goes on until it is cancelled."""
 
     def __init__(
         self, *, mapping: EventMapping, log: SourceLog, clock: Clock, settle_s: float

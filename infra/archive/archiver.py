@@ -3,7 +3,7 @@
 Each partition's records are gathered until they fill a file, or have waited long enough. The file
 is made, what is derived from it is put beside it, and only then the offset is committed. Whoever
 comes after a death begins at that offset, finds the file that the dead one had made under the very
-name that its own would have, and goes on behind it (state.archive).
+name that its own would have, and goes on behind it (state.reading.archive).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dials what state.targets allows, and nothing else: the one way in which requests go out.
+"""Dials what state.egress.policy allows, and nothing else: the one way in which requests go out.
 
 1. the name is resolved, once for each connection
 2. every address that it has is checked; one that is not allowed forbids them all

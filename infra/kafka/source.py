@@ -3,7 +3,7 @@
 What log.py says of aiokafka holds here too. Its TxnOffsetCommit carries no generation, so
 the fence is the epoch of a transactional id for each partition of the topic, whoever is its member.
 No position is ever reset by the client (auto_offset_reset="none"): where to begin is decided by
-state.triggers, and told.
+state.declare.topics, and told.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs and their history, read from the log: committed records only, and nothing is written.
+"""Reads runs and their history from the log: committed records only.
 
-In memory there is one small summary a run (state.views); the rest of a run is read from the state
-topic when somebody looks at it. History is one live tail a gateway, shared by all who watch, plus
-a lookup for what had been written before.
+Memory holds one small summary per run (state.reading.runs); the rest of a run is read from the
+state topic when somebody looks at it. History is one live tail per gateway, shared by all
+watchers, plus a lookup for what was written before.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _MISSING = "EntityNotFoundException"
 
 
 class GlueRegistry:
-    """As infra.registry.Registry. Lives on one event loop; close it, or use `async with`.
+    """As infra.registry.confluent.Registry. Lives on one event loop; close it, or use `async with`.
 
     Every method raises: NotFound, Refused — Glue says no; Unavailable — it did not answer, and
     asking again is safe.

@@ -120,14 +120,15 @@ class Settings(BaseSettings):
     archive_age_s: Annotated[float, Field(gt=0)] = 300.0
 
     #: what the relay may reach beside public addresses: names, `*.suffix`, addresses and networks,
-    #: with `:port` or for every port, comma-separated (state.targets)
+    #: with `:port` or for every port, comma-separated (state.egress.policy)
     out_allow: str = ""
 
     gateway_host: str = "127.0.0.1"
     #: 0 = any free port
     gateway_port: Port = 8787
     #: hosts by which the gateway, views and metrics are asked for beside loopback and the address
-    #: that is connected to: names, `*.suffix`, addresses, comma-separated; `*`: any (state.hosts)
+    #: that is connected to: names, `*.suffix`, addresses, comma-separated; `*`: any
+    #: (state.egress.hosts)
     gateway_hosts: str = ""
     #: largest request body that the gateway reads
     gateway_body_max_bytes: Count = 1_048_576

@@ -1,27 +1,26 @@
-"""The HTTP front: signed webhooks and an API that start runs, and the runs to look at and to steer.
+"""The HTTP API: signed webhooks and requests that start runs, reads of runs, commands on them.
 
-    POST /webhooks/{source}              a signed delivery; 202 with its runs (producers.intake)
+    POST /webhooks/{source}              a signed delivery; 202 with its runs (webhooks.intake)
     POST /runs/{agent}                   {"run_id"?: str, "payload": ...}; 202
     POST /runs/{agent}/retry-failed      those that have failed; agent outbox: effects
     GET  /runs/{agent}/{run_id}          one run
     GET  /runs/{agent}/{run_id}/why      why it does not move, and what to do
-    GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events; producers.feeds)
+    GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events; api.events)
     GET  /events, /events/{agent}        events of all runs, live; /ws/... the same on a WebSocket
     POST /runs/{agent}/{run_id}/{verb}   pause, resume, cancel, retry, signal, approve, resolve
-    GET  /views/{agent}/...              views, where SUREFOOT_VIEWS_URL says (producers.views)
-    ...                                  agents, schedules, deliveries, topics (producers.desk)
+    GET  /views/{agent}/...              views, where SUREFOOT_VIEWS_URL says (producers.api.views)
+    ...                                  agents, schedules, deliveries, topics (producers.api.admin)
     GET  /health                         this process is alive
     GET  /ready                          a transaction to an agent's state topic commits
     GET  /ready/{agent}                  one to that agent's does
     GET  /ui/                            the dashboard (producers.dashboard)
 
-Lists and histories are in producers.run_lists.
+Lists and histories are in producers.api.run_lists.
 
-Nothing is decided here: a start is a command on the run's partition, as is every other request,
-and that partition's owner alone decides that the same run_id is one run. What is answered with 202
-is acknowledged by all in-sync replicas; 503 means that it may or may not have been written, and
-that sending it again is safe, as the same delivery has the same run_id, and the same request to a
-run the same id.
+Nothing is decided here: a start, like every other request, is a command on the run's partition,
+and only the partition's owner decides that the same run_id is one run. 202 means that all in-sync
+replicas have the command. 503 means that it may or may not have been written; repeating it is safe,
+as the same delivery has the same run_id, and the same request to a run the same id.
 
 Numbers in answers are exact JSON integers, also beyond 2**53; a JavaScript client has to parse
 those with care.

@@ -239,7 +239,7 @@ _MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
 
 
 def _desk(agent: Schema, agents: list[str]) -> dict[str, dict[str, Any]]:
-    """Of producers.desk."""
+    """Of producers.api.admin."""
     one = query("agent", {"type": "string", "enum": agents})
     schedule = path("schedule", {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,62}$"})
     do = path("do", {"type": "string", "enum": list(DOES)})

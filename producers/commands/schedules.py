@@ -103,7 +103,7 @@ async def steer(
 async def say(
     operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
 ) -> CommandReply:
-    """Tell a schedule something: one of `state.schedule.ASKS`. Raises as `Operator.ask`."""
+    """Tell a schedule something: one of `state.scheduling.book.ASKS`. Raises as `Operator.ask`."""
     return await operator.ask(
         run.agent,
         run.run_id,

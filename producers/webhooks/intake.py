@@ -2,7 +2,7 @@
 
 1. read the body, bounded; the signature first, over the raw bytes
 2. only then unpack it, and see what it is called; what it says is parsed when somebody asks
-3. map it to runs (producers.mapping), in a thread of its source's and within a time
+3. map it to runs (producers.webhooks.mapping), in a thread of its source's and within a time
 4. write the start commands, and wait until they will not be lost
 5. answer; and hand what came of it to the record of deliveries, which nobody waits for
 

@@ -1,7 +1,7 @@
-"""The doors of the webhook sources: who may come in, and what their deliveries are called.
+"""Verifies the deliveries of webhook sources, and names them.
 
-A sender that signs with one header is a declaration (state.webhook.Hmac), also where it is built
-in. What a delivery says of itself is read only after its signature is known to be right.
+A sender that signs with one header is a declaration (state.declare.webhooks.Hmac), also where it
+is built in. What a delivery says of itself is read only after its signature was verified.
 """
 
 from __future__ import annotations

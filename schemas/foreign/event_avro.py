@@ -39,7 +39,7 @@ class AvroReader:
     """Reads what was written with one schema, as another one where that is given."""
 
     def __init__(self, writer: Any, reader: Any | None = None, *, branches: bool = False) -> None:
-        """`branches`: records of a union are told by name, as schemas.branches has them.
+        """`branches`: records of a union are told by name, as schemas.foreign.branches has them.
 
         Raises: BadSchema.
         """

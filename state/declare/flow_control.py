@@ -1,8 +1,8 @@
-"""What an author declares of when runs may begin: how many at a time, how often, which first.
+"""Declares when runs may begin: how many at a time, how often, which first.
 
-Runs with one key share these limits, and live in one partition, so that one owner sees them all:
-the key stands in front of the run's name, `KEY=NAME` (see state.partitioner), and whoever starts a
-run gives it that name (Agent.name_run).
+Runs with one key share these limits and live in one partition, so one owner sees them all. The key
+is the first part of the run's id, `KEY=NAME` (see state.names.partitioner); whoever starts a run
+gives it that name (Agent.name_run).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an author declares of webhooks that go out: who is told of which events of an agent's runs.
 
 Everything that can be wrong with a declaration is an error here, at import. What is sent of an
-event is decided here too; signing is the relay's business (consumers.hooks). Pure.
+event is decided here too; signing is the relay's business (consumers.builtin.webhooks_out). Pure.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Subscription:
 
     def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> WebhookMessage | None:
         """What is sent of an event that stands at (partition, offset); None: nothing. `event`: its
-        JSON values, as state.views.event_json has them.
+        JSON values, as state.reading.runs.event_json has them.
 
         Raises: whatever the author's functions raise; Unserialisable.
         """

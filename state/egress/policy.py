@@ -2,7 +2,7 @@
 
 A URL may come from a delivery or a receiver, so from anybody; it must not reach what only this
 machine can. A name proves nothing, as its owner decides what it resolves to, and each time anew:
-what counts is the address that is dialled (infra.dial). Pure.
+what counts is the address that is dialled (infra.http.guarded_dialer). Pure.
 
 Sources: IANA special-purpose address registries (RFC 6890); RFC 6052 (NAT64); RFC 3056 (6to4);
 WHATWG URL, "host parsing", for what is taken for an IPv4 address

@@ -45,7 +45,7 @@ def run_id_for(name: str, *, most: int = RUN_ID_MAX) -> str:
     A name that can be a run_id is one. Any other becomes what can be read of it, and a digest of
     all of it: 128 bits of SHA-256, so that neither two of these meet, nor one of them and a name
     that was a run_id from the beginning, unless somebody has computed it. It has no `=` and no `~`,
-    by which runs share a partition (state.partitioner).
+    by which runs share a partition (state.names.partitioner).
 
     Args:    most: characters that it may have
     Raises:  BadArgument — it is empty

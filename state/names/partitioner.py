@@ -12,7 +12,7 @@ import re
 import struct
 from functools import lru_cache
 
-#: what state.context.idempotency_key puts behind the run's own name
+#: what state.steps.context.idempotency_key puts behind the run's own name
 _EFFECT_NUMBER = re.compile(r"(?:~e[0-9]+)?(?:~c)?:([0-9]+):([0-9]+)\Z")
 _SEED = 0x9747B28C
 _M = 0x5BD1E995

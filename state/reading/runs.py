@@ -287,7 +287,7 @@ def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
 
 
 def amounts_json(amounts: tuple[Amount, ...]) -> dict[str, float]:
-    """Amounts by name, in the units of state.agent.Budget."""
+    """Amounts by name, in the units of state.declare.agent.Budget."""
     told: dict[str, float] = {}
     for each in amounts:
         name, unit = _UNITS.get(each.what, (each.what, 1))

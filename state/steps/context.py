@@ -1,7 +1,7 @@
 """What a step's body is given: who it is, and what it wants to happen when it commits.
 
 Effects, messages and the plan are only collected: nothing of them exists before the step's commit.
-Calls are recorded while the step runs (state.journal).
+Calls are recorded while the step runs (state.steps.journal).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whose a log line is: the attempt that runs in this context. Pure.
 
 One variable, which costs a step nothing; what is in it is told field by field only when there is a
-line (`infra.logging`).
+line (`infra.runtime.logging`).
 """
 
 from __future__ import annotations

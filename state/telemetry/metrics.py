@@ -1,10 +1,10 @@
-"""What a process counts and measures: one table. Pure.
+"""Defines what a process counts and measures, in one table. Pure.
 
-As with logging, whoever has something to tell says so in one line, and where it goes is decided
-once a process (`infra.metrics`). Until then it goes nowhere. Nothing is ever decided on it.
+As with logging, code reports a value in one line; each process decides once where it goes
+(`infra.telemetry.metrics`). Before that it goes nowhere. No decision depends on a metric.
 
-A label has few values: names that somebody has declared, and words of ours. Never a run_id, a key
-or anything that comes in from outside.
+A label has few values: declared names and words of ours. Never a run_id, a key or anything that
+comes from outside.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where steps and runs are told to a trace. Pure.
+"""Reports steps and runs to a trace. Pure.
 
-As with logging, where it goes is decided once a process (`infra.tracing`). Until then a step only
-hands on the trace context that its run was started with. Nothing is ever decided on it.
+As with logging, each process decides once where spans go (`infra.telemetry.tracing`). Before that
+a step only passes on the trace context of its run. No decision depends on a span.
 """
 
 from __future__ import annotations
