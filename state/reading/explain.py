@@ -1,7 +1,7 @@
-"""Why a run does not move, and what to type to change that. Pure.
+"""Explains why a run does not move, and what to type. Pure.
 
-Everything is told from the run's checkpoint; how much stands before the run in its partition is
-only known to the broker, and is left out when nobody has asked it.
+The run's checkpoint has all of it except the queue ahead of the run, which only the broker knows;
+it is left out unless somebody asked the broker.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Explanation:
 def explain(
     run: RunView, now_ms: int, backlog: Backlog | None = None, version: int | None = None
 ) -> Explanation:
-    """Why the run stands where it stands at that time (epoch ms, UTC). `version`: of the agent's
-    code that is here; None: there is none."""
+    """Why the run is where it is at that time (epoch ms, UTC). `version`: of the agent's code on
+    this machine; None: there is none."""
     because = (*_held(run, backlog, version), *_because(run, now_ms, backlog))
     return Explanation(because=because, do=tuple(_commands(run, backlog)))
 
@@ -47,20 +47,19 @@ def clock_time(epoch_ms: int) -> str:
 
 
 def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterator[str]:
-    """That it waits for newer code. Which code the workers have is not known: what is here says
-    so, or that workers are there and have nothing left to do."""
+    """That the run waits for newer code. The workers' code is unknown: the code here tells, or
+    workers that have nothing left to do."""
     if run.archived or run.status in TERMINAL or run.status == "attention":
         return
     if version is not None and run.version > version:
         yield (
-            f"version {run.version} of the agent has moved it on, and older code leaves it alone: "
-            f"here is version {version}; start workers of version {run.version} again"
+            f"Version {run.version} of the agent wrote its state, and older code must leave it alone; "
+            f"this is version {version}. Start workers of version {run.version}"
         )
     elif version is None and backlog is not None and run.status == "running" and _idle(backlog):
         yield (
-            "its partition has workers and nothing to do: they may be of older code than version "
-            f"{run.version}, which has moved it on, and then leave it alone (`run_held` in their "
-            "log)"
+            "Its partition has workers that have nothing to do: they may run code older than version "
+            f"{run.version}, which wrote its state, and leave it alone (`run_held` in their log)"
         )
 
 
@@ -69,31 +68,32 @@ def _idle(backlog: Backlog) -> bool:
 
 
 def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str]:
+    ago = _ago(run.updated_ms, now_ms)
     since = _since(run.updated_ms, now_ms)
     if run.archived:
-        yield f"it was {run.status} {since}, and only the archive has it any more"
+        yield f"{run.status.capitalize()} {ago}; only the archive still has it"
         return
     match run.status:
         case "completed" | "cancelled":
-            yield f"it is over: {run.status} {since}"
+            yield f"{run.status.capitalize()} {ago}"
         case "failed":
-            yield f"it failed {since}: {_failure(run)}"
+            yield f"Failed {ago}: {_failure(run)}"
             if _compensated(run):
-                yield "its compensation has run, so it can only be rewound"
+                yield "Its compensation has run; it can only be rewound"
         case "attention":
-            yield f"a person has to look, {since}: {_failure(run)}"
+            yield f"Needs a person {since}: {_failure(run)}"
         case "paused":
-            yield f"somebody paused it {since}"
+            yield f"Paused {since}"
             yield from _next(run, now_ms)
         case "pending":
-            yield f"its agent's flow does not let it begin yet: others go first, {since}"
+            yield f"Queued {since}: the agent's flow control lets other runs go first"
         case "running":
-            yield f"step {run.step!r} is running or about to, {since}"
+            yield f"Step {run.step!r} runs, or is about to, {since}"
             yield from _attempts(run, now_ms)
         case "waiting":
             yield from _next(run, now_ms)
     if run.ending is not None and run.status not in TERMINAL:
-        yield f"this is its compensation: after it, the run is {run.ending}"
+        yield f"This step is its compensation; after it the run is {run.ending}"
     if run.status not in ("failed", "attention") and run.status not in TERMINAL:
         yield from _before_it(run, now_ms, backlog)
 
@@ -104,19 +104,19 @@ def _next(run: RunView, now_ms: int) -> Iterator[str]:
     if wait is not None:
         yield _waits_for(run, wait, now_ms)
         if run.due_ms is not None and wait.kind == "budget":
-            yield f"even then, step {run.step!r} is not run before {_when(run.due_ms, now_ms)}"
+            yield f"Step {run.step!r} does not run before {_when(run.due_ms, now_ms)} in any case"
         elif run.due_ms is not None:
-            then = f"step {wait.on_timeout!r} goes on" if wait.on_timeout else "the run fails"
-            yield f"without it, {then} at {_when(run.due_ms, now_ms)}"
+            then = f"step {wait.on_timeout!r} runs" if wait.on_timeout else "the run fails"
+            yield f"At {_when(run.due_ms, now_ms)} it times out: {then}"
     elif run.due_ms is not None and run.attempt:
         yield (
-            f"step {run.step!r} failed ({_failure(run)}); attempt {run.attempt + 1} is at "
+            f"Step {run.step!r} failed ({_failure(run)}); attempt {run.attempt + 1} is at "
             f"{_when(run.due_ms, now_ms)}"
         )
     elif run.due_ms is not None:
-        yield f"it sleeps until {_when(run.due_ms, now_ms)}, then step {run.step!r} is next"
+        yield f"Sleeps until {_when(run.due_ms, now_ms)}, then runs step {run.step!r}"
     else:
-        yield f"step {run.step!r} is next"
+        yield f"Next: step {run.step!r}"
 
 
 def _waits_for(run: RunView, wait: WaitState, now_ms: int) -> str:
@@ -129,16 +129,16 @@ def _waits_for(run: RunView, wait: WaitState, now_ms: int) -> str:
                 "all": f"one signal each of {named}",
                 "any": f"any signal of {named}",
             }.get(wait.mode, f"{wait.need} signals of {named}")
-            return f"it waits for {which} {since}"
+            return f"Waits for {which} {since}"
         case "approval":
             who = " or ".join(wait.by) or "anybody"
             until = f" until {clock_time(run.due_ms)}" if run.due_ms is not None else ""
-            return f"it asks question {wait.question} {since}; {who} may answer{until}"
+            return f"Waits for approval {since}: question {wait.question}; {who} may answer{until}"
         case "budget":
             spent, granted = _budget(run, wait)
             return (
-                f"it has used {spent} of {granted} {named} and asks question {wait.question} "
-                f"{since}: shall it be granted as much again?"
+                f"Used {spent} of {granted} {named}, and asks for as much again {since}: "
+                f"question {wait.question}"
             )
         case "children":
             count = len(wait.branches)
@@ -146,12 +146,12 @@ def _waits_for(run: RunView, wait: WaitState, now_ms: int) -> str:
             agents = ", ".join(sorted({branch.agent for branch in wait.branches}))
             limit = f", {wait.limit} at a time" if wait.limit else ""
             if count == 1:
-                return f"it waits for its child, run {_child(run, wait, 0)} of {agents}, {since}"
-            return f"it waits for its {count} children, runs {runs} of {agents}{limit}, {since}"
+                return f"Waits for its child, run {_child(run, wait, 0)} of {agents}, {since}"
+            return f"Waits for its {count} children, runs {runs} of {agents}{limit}, {since}"
         case "pool":
             agent = wait.branches[0].agent
             return (
-                f"step {run.step!r} is done by the pool {agent}, as its run "
+                f"Step {run.step!r} runs in the pool {agent}, as its run "
                 f"{_child(run, wait, 0)}, {since}"
             )
 
@@ -173,26 +173,26 @@ def _attempts(run: RunView, now_ms: int) -> Iterator[str]:
     if run.failure is not None and run.failure["code"] == "attempt_abandoned":
         yield f"{_failure(run)}, {_since(run.updated_ms, now_ms)}"
     elif run.attempt:
-        yield f"this is attempt {run.attempt + 1}; the one before failed: {_failure(run)}"
+        yield f"Attempt {run.attempt + 1}; the previous one failed: {_failure(run)}"
 
 
 def _before_it(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str]:
-    """What keeps it from moving although its time has come."""
+    """What keeps it from moving although it is due."""
     if backlog is None:
         return
     if not backlog.workers:
-        yield f"no worker of agent {run.agent} is in its consumer group"
+        yield f"No worker of agent {run.agent} runs: its consumer group is empty"
     overdue = run.status == "waiting" and run.due_ms is not None and run.due_ms <= now_ms
     if run.status in ("running", "pending") or overdue or not backlog.workers:
         yield (
-            f"its partition {backlog.partition} has {backlog.commands} commands and "
-            f"{backlog.tasks} tasks that are not finished"
+            f"Queue of its partition {backlog.partition}: {backlog.commands} commands, "
+            f"{backlog.tasks} tasks"
         )
 
 
 def _failure(run: RunView) -> str:
     if run.failure is None:
-        return "no reason is kept"
+        return "no reason is on record"
     return failure_text(run.failure)
 
 
@@ -258,6 +258,10 @@ def _child(run: RunView, wait: WaitState, branch: int) -> str:
 
 
 # Times --------------------------------------------------------------------------------------
+
+
+def _ago(then_ms: int, now_ms: int) -> str:
+    return f"{_span(now_ms - then_ms)} ago ({clock_time(then_ms)})"
 
 
 def _since(then_ms: int, now_ms: int) -> str:

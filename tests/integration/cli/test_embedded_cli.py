@@ -141,7 +141,7 @@ def test_killed_in_the_middle_it_goes_on_after_the_last_committed_step(
         until_shown(port, run_id, "chain", status="waiting" if run_id != "r0" else "completed")
     service.kill()
     page = cli.ok("runs", "show", "chain", "r1")
-    assert "no worker of agent chain" in page
+    assert "No worker of agent chain" in page
     assert "surefoot serve AGENT.py" in page
     service = serve(cli, "chain.py")
     for run_id in run_ids[1:]:

@@ -126,7 +126,7 @@ def test_the_tutorial_goes_as_it_says(reader: Reader) -> None:
     assert reader.dev is not None
     reader.dev.kill()
     shown = reader.types("surefoot runs show hello second")
-    assert "no worker of agent hello is in its consumer group" in shown
+    assert "No worker of agent hello runs" in shown
     reader.starts_dev()
     reader.sees('second run.completed send "Hello, Bob!"')
     assert "second step.completed greet" not in reader.dev.said()

@@ -936,7 +936,7 @@ async def test_why_a_run_does_not_move_is_told_with_what_to_type(gateway):
     gateway.reader.runs[RUN] = run(status="waiting", wait=wait)
     told = (await gateway.http.get(f"/runs/triage/{RUN}/why")).json()
     assert told["status"] == "waiting"
-    assert "it waits for signal 'go' since 2023-11-14 22:13:19Z (1 s)" in told["because"]
+    assert "Waits for signal 'go' since 2023-11-14 22:13:19Z (1 s)" in told["because"]
     assert f"surefoot runs signal triage {RUN} go PAYLOAD" in told["do"]
     assert told["backlog"] == {"partition": 1, "commands": 2, "tasks": 3, "workers": 0}
     assert (await gateway.http.get("/runs/triage/nobody/why")).status_code == 404

@@ -45,15 +45,15 @@ def waits(kind: Any, **fields: Any) -> WaitState:
 def test_a_running_run_tells_its_step_since_when_and_what_stands_before_it() -> None:
     told = why(BUSY)
     assert told.because == (
-        "step 'draft' is running or about to, since 2023-11-14 22:13:20Z (2 h 5 min)",
-        "its partition 4 has 12 commands and 40 tasks that are not finished",
+        "Step 'draft' runs, or is about to, since 2023-11-14 22:13:20Z (2 h 5 min)",
+        "Queue of its partition 4: 12 commands, 40 tasks",
     )
     assert told.do == ()
 
 
 def test_without_a_worker_that_is_the_reason() -> None:
     told = why(NOBODY)
-    assert "no worker of agent triage is in its consumer group" in told.because
+    assert "No worker of agent triage runs: its consumer group is empty" in told.because
     assert told.do == ("surefoot worker AGENT.py",)
     one_process = replace(NOBODY, start_worker="surefoot serve AGENT.py")
     assert why(one_process).do == ("surefoot serve AGENT.py",)
@@ -62,7 +62,8 @@ def test_without_a_worker_that_is_the_reason() -> None:
 def test_a_retried_step_tells_the_error_of_the_attempt_before() -> None:
     told = why(attempt=2, failure=FAILURE)
     assert (
-        "attempt 3; the one before failed: SF1201 step_raised: OSError: no route" in told.because[1]
+        "Attempt 3; the previous one failed: SF1201 step_raised: OSError: no route"
+        in told.because[1]
     )
 
 
@@ -83,14 +84,14 @@ def test_a_step_that_runs_beside_an_abandoned_attempt_tells_so(attempt: int) -> 
 
 def test_a_step_that_backs_off_tells_its_error_and_the_time_of_the_next_attempt() -> None:
     [told] = why(status="waiting", attempt=1, failure=FAILURE, due_ms=NOW + 90_000).because
-    assert "step 'draft' failed (SF1201 step_raised: OSError: no route); attempt 2 is at" in told
+    assert "Step 'draft' failed (SF1201 step_raised: OSError: no route); attempt 2 is at" in told
     assert told.endswith("(in 1 min 30 s)")
 
 
 def test_a_sleeping_run_tells_its_timer() -> None:
     [told] = why(status="waiting", due_ms=NOW + 3 * 86_400_000).because
     then = clock_time(NOW + 3 * 86_400_000)
-    assert told == f"it sleeps until {then} (in 3 d 0 h), then step 'draft' is next"
+    assert told == f"Sleeps until {then} (in 3 d 0 h), then runs step 'draft'"
 
 
 def test_a_timer_that_is_overdue_is_told_with_what_stands_before_it() -> None:
@@ -110,24 +111,24 @@ def test_a_timer_that_is_overdue_is_told_with_what_stands_before_it() -> None:
 )
 def test_a_wait_tells_which_signal_and_since_when(fields: dict[str, Any], which: str) -> None:
     told = why(BUSY, status="waiting", wait=waits("signal", **fields))
-    assert told.because == (f"it waits for {which} since 2023-11-14 22:13:20Z (2 h 5 min)",)
+    assert told.because == (f"Waits for {which} since 2023-11-14 22:13:20Z (2 h 5 min)",)
     assert told.do[0] == f"surefoot runs signal triage r1 {fields['names'][0]} PAYLOAD"
     assert len(told.do) == len(fields["names"])
 
 
 @pytest.mark.parametrize(
-    ("on_timeout", "then"), [(None, "the run fails"), ("late", "step 'late' goes on")]
+    ("on_timeout", "then"), [(None, "the run fails"), ("late", "step 'late' runs")]
 )
 def test_a_wait_tells_what_happens_when_its_time_is_over(on_timeout: str, then: str) -> None:
     wait = waits("signal", mode="one", names=("go",), on_timeout=on_timeout)
     told = why(status="waiting", wait=wait, due_ms=NOW + 60_000)
-    assert told.because[1] == f"without it, {then} at {clock_time(NOW + 60_000)} (in 1 min 0 s)"
+    assert told.because[1] == f"At {clock_time(NOW + 60_000)} (in 1 min 0 s) it times out: {then}"
 
 
 def test_a_question_tells_who_may_answer_it_until_when_and_how() -> None:
     wait = waits("approval", question="q1", by=("ann", "bob"))
     told = why(status="waiting", wait=wait, due_ms=NOW + 60_000)
-    assert "it asks question q1" in told.because[0]
+    assert "question q1; ann or bob may answer" in told.because[0]
     assert f"ann or bob may answer until {clock_time(NOW + 60_000)}" in told.because[0]
     assert told.do[0] == "surefoot runs approve triage r1 --yes --question q1 --by ann"
     assert (
@@ -143,14 +144,15 @@ def test_a_spent_budget_tells_how_much_of_it_is_used() -> None:
     )
     wait = waits("budget", names=("money",), question="q2")
     told = why(status="waiting", wait=wait, memory=memory)
-    assert "it has used 1.5 of 1.0 'money' and asks question q2" in told.because[0]
+    assert told.because[0].startswith("Used 1.5 of 1.0 'money', and asks for as much again since")
+    assert told.because[0].endswith("question q2")
     assert told.do[1] == "surefoot runs approve triage r1 --no --question q2"
 
 
 def test_a_spent_budget_of_a_run_that_was_to_sleep_is_not_a_deadline() -> None:
     wait = waits("budget", names=("steps",), question="q2")
     told = why(status="waiting", wait=wait, due_ms=NOW + 90_000)
-    assert told.because[1].startswith("even then, step 'draft' is not run before")
+    assert told.because[1].startswith("Step 'draft' does not run before")
     assert not any("fails" in because for because in told.because)
 
 
@@ -158,7 +160,7 @@ def test_children_are_counted_and_named() -> None:
     branches = tuple(Branch(agent="writer", step=None, payload=b"1") for _ in range(1000))
     told = why(status="waiting", wait=waits("children", fork=2, limit=10, branches=branches))
     assert told.because[0].startswith(
-        "it waits for its 1000 children, runs r1~2~0 to r1~2~999 of writer, 10 at a time, since"
+        "Waits for its 1000 children, runs r1~2~0 to r1~2~999 of writer, 10 at a time, since"
     )
     assert told.do == ("surefoot runs list writer",)
     one = why(status="waiting", wait=waits("children", fork=1, branches=branches[:1]))
@@ -170,20 +172,20 @@ def test_children_are_counted_and_named() -> None:
 def test_a_step_in_a_pool_is_told_with_its_run_there() -> None:
     branch = Branch(agent="triage.gpu", step="draft", payload=b"1")
     told = why(status="waiting", wait=waits("pool", fork=1, branches=(branch,)))
-    assert "is done by the pool triage.gpu, as its run r1~1~0" in told.because[0]
+    assert "runs in the pool triage.gpu, as its run r1~1~0" in told.because[0]
     assert told.do == ("surefoot runs show triage.gpu 'r1~1~0'",)
 
 
 def test_a_paused_run_tells_what_it_will_wait_for() -> None:
     told = why(status="paused", wait=waits("signal", mode="one", names=("go",)))
-    assert told.because[0].startswith("somebody paused it since")
+    assert told.because[0].startswith("Paused since")
     assert "signal 'go'" in told.because[1]
     assert told.do == ("surefoot runs resume triage r1",)
-    assert why(status="paused").because[1] == "step 'draft' is next"
+    assert why(status="paused").because[1] == "Next: step 'draft'"
 
 
 def test_a_pending_run_waits_for_its_lane() -> None:
-    assert "flow does not let it begin yet" in why(status="pending").because[0]
+    assert "flow control lets other runs go first" in why(status="pending").because[0]
 
 
 def test_a_failed_run_tells_its_error_and_that_it_can_be_tried_again() -> None:
@@ -219,12 +221,12 @@ def test_what_else_needs_attention_can_be_tried_again_rewound_or_cancelled() -> 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 def test_a_run_that_is_over_waits_for_nothing(status: Any) -> None:
     told = why(NOBODY, status=status, seq=0, payload=b"")
-    assert told.because == (f"it is over: {status} since 2023-11-14 22:13:20Z (2 h 5 min)",)
+    assert told.because == (f"{status.capitalize()} 2 h 5 min ago (2023-11-14 22:13:20Z)",)
     assert told.do == ("surefoot runs versions triage r1",)
 
 
 def test_a_compensation_says_that_it_is_one() -> None:
-    assert "after it, the run is cancelled" in why(ending="cancelled").because[-1]
+    assert "after it the run is cancelled" in why(ending="cancelled").because[-1]
 
 
 def test_commands_can_be_pasted_whatever_a_name_holds() -> None:
@@ -250,22 +252,24 @@ def test_spans_have_two_units_and_are_never_negative(since_ms: int, told: str) -
 @pytest.mark.parametrize("status", ["pending", "running", "waiting", "paused"])
 def test_a_run_that_newer_code_has_moved_on_says_that_it_waits_for_that(status: Any) -> None:
     told = why(BUSY, code=2, status=status, version=3).because[0]
-    assert told.startswith("version 3 of the agent has moved it on, and older code leaves it alone")
-    assert "here is version 2" in told
+    assert told.startswith(
+        "Version 3 of the agent wrote its state, and older code must leave it alone"
+    )
+    assert "this is version 2" in told
     for code in (3, 4, None):
-        assert "moved it on" not in " ".join(why(BUSY, code=code, version=3).because)
+        assert "wrote its state" not in " ".join(why(BUSY, code=code, version=3).because)
     for over in ("completed", "failed", "cancelled", "attention"):
-        assert "moved it on" not in " ".join(why(BUSY, code=2, status=over, version=3).because)
+        assert "wrote its state" not in " ".join(why(BUSY, code=2, status=over, version=3).because)
 
 
 def test_without_the_code_here_a_running_run_that_nothing_asks_for_says_what_that_may_be() -> None:
     idle = replace(BUSY, commands=0, tasks=0)
     told = why(idle, version=3).because[0]
-    assert "may be of older code than version 3" in told
+    assert "may run code older than version 3" in told
     assert "`run_held`" in told
     quiet = [
         why(idle, code=3),
         why(idle, status="waiting", due_ms=NOW),
         why(replace(idle, workers=0)),
     ]
-    assert not any("older code" in " ".join(each.because) for each in quiet)
+    assert not any("wrote its state" in " ".join(each.because) for each in quiet)
