@@ -149,8 +149,8 @@ class Agent:
     """A named, versioned set of steps; owns its topics and its consumer group.
 
     `flow` says when its runs may begin (see state.declare.flow_control); the built-in outbox uses
-    it to keep the order of a run's effects. `home` is set on the agent of a pool: the agent whose steps
-    it runs.
+    it to keep the order of a run's effects. `home` is set on the agent of a pool: the agent whose
+    steps it runs.
     """
 
     name: str

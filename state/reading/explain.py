@@ -53,13 +53,13 @@ def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterato
         return
     if version is not None and run.version > version:
         yield (
-            f"Version {run.version} of the agent wrote its state, and older code must leave it alone; "
-            f"this is version {version}. Start workers of version {run.version}"
+            f"Version {run.version} of the agent wrote its state, and older code must leave it "
+            f"alone; this is version {version}. Start workers of version {run.version}"
         )
     elif version is None and backlog is not None and run.status == "running" and _idle(backlog):
         yield (
-            "Its partition has workers that have nothing to do: they may run code older than version "
-            f"{run.version}, which wrote its state, and leave it alone (`run_held` in their log)"
+            "Its partition has workers that have nothing to do: they may run code older than "
+            f"version {run.version}, which wrote its state, and leave it alone (`run_held` in their log)"
         )
 
 
