@@ -59,7 +59,8 @@ def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterato
     elif version is None and backlog is not None and run.status == "running" and _idle(backlog):
         yield (
             "Its partition has workers that have nothing to do: they may run code older than "
-            f"version {run.version}, which wrote its state, and leave it alone (`run_held` in their log)"
+            f"version {run.version}, which wrote its state, and leave it alone (`run_held` in "
+            "their log)"
         )
 
 
