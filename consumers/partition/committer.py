@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from surefoot.consumers.backoff import backoff
+from surefoot.consumers.backoff import Denials, backoff
 from surefoot.state.errors import (
     FencedError,
-    NotAllowed,
     OutcomeUnknown,
     RecordRefused,
     RecordTooLarge,
@@ -65,8 +64,6 @@ InputPosition = tuple[InputKind, int]
 
 #: most decisions in one transaction
 BATCH_MAX = 128
-#: a right that has been missing for so long is not on its way, in seconds
-DENIED_S = 60.0
 #: how often a worker that may not take over looks whether it may now, in seconds
 LEASE_POLL_S = 0.5
 
@@ -519,23 +516,3 @@ def start_offset(committed: int | None, applied: int | None) -> int | None:
     """
     known = [offset for offset in (committed, applied) if offset is not None]
     return min(known) if known else None
-
-
-class Denials:
-    """How long a right has been missing: one that was granted a moment ago takes its time to reach
-    every broker, and one that was not will not come by being asked for."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since_s: float | None = None
-
-    def look(self, error: Exception) -> None:
-        """Raises the error itself, when nothing but a missing right was seen for a minute."""
-        if not isinstance(error, NotAllowed):
-            self._since_s = None
-            return
-        now_s = self._clock.monotonic_s()
-        if self._since_s is None:
-            self._since_s = now_s
-        if now_s - self._since_s >= DENIED_S:
-            raise error

@@ -17,7 +17,7 @@ import structlog
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.consumers.partition.owner import Owner, OwnerLimits
-from surefoot.consumers.partition.polling import poll_on
+from surefoot.consumers.polling import poll_on
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
 from surefoot.state.names.topics import OUTBOX

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import structlog
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.consumers.backoff import backoff
-from surefoot.consumers.partition.committer import Denials
+from surefoot.consumers.backoff import Denials, backoff
 from surefoot.consumers.topic_triggers.mapping import (
     SCHEMAS_MAX,
     EventMapping,

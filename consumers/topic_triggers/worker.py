@@ -11,10 +11,9 @@ import asyncio
 
 import structlog
 
-from surefoot.consumers.backoff import backoff
-from surefoot.consumers.partition.committer import Denials
+from surefoot.consumers.backoff import Denials, backoff
 from surefoot.consumers.partition.ending import to_its_end
-from surefoot.consumers.partition.polling import poll_on
+from surefoot.consumers.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping
 from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.state.errors import FencedError, NotAllowed, Unavailable

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.consumers.partition import committer
+from surefoot.consumers import backoff
 from tests.support.eventually import until_sync
 from tests.support.secured_broker import PASSWORD, USER, Secured, secured_broker
 
@@ -170,7 +170,7 @@ def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
     secured, tmp_path, monkeypatch, command, name
 ):
     """Every other right is there."""
-    monkeypatch.setattr(committer, "DENIED_S", 2.0)
+    monkeypatch.setattr(backoff, "DENIED_S", 2.0)
     app, topic = f"txn-{command}", f"orders-{command}"
     file = tmp_path / "waiter.py"
     file.write_text(AGENT.format(name="waiter") + LISTENS.format(name="waiter", topic=topic))

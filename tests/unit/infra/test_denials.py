@@ -10,10 +10,11 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.partition.committer import DENIED_S, Committer, Denials, PendingInput
+from surefoot.consumers.backoff import DENIED_S, Denials
+from surefoot.consumers.partition.committer import Committer, PendingInput
 from surefoot.consumers.partition.owner import OwnerLimits
-from surefoot.consumers.partition.polling import poll_on
 from surefoot.consumers.partition.worker import Worker
+from surefoot.consumers.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.consumers.topic_triggers.worker import EventWorker

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from surefoot.consumers.backoff import backoff
-from surefoot.consumers.partition.committer import Denials
+from surefoot.consumers.backoff import Denials, backoff
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports.clock import Clock
 
