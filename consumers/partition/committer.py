@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from surefoot.consumers.backoff import Denials, backoff
+from surefoot.consumers.partition.transaction import (
+    InputPosition,
+    PendingInput,
+    RunChange,
+    Transaction,
+    answered_after,
+    offsets_after,
+)
 from surefoot.state.errors import (
     FencedError,
     OutcomeUnknown,
@@ -26,89 +33,27 @@ from surefoot.state.errors import (
     RecordTooLarge,
     Unavailable,
 )
-from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import (
-    Entries,
-    Entry,
-    Failure,
-    Forget,
-    Input,
-    Park,
-    Record,
-    Refusal,
-    Run,
-    StartRun,
-    State,
-)
-from surefoot.state.names.topics import dead_topic
+from surefoot.state.machine.model import Failure
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import (
     INPUT_KINDS,
     ConsumerRecord,
-    Headers,
     InputKind,
     Log,
     Ownership,
-    ProducerRecord,
 )
 from surefoot.state.records.encoding import Wire
 from surefoot.state.records.offset_tracker import OffsetTracker
 from surefoot.state.records.run_store import RunStore
-from surefoot.state.records.sizes import record_size
 from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
-
-InputPosition = tuple[InputKind, int]
 
 #: most decisions in one transaction
 BATCH_MAX = 128
 #: how often a worker that may not take over looks whether it may now, in seconds
 LEASE_POLL_S = 0.5
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class PendingInput:
-    """Inputs of one run that are decided together, or records that move no run; done with it are
-    its `sources`."""
-
-    sources: tuple[InputPosition, ...] = ()
-    run_id: str = ""
-    inputs: tuple[Input, ...] = ()
-    #: records that move no run, given their headers
-    outs: Callable[[Headers], list[ProducerRecord]] | None = None
-    #: what they are made of; goes to the dead letters when the log refuses them
-    record: ConsumerRecord | None = None
-    #: what it answers is not to be answered again: a command, a record that nothing can be made of
-    answers: bool = False
-    #: called once it is committed, with why it moved nothing, if that is so
-    on_done: Callable[[Refusal | None], None] | None = None
-    refused: Refusal | None = field(default=None, init=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RunChange:
-    """One run before and after a transaction."""
-
-    run_id: str
-    before: Run | None
-    after: Run | None
-
-
-@dataclass(slots=True, kw_only=True)
-class RunDraft:
-    """What a transaction will do to one run."""
-
-    run_id: str
-    before: State
-    after: State
-    records: list[Record] = field(default_factory=list)
-    outs: list[ProducerRecord] = field(default_factory=list)
-
-    @property
-    def changed(self) -> bool:
-        return self.after.run is not self.before.run
 
 
 class Committer:
@@ -255,7 +200,7 @@ class Committer:
 
     async def commit_offsets(self) -> None:
         """With nothing else to commit: the offsets, if they have moved."""
-        if self._offsets(()) != self._committed:
+        if offsets_after(self.progress, ()) != self._committed:
             await self.commit()
 
     async def close(self) -> None:
@@ -269,11 +214,21 @@ class Committer:
     ) -> tuple[list[PendingInput], list[RunChange]]:
         """`earlier` items are committed, but their inputs are not marked as done yet."""
         txn = self._clock.unique().encode()
-        outs, drafts = self._build(batch, txn)
-        offsets = self._offsets([*earlier, *batch])
-        applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
-        answered = self._answered_after([*earlier, *batch], offsets)
-        outs.append(self._wire.applied(applied, self._partition, (("sf-txn", txn),), answered))
+        transaction = Transaction(
+            txn=txn,
+            now_ms=self._clock.now_ms(),
+            rules=self._rules,
+            wire=self._wire,
+            partition=self._partition,
+            record_bytes=self._record_bytes,
+            store=self.store,
+        )
+        outs, drafts = transaction.build(batch)
+        for parked in transaction.parked:
+            _tell_parked(*parked)
+        offsets = offsets_after(self.progress, [*earlier, *batch])
+        answered = answered_after(self.answered, [*earlier, *batch], offsets)
+        outs.append(transaction.applied(offsets, answered))
         assert self._ownership is not None
         began_s = self._clock.monotonic_s()
         try:
@@ -291,138 +246,7 @@ class Committer:
         metrics.TXN_INPUTS.add(self._rules.agent, by=len(batch))
         self._committed.update(offsets)
         self.answered = answered
-        return batch, [self._remember(draft) for draft in drafts]
-
-    def _remember(self, draft: RunDraft) -> RunChange:
-        """It is committed: now, and only now, memory changes; in the order of the log."""
-        if draft.changed and draft.after.run is not None:
-            self.store.put(draft.after.run)
-        self.store.put_records(draft.run_id, draft.records)
-        return RunChange(draft.run_id, draft.before.run, draft.after.run)
-
-    def _build(
-        self, batch: list[PendingInput], txn: bytes
-    ) -> tuple[list[ProducerRecord], list[RunDraft]]:
-        """The records of the batch; a run whose records do not fit waits for a person instead."""
-        runs: dict[str, list[PendingInput]] = {}
-        outs: list[ProducerRecord] = []
-        for item in batch:
-            if item.outs is not None:
-                outs += item.outs(self._headers(item, txn))
-            elif item.inputs:
-                runs.setdefault(item.run_id, []).append(item)
-        drafts = []
-        for run_id, items in runs.items():
-            draft = self._draft(run_id, items, txn)
-            if self._too_large(draft):
-                draft = self._draft_what_fits(run_id, items, txn)
-            drafts.append(draft)
-            outs += draft.outs
-        return outs, drafts
-
-    def _draft(self, run_id: str, items: Sequence[PendingInput], txn: bytes) -> RunDraft:
-        """Decide all inputs of one run."""
-        now_ms = self._clock.now_ms()
-        before = self.store.state(run_id, self._rules.agent)
-        draft = RunDraft(run_id=run_id, before=before, after=before)
-        seq = before.run.seq if before.run is not None else 0
-        mine = (("sf-run", run_id.encode()), ("sf-seq", b"%d" % seq))
-        headers: Headers = ()
-        for item in items:
-            headers = (*self._headers(item, txn), *mine)
-            item.refused = None
-            try:
-                for event in item.inputs:
-                    decision = decide(self._rules, draft.after, event, now_ms)
-                    item.refused = decision.refused
-                    draft.after = State(
-                        decision.run, _entries_after(draft.after.entries, decision.records)
-                    )
-                    draft.records += decision.records
-                    trace = decision.run.traceparent if decision.run is not None else None
-                    draft.outs += [
-                        self._wire.out(
-                            record,
-                            run_id,
-                            self._partition,
-                            headers,
-                            now_ms,
-                            number=number,
-                            traceparent=trace,
-                        )
-                        for number, record in enumerate(decision.records, len(draft.outs))
-                    ]
-            except ValueError as error:  # a number or a text that no record can hold
-                if isinstance(item.inputs[-1], Park):
-                    raise
-                self._park(item, before.run, "unserialisable", str(error))
-                return self._draft(run_id, items, txn)
-        if draft.changed and draft.after.run is not None:
-            count = len(draft.outs) + 1
-            run = draft.after.run
-            draft.outs.insert(0, self._wire.checkpoint(run, count, headers, self._partition))
-        return draft
-
-    def _too_large(self, draft: RunDraft) -> int:
-        """Bytes of the draft's largest record, if that is over the limit; else 0."""
-        dead = dead_topic(self._wire.app)
-        sizes = [record_size(out) for out in draft.outs if out.topic != dead]
-        run = draft.after.run
-        if draft.changed and run is not None and run.status != "attention":
-            sizes[0] += FAILURE_BYTES
-        largest = max(sizes, default=0)
-        return largest if largest > self._record_bytes else 0
-
-    def _draft_what_fits(self, run_id: str, items: Sequence[PendingInput], txn: bytes) -> RunDraft:
-        """One input after the other: what makes a record that does not fit is replaced."""
-        done: list[PendingInput] = []
-        for item in items:
-            draft = self._draft(run_id, [*done, item], txn)
-            if size := self._too_large(draft):
-                limit = self._record_bytes
-                reason = f"a record of {size} bytes is over the limit of {limit}"
-                self._park(item, draft.after.run, "too_large", reason)
-            done.append(item)
-        return self._draft(run_id, done, txn)
-
-    def _park(self, item: PendingInput, run: Run | None, code: str, reason: str) -> None:
-        """Instead of what cannot be written: the run as it was, waiting for a person."""
-        step = run.step if run is not None else None
-        log.error("run_attention", run_id=item.run_id, code=code, error=reason)
-        room = self._record_bytes - PARKED_BYTES
-        starts = tuple(
-            replace(each, payload=b"") if len(each.payload) > room else each
-            for each in item.inputs
-            if isinstance(each, StartRun)
-        )
-        failure = Failure(
-            code=code,
-            message=f"what step {step!r} has come to cannot be written: {reason}",
-            step=step,
-            attempt=run.attempt if run is not None else 0,
-        )
-        item.inputs = (*starts, Park(failure=failure))
-        item.on_done = None  # it was not done
-
-    def _headers(self, item: PendingInput, txn: bytes) -> Headers:
-        source = b"timer"
-        if item.sources:
-            kind, offset = item.sources[0]
-            source = f"{getattr(self._wire.topics, kind)}/{self._partition}/{offset}".encode()
-        return (("sf-txn", txn), ("sf-src", source))
-
-    def _answered_after(
-        self, batch: Sequence[PendingInput], watermarks: Mapping[InputKind, int]
-    ) -> set[InputPosition]:
-        new = {source for item in batch if item.answers for source in item.sources}
-        return {(kind, o) for kind, o in self.answered | new if o >= watermarks[kind]}
-
-    def _offsets(self, batch: Sequence[PendingInput]) -> dict[InputKind, int]:
-        done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}
-        for item in batch:
-            for kind, offset in item.sources:
-                done[kind].add(offset)
-        return {kind: self.progress[kind].watermark(done[kind]) for kind in INPUT_KINDS}
+        return batch, [draft.apply_to(self.store) for draft in drafts]
 
     async def _commit_apart(
         self, batch: list[PendingInput], error: RecordRefused, earlier: Sequence[PendingInput]
@@ -440,11 +264,12 @@ class Committer:
         code = "too_large" if isinstance(error, RecordTooLarge) else "no_topic"
         if item.record is not None:
             self._bury(item, item.record, Failure(code=code, message=str(error)))
-        elif not item.inputs or isinstance(item.inputs[-1], Park):
+        elif not item.inputs or item.parked:
             raise error
         else:
             run = self.store.state(item.run_id, self._rules.agent).run
-            self._park(item, run, code, str(error))
+            item.park(run, code, str(error), record_bytes=self._record_bytes)
+            _tell_parked(item, code, str(error))
         return await self._commit([item], earlier)
 
     def _bury(self, item: PendingInput, record: ConsumerRecord, failure: Failure) -> None:
@@ -489,22 +314,8 @@ class Committer:
         return txn in seen
 
 
-def _entries_after(entries: Entries, records: Sequence[Record]) -> Entries:
-    changes = [record for record in records if isinstance(record, Entry | Forget)]
-    if not changes:
-        return entries
-    after = dict(entries)
-    for change in changes:
-        after.pop(change.slot, None)
-        if isinstance(change, Entry):
-            after[change.slot] = change
-    return after
-
-
-#: room that a checkpoint needs beside its payload when a run is parked for its size
-PARKED_BYTES = 16_384
-#: room that is left in every checkpoint, so that the run can still be parked with a reason
-FAILURE_BYTES = 1_024
+def _tell_parked(item: PendingInput, code: str, reason: str) -> None:
+    log.error("run_attention", run_id=item.run_id, code=code, error=reason)
 
 
 def start_offset(committed: int | None, applied: int | None) -> int | None:

@@ -34,13 +34,8 @@ from surefoot.consumers.attempts.attempt import (
     unknown_step,
 )
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.committer import (
-    BATCH_MAX,
-    Committer,
-    InputPosition,
-    PendingInput,
-    RunChange,
-)
+from surefoot.consumers.partition.committer import BATCH_MAX, Committer
+from surefoot.consumers.partition.transaction import InputPosition, PendingInput, RunChange
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.payload import digest, strict_json

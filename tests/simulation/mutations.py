@@ -148,8 +148,8 @@ MUTATIONS = (
     ),
     Mutation(
         name="what was answered above the offsets is not noted",
-        file="consumers/partition/committer.py",
-        old="return {(kind, o) for kind, o in self.answered | new if o >= watermarks[kind]}",
+        file="consumers/partition/transaction.py",
+        old="return {(kind, o) for kind, o in answered | new if o >= offsets[kind]}",
         new="return set()",
         seed=0,
     ),

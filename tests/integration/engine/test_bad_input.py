@@ -26,7 +26,8 @@ from surefoot import (
     Sleep,
     Wait,
 )
-from surefoot.consumers.partition.committer import Committer, PendingInput, RunChange
+from surefoot.consumers.partition.committer import Committer
+from surefoot.consumers.partition.transaction import PendingInput, RunChange
 from surefoot.schemas.codec.codec import decode, encode
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.names.topics import APPLIED_KEY

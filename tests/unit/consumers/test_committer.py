@@ -8,7 +8,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer, PendingInput
+from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer
+from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
 from surefoot.infra.runtime.clock import SystemClock

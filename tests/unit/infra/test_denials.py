@@ -11,8 +11,9 @@ import structlog
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.backoff import DENIED_S, Denials
-from surefoot.consumers.partition.committer import Committer, PendingInput
+from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.consumers.partition.worker import Worker
 from surefoot.consumers.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas

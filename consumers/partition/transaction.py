@@ -1,0 +1,272 @@
+"""What one transaction does: inputs that are ready are decided, in the order in which they came, on
+the state that memory has and the batch makes.
+
+No I/O, no clock, and memory stays as it is: the committer writes the records, and applies what
+has become of the runs once they are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from surefoot.state.machine.decide import decide
+from surefoot.state.machine.decision import Rules
+from surefoot.state.machine.model import (
+    Entries,
+    Entry,
+    Failure,
+    Forget,
+    Input,
+    Park,
+    Record,
+    Refusal,
+    Run,
+    StartRun,
+    State,
+)
+from surefoot.state.names.topics import dead_topic
+from surefoot.state.ports.log import (
+    INPUT_KINDS,
+    ConsumerRecord,
+    Headers,
+    InputKind,
+    ProducerRecord,
+)
+from surefoot.state.records.encoding import Wire
+from surefoot.state.records.offset_tracker import OffsetTracker
+from surefoot.state.records.run_store import RunStore
+from surefoot.state.records.sizes import record_size
+
+InputPosition = tuple[InputKind, int]
+
+#: room that a checkpoint needs beside its payload when a run is parked for its size
+PARKED_BYTES = 16_384
+#: room that is left in every checkpoint, so that the run can still be parked with a reason
+FAILURE_BYTES = 1_024
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingInput:
+    """Inputs of one run that are decided together, or records that move no run; done with it are
+    its `sources`."""
+
+    sources: tuple[InputPosition, ...] = ()
+    run_id: str = ""
+    inputs: tuple[Input, ...] = ()
+    #: records that move no run, given their headers
+    outs: Callable[[Headers], list[ProducerRecord]] | None = None
+    #: what they are made of; goes to the dead letters when the log refuses them
+    record: ConsumerRecord | None = None
+    #: what it answers is not to be answered again: a command, a record that nothing can be made of
+    answers: bool = False
+    #: called once it is committed, with why it moved nothing, if that is so
+    on_done: Callable[[Refusal | None], None] | None = None
+    refused: Refusal | None = field(default=None, init=False)
+
+    def park(self, run: Run | None, code: str, reason: str, *, record_bytes: int) -> None:
+        """Instead of what cannot be written: the run as it was, waiting for a person."""
+        step = run.step if run is not None else None
+        room = record_bytes - PARKED_BYTES
+        starts = tuple(
+            replace(each, payload=b"") if len(each.payload) > room else each
+            for each in self.inputs
+            if isinstance(each, StartRun)
+        )
+        failure = Failure(
+            code=code,
+            message=f"what step {step!r} has come to cannot be written: {reason}",
+            step=step,
+            attempt=run.attempt if run is not None else 0,
+        )
+        self.inputs = (*starts, Park(failure=failure))
+        self.on_done = None  # it was not done
+
+    @property
+    def parked(self) -> bool:
+        """Whether less than this cannot be written."""
+        return bool(self.inputs) and isinstance(self.inputs[-1], Park)
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """One run before and after a transaction."""
+
+    run_id: str
+    before: Run | None
+    after: Run | None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunDraft:
+    """What a transaction will do to one run."""
+
+    run_id: str
+    before: State
+    after: State
+    records: list[Record] = field(default_factory=list)
+    outs: list[ProducerRecord] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        return self.after.run is not self.before.run
+
+    def apply_to(self, store: RunStore) -> RunChange:
+        """It is committed: now, and only now, memory changes."""
+        if self.changed and self.after.run is not None:
+            store.put(self.after.run)
+        store.put_records(self.run_id, self.records)
+        return RunChange(self.run_id, self.before.run, self.after.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One that is being made, for a batch of inputs."""
+
+    txn: bytes
+    now_ms: int
+    rules: Rules
+    wire: Wire
+    partition: int
+    #: largest record, in bytes, key and headers included
+    record_bytes: int
+    #: the runs as they are committed; they are read only
+    store: RunStore
+    #: inputs whose runs wait for a person instead, with the code and the reason
+    parked: list[tuple[PendingInput, str, str]] = field(default_factory=list)
+
+    def build(self, batch: Sequence[PendingInput]) -> tuple[list[ProducerRecord], list[RunDraft]]:
+        """The records of the batch; a run whose records do not fit waits for a person instead, and
+        its input then stands in the batch with that in its place."""
+        runs: dict[str, list[PendingInput]] = {}
+        outs: list[ProducerRecord] = []
+        for item in batch:
+            if item.outs is not None:
+                outs += item.outs(self._headers(item))
+            elif item.inputs:
+                runs.setdefault(item.run_id, []).append(item)
+        drafts = []
+        for run_id, items in runs.items():
+            draft = self._draft(run_id, items)
+            if self._too_large(draft):
+                draft = self._draft_what_fits(run_id, items)
+            drafts.append(draft)
+            outs += draft.outs
+        return outs, drafts
+
+    def applied(
+        self, offsets: Mapping[InputKind, int], answered: AbstractSet[InputPosition]
+    ) -> ProducerRecord:
+        """The record of what the state includes once this is committed."""
+        applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
+        return self.wire.applied(applied, self.partition, (("sf-txn", self.txn),), answered)
+
+    def _draft(self, run_id: str, items: Sequence[PendingInput]) -> RunDraft:
+        """Decide all inputs of one run."""
+        before = self.store.state(run_id, self.rules.agent)
+        draft = RunDraft(run_id=run_id, before=before, after=before)
+        seq = before.run.seq if before.run is not None else 0
+        mine = (("sf-run", run_id.encode()), ("sf-seq", b"%d" % seq))
+        headers: Headers = ()
+        for item in items:
+            headers = (*self._headers(item), *mine)
+            item.refused = None
+            try:
+                for event in item.inputs:
+                    self._decide(draft, item, event, headers)
+            except ValueError as error:  # a number or a text that no record can hold
+                if item.parked:
+                    raise
+                self._park(item, before.run, "unserialisable", str(error))
+                return self._draft(run_id, items)
+        if draft.changed and draft.after.run is not None:
+            count = len(draft.outs) + 1
+            run = draft.after.run
+            draft.outs.insert(0, self.wire.checkpoint(run, count, headers, self.partition))
+        return draft
+
+    def _decide(self, draft: RunDraft, item: PendingInput, event: Input, headers: Headers) -> None:
+        decision = decide(self.rules, draft.after, event, self.now_ms)
+        item.refused = decision.refused
+        draft.after = State(decision.run, _entries_after(draft.after.entries, decision.records))
+        draft.records += decision.records
+        trace = decision.run.traceparent if decision.run is not None else None
+        draft.outs += [
+            self.wire.out(
+                record,
+                draft.run_id,
+                self.partition,
+                headers,
+                self.now_ms,
+                number=number,
+                traceparent=trace,
+            )
+            for number, record in enumerate(decision.records, len(draft.outs))
+        ]
+
+    def _too_large(self, draft: RunDraft) -> int:
+        """Bytes of the draft's largest record, if that is over the limit; else 0."""
+        dead = dead_topic(self.wire.app)
+        sizes = [record_size(out) for out in draft.outs if out.topic != dead]
+        run = draft.after.run
+        if draft.changed and run is not None and run.status != "attention":
+            sizes[0] += FAILURE_BYTES
+        largest = max(sizes, default=0)
+        return largest if largest > self.record_bytes else 0
+
+    def _draft_what_fits(self, run_id: str, items: Sequence[PendingInput]) -> RunDraft:
+        """One input after the other: what makes a record that does not fit is replaced."""
+        done: list[PendingInput] = []
+        for item in items:
+            draft = self._draft(run_id, [*done, item])
+            if size := self._too_large(draft):
+                limit = self.record_bytes
+                reason = f"a record of {size} bytes is over the limit of {limit}"
+                self._park(item, draft.after.run, "too_large", reason)
+            done.append(item)
+        return self._draft(run_id, done)
+
+    def _park(self, item: PendingInput, run: Run | None, code: str, reason: str) -> None:
+        item.park(run, code, reason, record_bytes=self.record_bytes)
+        self.parked.append((item, code, reason))
+
+    def _headers(self, item: PendingInput) -> Headers:
+        source = b"timer"
+        if item.sources:
+            kind, offset = item.sources[0]
+            source = f"{getattr(self.wire.topics, kind)}/{self.partition}/{offset}".encode()
+        return (("sf-txn", self.txn), ("sf-src", source))
+
+
+def _entries_after(entries: Entries, records: Sequence[Record]) -> Entries:
+    changes = [record for record in records if isinstance(record, Entry | Forget)]
+    if not changes:
+        return entries
+    after = dict(entries)
+    for change in changes:
+        after.pop(change.slot, None)
+        if isinstance(change, Entry):
+            after[change.slot] = change
+    return after
+
+
+def offsets_after(
+    progress: Mapping[InputKind, OffsetTracker], batch: Sequence[PendingInput]
+) -> dict[InputKind, int]:
+    """The group's offsets, next to read: up to the lowest input that is in work beside these."""
+    done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}
+    for item in batch:
+        for kind, offset in item.sources:
+            done[kind].add(offset)
+    return {kind: progress[kind].watermark(done[kind]) for kind in INPUT_KINDS}
+
+
+def answered_after(
+    answered: AbstractSet[InputPosition],
+    batch: Sequence[PendingInput],
+    offsets: Mapping[InputKind, int],
+) -> set[InputPosition]:
+    """What stands answered from the group's offsets on."""
+    new = {source for item in batch if item.answers for source in item.sources}
+    return {(kind, o) for kind, o in answered | new if o >= offsets[kind]}
