@@ -26,7 +26,7 @@ from typing import Any, Literal
 from benchmarks.agents import agent
 from benchmarks.records import AGENT, Template, applied, chain, payload, run_name
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog

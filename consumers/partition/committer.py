@@ -70,6 +70,12 @@ class Committer:
         record_bytes: int,
     ) -> None:
         self.store = RunStore()
+        #: set when there is something to commit; who serves the partition waits for it
+        self.wake = asyncio.Event()
+        #: what is to be committed, in order
+        self.items: deque[PendingInput] = deque()
+        #: None before the takeover, and while one is lost
+        self.ownership: Ownership | None = None
         self.progress: dict[InputKind, OffsetTracker] = {}
         #: offsets of commands that retention had deleted unread at the takeover: first, one after
         #: the last
@@ -88,17 +94,21 @@ class Committer:
         self._wire = wire
         self._clock = clock
         self._record_bytes = record_bytes
-        self._ownership: Ownership | None = None
         self._state_position: int | None = None
         self._committed: dict[InputKind, int] = {}
-        self._items: deque[PendingInput] = deque()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def add(self, item: PendingInput) -> None:
         """Make it part of the next transaction."""
-        self._items.append(item)
+        self.items.append(item)
+        self.wake.set()
+
+    def done(self, *sources: InputPosition) -> None:
+        """Nothing is left to be done for these records: the offsets may move past them."""
+        for kind, offset in sources:
+            self.progress[kind].done(offset)
 
     async def take(self) -> dict[InputKind, int | None]:
         """Become the owner: fence, read the committed offsets, restore the runs. Returns where to
@@ -167,11 +177,11 @@ class Committer:
             while self._log.lease_left_s() <= 0:  # noqa: ASYNC110  (nobody tells of it)
                 await asyncio.sleep(LEASE_POLL_S)
         try:
-            self._ownership = await self._log.own(self._partition)
+            self.ownership = await self._log.own(self._partition)
             self.exclusive_from_s = self._clock.monotonic_s() + self._log.lease_s()
-            committed = await self._ownership.committed()
-            begins = await self._ownership.begins()
-            self._state_position = await self._ownership.restore(self._state_position, apply)
+            committed = await self.ownership.committed()
+            begins = await self.ownership.begins()
+            self._state_position = await self.ownership.restore(self._state_position, apply)
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("takeover_retry", partition=self._partition, error=str(error))
             denials.look(error)
@@ -185,7 +195,7 @@ class Committer:
 
         Raises: FencedError. Under cancellation the outcome is unknown: retire the owner.
         """
-        batch = [self._items.popleft() for _ in range(min(len(self._items), BATCH_MAX))]
+        batch = [self.items.popleft() for _ in range(min(len(self.items), BATCH_MAX))]
         self.busy = True
         try:
             return await self._commit(batch)
@@ -205,7 +215,7 @@ class Committer:
 
     async def close(self) -> None:
         """Retire the producer, at the latest when the log's own deadline is over."""
-        ownership, self._ownership = self._ownership, None
+        ownership, self.ownership = self.ownership, None
         if ownership is not None:
             await ownership.close()
 
@@ -229,10 +239,10 @@ class Committer:
         offsets = offsets_after(self.progress, [*earlier, *batch])
         answered = answered_after(self.answered, [*earlier, *batch], offsets)
         outs.append(transaction.applied(offsets, answered))
-        assert self._ownership is not None
+        assert self.ownership is not None
         began_s = self._clock.monotonic_s()
         try:
-            self._state_position = await self._ownership.commit(outs, offsets)
+            self._state_position = await self.ownership.commit(outs, offsets)
         except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:
@@ -310,7 +320,7 @@ class Committer:
             raise FencedError("another owner has written to the partition")
         log.info("commit_settled", partition=self._partition, landed=txn in seen)
         if txn not in seen:
-            self._items.extendleft(reversed(batch))
+            self.items.extendleft(reversed(batch))
         return txn in seen
 
 

@@ -15,8 +15,9 @@ from contextlib import suppress
 import structlog
 
 from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.ending import to_its_end
-from surefoot.consumers.partition.owner import Owner, OwnerLimits
+from surefoot.consumers.partition.owner import Owner
 from surefoot.consumers.polling import poll_on
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NotAllowed
@@ -80,7 +81,8 @@ class Worker:
         self._clock = clock
         self._limits = limits
         self._slots = Slots(in_flight)
-        self._owners: dict[int, Owner] = {}
+        #: by partition
+        self.owners: dict[int, Owner] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -95,20 +97,26 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Whether every assigned partition is being served."""
-        return all(owner.ready for owner in self._owners.values())
+        return all(owner.ready for owner in self.owners.values())
 
     @property
     def partitions(self) -> list[int]:
         """The partitions that are this worker's to serve."""
-        return sorted(self._owners)
+        return sorted(self.owners)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing will come of it by itself, once every record has been read."""
+        owners = self.owners.values()
+        return bool(owners) and self.ready and all(owner.settled for owner in owners)
 
     def measure(self) -> None:
         """Tell how things stand."""
-        owners, name = self._owners.values(), self.agent.name
+        owners, name = self.owners.values(), self.agent.name
         live = sum(owner.runs_live for owner in owners)
         metrics.PARTITIONS.set(len(owners), name)
         metrics.RUNS_LIVE.set(live, name)
-        metrics.OLDEST_TASK.set(max((owner.oldest_s for owner in owners), default=0.0), name)
+        metrics.OLDEST_TASK.set(max((owner.steps.oldest_s for owner in owners), default=0.0), name)
         if name == OUTBOX:
             metrics.OUTBOX_PENDING.set(live)
 
@@ -151,17 +159,17 @@ class Worker:
         try:
             return await self._log.poll(timeout_s)
         except InputGone as gone:
-            owner = self._owners.get(gone.partition)
+            owner = self.owners.get(gone.partition)
             if owner is not None and owner.ready:
                 owner.missed(gone)
             return []
 
     def _take(self, records: list[tuple[InputKind, ConsumerRecord]]) -> None:
         for kind, record in records:
-            owner = self._owners.get(record.partition)
+            owner = self.owners.get(record.partition)
             if owner is not None and owner.ready:
                 owner.ingest(kind, record)
-        if not self._announced and self._owners and self.ready:
+        if not self._announced and self.owners and self.ready:
             self._announced = True
             self._logger.info("worker_ready", partitions=self.partitions)
 
@@ -170,7 +178,7 @@ class Worker:
     async def _rebalancing(self) -> None:
         """Finish what is running, so that whoever gets a partition does not run it again. Longer
         steps are not waited for: they run again where their partition goes."""
-        for owner in self._owners.values():
+        for owner in self.owners.values():
             owner.hold()
         await self._settle(self._limits.handover_s, asyncio.Event())
 
@@ -183,10 +191,10 @@ class Worker:
         )
         metrics.REBALANCES.add(self.agent.name)
         self._announced = False
-        for partition in (change.lost | change.gained) & self._owners.keys():
+        for partition in (change.lost | change.gained) & self.owners.keys():
             self._drop(partition)
-        for partition in change.retained & self._owners.keys():
-            self._owners[partition].resumed()
+        for partition in change.retained & self.owners.keys():
+            self.owners[partition].resumed()
         if not self._draining:
             for partition in sorted(change.gained):
                 self._adopt(partition, after_s=0.0)
@@ -202,7 +210,7 @@ class Worker:
             clock=self._clock,
             limits=self._limits,
         )
-        self._owners[partition] = owner
+        self.owners[partition] = owner
         self._serving[partition] = asyncio.create_task(
             self._serve(owner, after_s), name=f"serve {self.agent.name}/{partition}"
         )
@@ -223,14 +231,14 @@ class Worker:
         except Exception:
             metrics.OWNER_FAILED.add(self.agent.name)
             self._logger.exception("owner_failed", partition=owner.partition)
-        if self._owners.get(owner.partition) is owner:
+        if self.owners.get(owner.partition) is owner:
             self._log.pause(owner.partition)
             self._drop(owner.partition)
             if not self._draining:
                 self._adopt(owner.partition, after_s=1.0)
 
     def _drop(self, partition: int) -> None:
-        owner = self._owners.pop(partition)
+        owner = self.owners.pop(partition)
         owner.abandon()
         task = self._serving.pop(partition)
         closing = asyncio.create_task(
@@ -248,7 +256,7 @@ class Worker:
 
     async def _drain(self, drain_s: float, abort: asyncio.Event) -> bool:
         self._draining = True
-        for owner in self._owners.values():
+        for owner in self.owners.values():
             owner.drain()
         await self._settle(drain_s, abort)
         given_up = self._in_flight()
@@ -267,11 +275,11 @@ class Worker:
                     await abort.wait()
 
     def _in_flight(self) -> int:
-        return sum(owner.in_flight for owner in self._owners.values())
+        return sum(owner.in_flight for owner in self.owners.values())
 
     async def _end(self, polling: asyncio.Task[None]) -> None:
         self._draining = True
-        for partition in list(self._owners):
+        for partition in list(self.owners):
             self._drop(partition)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.wait({polling})

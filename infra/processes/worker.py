@@ -20,7 +20,7 @@ import structlog
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.schedules import schedules_agent
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs.stores import check_blobs, open_claims
 from surefoot.infra.kafka_client.topics import names_of, specs_for

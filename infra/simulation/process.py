@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from surefoot.consumers.attempts.attempt import StepCall
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog, EmbeddedOwnership
 from surefoot.infra.embedded.memory import MemoryBroker
@@ -130,7 +130,7 @@ class Process:
     def settled(self) -> bool:
         """Whether nothing will come of it by itself: every run is over, or waits for something
         from outside. (A time limit to such a wait does not count, a time alone does.)"""
-        return bool(self._workers) and all(_is_settled(worker) for worker, _ in self._workers)
+        return bool(self._workers) and all(worker.settled for worker, _ in self._workers)
 
     def busy(self) -> list[str]:
         """The attempts that are in progress, the longest first."""
@@ -158,20 +158,6 @@ class Process:
             self.kill()
         self._all.clear()
         self.loop.bury()
-
-
-def _is_settled(worker: Worker) -> bool:
-    """Asked when nothing is ready: then every record has been read."""
-    owners = list(worker._owners.values())
-    if not owners or not worker.ready or worker._in_flight():
-        return False
-    if any(owner._rate_limited for owner in owners):
-        return False
-    return not any(
-        (run.timed or run.status in ("pending", "running")) and run.run_id not in owner._held
-        for owner in owners
-        for run in owner._store.live.values()
-    )
 
 
 class _Log(EmbeddedLog):

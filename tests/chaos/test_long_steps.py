@@ -210,8 +210,8 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
         running = await kafka.work(agent, forward_after_s=600.0)
         await kafka.start(agent, "long")
         await until(lambda: "long 1" in executions, what="the long step to begin")
-        (owner,) = running.worker._owners.values()
-        ownership = owner._committer._ownership
+        (owner,) = running.worker.owners.values()
+        ownership = owner.committer.ownership
         assert ownership is not None
         commit = ownership.commit
 
@@ -221,13 +221,13 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
 
         monkeypatch.setattr(ownership, "commit", waiting)
         await kafka.start(agent, "other")
-        await until(lambda: owner._committer.busy, what="a commit to be held up")
+        await until(lambda: owner.committer.busy, what="a commit to be held up")
         end.set()
-        await until(lambda: len(owner._committer) == 1, what="the result of the long step")
+        await until(lambda: len(owner.committer) == 1, what="the result of the long step")
         (task,) = await kafka.read(kafka.topics(agent).tasks)
         await kafka.send(ProducerRecord(task.topic, 0, task.key, task.value))
-        await until(lambda: owner._uncommitted_tasks, what="the copy of its task")
-        owner._limits = type(owner._limits)(forward_after_s=0.0)
+        await until(lambda: owner.inputs.uncommitted_tasks, what="the copy of its task")
+        owner.runner.forward_after_s = 0.0
         held.set()
         await kafka.until_status(agent, ("long", "other"), "completed")
         assert sorted(executions) == [f"{r} {seq}" for r in ("long", "other") for seq in range(3)]

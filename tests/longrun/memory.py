@@ -27,7 +27,7 @@ import psutil
 
 from surefoot import Agent, Context, Done
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
@@ -135,8 +135,8 @@ def _caught_up(broker: SqliteBroker, topics: AgentTopics) -> bool:
 
 def _forget(worker: Worker) -> None:
     """Have the owners look for receipts whose time is over now, and not once a minute."""
-    for owner in worker._owners.values():
-        owner._look_for_old_s = 0.0
+    for owner in worker.owners.values():
+        owner.expiry.look_s = 0.0
 
 
 async def _resident(worker: Worker) -> int:
@@ -149,7 +149,7 @@ async def _resident(worker: Worker) -> int:
 
 
 def _known(worker: Worker) -> int:
-    stores = [owner._store for owner in worker._owners.values()]
+    stores = [owner.store for owner in worker.owners.values()]
     return sum(len(store.live) + len(store.receipts) + len(store.entries) for store in stores)
 
 

@@ -110,10 +110,10 @@ def _memory(life: Life) -> Iterator[str]:
     process = life.sim._alive()
     for worker, _ in process._workers:
         topic = life.sim._world.topics(worker.agent.name).state
-        for partition, owner in worker._owners.items():
+        for partition, owner in worker.owners.items():
             fresh = RunStore()
             fresh.apply(life.sim._world.broker.partition(topic, partition).read(0)[0])
-            for one, other in zip(_contents(owner._store), _contents(fresh), strict=True):
+            for one, other in zip(_contents(owner.store), _contents(fresh), strict=True):
                 if one != other:
                     yield f"memory of {topic} {partition} has {one}, its topic {other}"
 

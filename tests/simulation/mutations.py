@@ -134,9 +134,9 @@ MUTATIONS = (
     ),
     Mutation(
         name="timers are early",
-        file="consumers/partition/owner.py",
-        old="        while self._timers and self._timers[0][0] <= now_ms:",
-        new="        while self._timers and self._timers[0][0] <= now_ms + 1_000:",
+        file="consumers/partition/timers.py",
+        old="        while self._heap and self._heap[0][0] <= now_ms:",
+        new="        while self._heap and self._heap[0][0] <= now_ms + 1_000:",
         seed=3,
     ),
     Mutation(
@@ -178,8 +178,8 @@ MUTATIONS = (
     ),
     Mutation(
         name="timers are not set again at a takeover",
-        file="consumers/partition/owner.py",
-        old="            self._arm(run)\n            in_lanes.append(run)",
+        file="consumers/partition/takeover.py",
+        old="            self._timers.arm(run)\n            in_lanes.append(run)",
         new="            in_lanes.append(run)",
         seed=0,
     ),
@@ -192,8 +192,8 @@ MUTATIONS = (
     ),
     Mutation(
         name="a finished run is not remembered",
-        file="consumers/partition/owner.py",
-        old="told = known or self._store.receipts.get(run_id)",
+        file="consumers/partition/inputs.py",
+        old="told = known or store.receipts.get(run_id)",
         new="told = known",
         seed=391,
     ),

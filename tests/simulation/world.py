@@ -22,7 +22,7 @@ import structlog
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.outbox import outbox_agent
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
 from surefoot.infra.runtime.settings import Settings

@@ -29,7 +29,7 @@ from confluent_kafka import TopicPartition as Place
 
 from surefoot import Context, Done, Next
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs.stores import open_claims
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership

@@ -23,7 +23,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka import txn as kafka_txn
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership

@@ -424,7 +424,7 @@ async def test_a_run_that_is_cancelled_while_its_lost_attempt_waits_counts_as_ru
         await until(lost.is_set, what="the attempt to be lost")
         await kafka.tell(agent, "r1", "cancel")
         await kafka.until_status(agent, "r1", "cancelled")
-        owner = running.worker._owners[0]
+        owner = running.worker.owners[0]
         await until(lambda: owner.in_flight == 0, what="nothing to be in flight")
-        assert not owner._running
+        assert not owner.runner.running
         assert running.worker._slots.free == 1

@@ -52,7 +52,7 @@ async def test_a_start_that_nobody_can_be_told_was_ignored_is_dead_lettered_once
         await kafka.start(agent, "r1")
         first = await kafka.work(watched.on("A"))
         await kafka.until_status(agent, "r1", "completed")
-        (owner,) = first.worker._owners.values()
+        (owner,) = first.worker.owners.values()
         again = command_out(
             app,
             1,
@@ -69,7 +69,7 @@ async def test_a_start_that_nobody_can_be_told_was_ignored_is_dead_lettered_once
         (told,) = await letters(kafka, 1)
         assert told["sf-dead-offset"] == b"%d" % offset
         assert told["sf-dead-code"] == b"no_topic"
-        assert list(first.worker._owners.values()) == [owner]  # it has not failed over it
+        assert list(first.worker.owners.values()) == [owner]  # it has not failed over it
         await first.vanish()
         assert (await kafka.committed(agent)).get(("commands", 0), 0) <= offset
 

@@ -98,7 +98,7 @@ async def test_a_step_that_ends_in_time_is_not_run_again_where_its_partition_goe
             await kafka.start(agent, run_id)
         await until(lambda: len(watched.begun) == 2, what="both steps to begin")
         await kafka.work(watched.on("B"), slot=1, ready=False)
-        await until(lambda: first.worker._owners[0]._holding, what="the rebalance")
+        await until(lambda: first.worker.owners[0].holding, what="the rebalance")
         for run_id in runs:
             watched.let_go(run_id)
         await kafka.until_status(agent, runs, "completed")
@@ -114,14 +114,14 @@ async def test_a_partition_that_stays_reads_on_after_a_rebalance(
     async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         before, after = kafka.run_on(0, "before"), kafka.run_on(0, "after")
         first = await kafka.work(watched.on("A"))
-        owner = first.worker._owners[0]
+        owner = first.worker.owners[0]
         await kafka.start(agent, before)
         await kafka.until_status(agent, before, "completed")
         await kafka.work(watched.on("B"), slot=1)
         await serves(first, 0)
         await kafka.start(agent, after)
         await kafka.until_status(agent, after, "completed")
-        assert first.worker._owners[0] is owner
+        assert first.worker.owners[0] is owner
         assert watched.times(before) == watched.times(after) == 1
 
 

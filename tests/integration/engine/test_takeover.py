@@ -20,7 +20,7 @@ from tests.support.long_deadlines import PATIENT
 def on_end_txn(running: Running, partition: int, send: Callable[[Any], Awaitable[Any]]) -> None:
     """Have the next EndTxn of the partition's producer go through `send` (given a function that
     really sends it), and those after it untouched."""
-    ownership: Any = running.worker._owners[partition]._committer._ownership
+    ownership: Any = running.worker.owners[partition].committer.ownership
     client = ownership._producer._producer.client
     real = client.send
 
@@ -111,18 +111,16 @@ async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody
     async with cluster(bootstrap, app, agent, partitions=1) as kafka:
         first = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
-        former = first.worker._owners[0]
+        former = first.worker.owners[0]
         healed = cut_off(first.log)
         # B waits in the group until A's session is over.
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
         await until(lambda: watched.times(run_id, 1, on="B"), what="B to take over")
         assert first.log.lease_left_s() == 0
-        owner = second.worker._owners[0]
+        owner = second.worker.owners[0]
         watched.hold(run_id, 1, on="B")
         watched.let_go(run_id, 1)
-        await until(
-            lambda: first.worker._owners.get(0) not in (None, former), what="A to be fenced"
-        )
+        await until(lambda: first.worker.owners.get(0) not in (None, former), what="A to be fenced")
         asked = asyncio.Event()
         lease_left_s = first.log.lease_left_s
 
@@ -134,7 +132,7 @@ async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody
         await asked.wait()  # A would like to take the partition back
         watched.let_go(run_id, 1, on="B")
         await kafka.until_status(agent, run_id, "completed")
-        assert second.worker._owners[0] is owner
+        assert second.worker.owners[0] is owner
         assert watched.times(run_id, 2, on="A") == 0
         healed.set()
         await kafka.check_history(agent)
@@ -225,7 +223,7 @@ async def test_an_answer_that_says_committed_does_not_count_when_it_was_asked_fo
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
-        ownership = running.worker._owners[0]._committer._ownership
+        ownership = running.worker.owners[0].committer.ownership
 
         async def not_now(send: Callable[[], Awaitable[Any]]) -> Any:
             return Reply(error_code=51)  # CONCURRENT_TRANSACTIONS: aiokafka asks again
@@ -233,7 +231,7 @@ async def test_an_answer_that_says_committed_does_not_count_when_it_was_asked_fo
         on_end_txn(running, 0, not_now)
         watched.let_go(run_id, 1)
         await kafka.until_status(agent, run_id, "completed")
-        assert running.worker._owners[0]._committer._ownership is not ownership
+        assert running.worker.owners[0].committer.ownership is not ownership
         assert [watched.times(run_id, seq) for seq in range(3)] == [1, 1, 1]
         await kafka.check_history(agent)
 

@@ -470,7 +470,9 @@ async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
         await kafka.start(agent, "r", b"1")
         await until(held.is_set, what="the second step to be held")
         # From then on nobody looks for runs that no task asks for.
-        await until(lambda: running.worker._owners[0]._swept, what="the inputs to have been read")
+        await until(
+            lambda: running.worker.owners[0].takeover.swept, what="the inputs to have been read"
+        )
         await kafka.tell(agent, "r", "rewind", epoch=0, seq=1, step="second", payload=b"2")
         await kafka.until_status(agent, "r", "completed")
         assert asked.is_set()

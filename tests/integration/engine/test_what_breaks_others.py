@@ -218,7 +218,7 @@ async def test_a_run_that_waits_for_a_person_holds_up_nobody_behind_it(
             return (await kafka.committed(agent)).get(("commands", 0), 0) >= 1 + len(others)
 
         await until(moved, what="the offsets to move past the run that waits")
-        (owner,) = worker.worker._owners.values()
+        (owner,) = worker.worker.owners.values()
         assert owner.in_flight == 0
         assert await kafka.status(agent, "first") == "waiting"
 

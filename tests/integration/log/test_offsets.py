@@ -75,7 +75,7 @@ async def test_one_record_at_offset_zero_is_processed_once_over_many_restarts(
             await worker.vanish()
             worker = await kafka.work(watched.on("A"))
             assert (await kafka.committed(agent))["commands", 0] == 1
-            assert worker.worker._owners[0]._store.receipts.keys() == {"r1"}
+            assert worker.worker.owners[0].store.receipts.keys() == {"r1"}
         await worker.drain()
         assert watched.times("r1") == 1
 

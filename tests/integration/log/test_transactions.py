@@ -111,8 +111,8 @@ def at(kafka: Cluster, agent: Agent, offset: int = 0) -> dict[TopicPartition, in
 
 
 def epoch(running: Running) -> int:
-    (owner,) = running.worker._owners.values()
-    ownership: Any = owner._committer._ownership
+    (owner,) = running.worker.owners.values()
+    ownership: Any = owner.committer.ownership
     return int(ownership._producer._producer._txn_manager.producer_epoch)
 
 

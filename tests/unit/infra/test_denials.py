@@ -12,7 +12,7 @@ import structlog
 from surefoot import Agent, Context, Done
 from surefoot.consumers.backoff import DENIED_S, Denials
 from surefoot.consumers.partition.committer import Committer
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.consumers.partition.worker import Worker
 from surefoot.consumers.polling import poll_on
@@ -181,8 +181,8 @@ def test_a_commit_whose_outcome_is_unknown_and_stays_so_for_want_of_a_right_ends
     async def unknown(*_: Any, **__: Any) -> None:
         raise OutcomeUnknown("SF3002", "no answer")
 
-    assert it._ownership is not None
-    monkeypatch.setattr(it._ownership, "commit", unknown)
+    assert it.ownership is not None
+    monkeypatch.setattr(it.ownership, "commit", unknown)
     before_s = site.now_s()
     site.answer = denied_until(3_600.0)
     start = StartRun(

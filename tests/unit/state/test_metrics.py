@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot import Agent, Context, Done, Flow, Next, Retry, Sleep, Tick
-from surefoot.consumers.partition.owner import OwnerLimits
+from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.runtime.clock import SystemClock
@@ -338,7 +338,7 @@ async def test_a_commit_with_an_unknown_outcome_is_counted_once(
     registry: CollectorRegistry,
 ) -> None:
     it = await owned(100_000)
-    ownership = it.committer._ownership
+    ownership = it.committer.ownership
     assert ownership is not None
     commit = ownership.commit
 
