@@ -102,8 +102,10 @@ class StepCall:
     on_output: Callable[[OutputPiece], None]
     #: it begins beside the attempt that is given, which was given up and does not end
     on_beside: Callable[[StepCall], None]
-    _task: asyncio.Task[AttemptOutcome] | None = field(default=None, init=False)
-    _given_up: bool = field(default=False, init=False)
+    #: on the loop of the steps
+    task: asyncio.Task[AttemptOutcome] | None = field(default=None, init=False)
+    #: nobody is to hear of it any more
+    given_up: bool = field(default=False, init=False)
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -248,7 +250,7 @@ async def verify(body: Body, engine: Engine) -> None:
         try:
             await engine.invoke(check, (resuming,))
         except BaseException as error:
-            if body.call._given_up:
+            if body.call.given_up:
                 raise
             raise Parked("verify_failed", f"{label(check)}: {_text(error)}") from error
 
@@ -267,7 +269,7 @@ def classify(
         found = error.subgroup(kind) if isinstance(error, BaseExceptionGroup) else error
         while isinstance(found, BaseExceptionGroup):
             error = found = found.exceptions[0]
-    if call._given_up or isinstance(error, OwnershipLost):
+    if call.given_up or isinstance(error, OwnershipLost):
         return AttemptLost()
     code, park, message = "step_raised", False, _text(error)
     match error:

@@ -16,7 +16,7 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -96,7 +96,8 @@ class Executor:
 
     def __init__(self, clock: Clock, claims: ClaimCheck | None = None) -> None:
         self._clock = clock
-        self._claims = claims or ClaimCheck(clock)
+        #: where large payloads are kept
+        self.claims = claims or ClaimCheck(clock)
         self._loop = self._new_loop()
         self._thread = threading.Thread(target=self._run, name="surefoot-steps", daemon=True)
         engine = asyncio.get_running_loop()
@@ -107,11 +108,11 @@ class Executor:
         self._outputs = Mailbox(self._loop, engine, self._output)
         self._recorded = Mailbox(engine, self._loop, _settle)
         #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
-        self._live: dict[tuple[str, str, int], StepCall] = {}
+        self.live: dict[tuple[str, str, int], StepCall] = {}
         self._twins: dict[tuple[str, str, int], StepCall] = {}
         #: these two: loop of the steps only; of a thread that nobody waits for, (agent, step)
         self._active: dict[StepCall, float] = {}
-        self._left: dict[asyncio.Future[Any], tuple[str, str]] = {}
+        self.left: dict[asyncio.Future[Any], tuple[str, str]] = {}
         self._stopping = False
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
@@ -126,17 +127,17 @@ class Executor:
         """Begin an attempt. If an abandoned attempt of the same step of the same run has not ended
         yet (a thread cannot be stopped), this one begins when it has, or beside it after
         `TWIN_WAIT_S`."""
-        if call.key in self._live:
+        if call.key in self.live:
             self._twins[call.key] = call
             asyncio.get_running_loop().call_later(TWIN_WAIT_S, self._begin_beside, call)
             return
-        self._live[call.key] = call
+        self.live[call.key] = call
         self._calls.post(call)
 
     def give_up(self, call: StepCall) -> None:
         """The outcome no longer matters: `on_done` will not be called. An async step is cancelled;
         a step in a thread runs to its end unheard."""
-        call._given_up = True
+        call.given_up = True
         if self._twins.get(call.key) is call:
             del self._twins[call.key]
         else:
@@ -184,29 +185,29 @@ class Executor:
         """The twin has had its time."""
         if self._twins.get(call.key) is call:
             del self._twins[call.key]
-            call.on_beside(self._live[call.key])
-            self._live[call.key] = call
+            call.on_beside(self.live[call.key])
+            self.live[call.key] = call
             self._calls.post(call)
 
     def _report(self, item: tuple[StepCall, AttemptOutcome]) -> None:
         call, outcome = item
-        if self._live.get(call.key) is call:
-            del self._live[call.key]
+        if self.live.get(call.key) is call:
+            del self.live[call.key]
             twin = self._twins.pop(call.key, None)
             if twin is not None:
                 self.submit(twin)
         else:
             log.info("abandoned_attempt_ended", run_id=call.run.run_id, step=call.run.step)
-        if not call._given_up:
+        if not call.given_up:
             call.on_done(outcome)
 
     def _note(self, note: EntryRequest) -> None:
-        if not note.call._given_up:
+        if not note.call.given_up:
             note.call.on_note(note)
 
     def _output(self, item: tuple[StepCall, OutputPiece]) -> None:
         call, piece = item
-        if not call._given_up:
+        if not call.given_up:
             call.on_output(piece)
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -232,12 +233,12 @@ class Executor:
 
     def _begin(self, call: StepCall) -> None:
         self._active[call] = self._clock.monotonic_s()
-        call._task = self._loop.create_task(self._attempt(call))
-        call._task.add_done_callback(lambda task: self._ended(call, task))
+        call.task = self._loop.create_task(self._attempt(call))
+        call.task.add_done_callback(lambda task: self._ended(call, task))
 
     def _cancel(self, call: StepCall) -> None:
-        if call._task is not None:
-            call._task.cancel()
+        if call.task is not None:
+            call.task.cancel()
 
     def _ended(self, call: StepCall, task: asyncio.Task[AttemptOutcome]) -> None:
         self._active.pop(call, None)
@@ -247,19 +248,26 @@ class Executor:
         run = call.run
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
         log_context.ATTEMPT.set((run, call.partition))  # of this task: it ends with it
-        engine = _Attempt(self, call)
+        engine = _Attempt(
+            call,
+            claims=self.claims,
+            clock=self._clock,
+            in_thread=self.in_thread,
+            record=self._notes.post,
+            publish=self._outputs.post,
+        )
         body: Body | None = None
         outcome: AttemptOutcome
         with spans.step(run, call.partition) as span:
             try:
-                if await self._claims.redeem(call):
+                if await self.claims.redeem(call):
                     body = await prepare(call, engine, span.traceparent)
                     if call.resumed:
                         await verify(body, engine)
                     require_lease(engine)
                     value = await self._body(call, body)
                     outcome = body.outcome(value, started_ms, self._took_ms(started_s))
-                    outcome = await self._claims.keep_outcome(call, outcome)
+                    outcome = await self.claims.keep_outcome(call, outcome)
                 else:
                     outcome = AttemptLost()
             except BaseException as error:  # noqa: BLE001  (user code: whatever it was, it is told)
@@ -299,7 +307,7 @@ class Executor:
                     # A thread cannot be stopped. Given up, its step is over only when it ends, so
                     # that a twin need not run beside it; timed out, the next attempt must not wait.
                     self._leave(thread, body)
-                    if call._given_up:
+                    if call.given_up:
                         await asyncio.wait([thread])
                     raise
         except TimeoutError as error:
@@ -312,19 +320,19 @@ class Executor:
         agent = body.agent.name
 
         def tell() -> None:
-            metrics.THREADS_LEFT.set([of for of, _ in self._left.values()].count(agent), agent)
+            metrics.THREADS_LEFT.set([of for of, _ in self.left.values()].count(agent), agent)
 
         def over(thread: asyncio.Future[Any]) -> None:
-            del self._left[thread]
+            del self.left[thread]
             tell()
 
-        self._left[thread] = (agent, body.step.name)
+        self.left[thread] = (agent, body.step.name)
         tell()
         thread.add_done_callback(over)
 
     def _require_room(self, body: Body) -> None:
         """Raises Parked when too many threads of the step do not end: it will not either."""
-        left = list(self._left.values()).count((body.agent.name, body.step.name))
+        left = list(self.left.values()).count((body.agent.name, body.step.name))
         if left >= LEFT_MAX:
             raise Parked(
                 "step_hangs",
@@ -337,28 +345,41 @@ class Executor:
 class _Attempt:
     """`ports.Engine` of one attempt."""
 
-    def __init__(self, executor: Executor, call: StepCall) -> None:
-        self._executor = executor
-        self._call = call
+    def __init__(
+        self,
+        call: StepCall,
+        *,
+        claims: ClaimCheck,
+        clock: Clock,
+        in_thread: Callable[..., Awaitable[Any]],
+        record: Callable[[EntryRequest], None],
+        publish: Callable[[tuple[StepCall, OutputPiece]], None],
+    ) -> None:
         self.over = False
+        self._call = call
+        self._claims = claims
+        self._clock = clock
+        self._in_thread = in_thread
+        self._record = record
+        self._publish = publish
 
     async def record(self, note: EntryRecorded) -> None:
-        mine = await self._executor._claims.keep_note(replace(note, work=self._call.work))
-        if self.over or self._call._given_up:
+        mine = await self._claims.keep_note(replace(note, work=self._call.work))
+        if self.over or self._call.given_up:
             raise OwnershipLost
         committed = asyncio.get_running_loop().create_future()
-        self._executor._notes.post(EntryRequest(self._call, mine, committed))
+        self._record(EntryRequest(self._call, mine, committed))
         await committed
 
     async def invoke(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         if is_async(fn):
             return await fn(*args)
-        value = await self._executor.in_thread(fn, *args)
+        value = await self._in_thread(fn, *args)
         return await value if inspect.isawaitable(value) else value
 
     def publish(self, piece: OutputPiece) -> None:
         if not self.over:
-            self._executor._outputs.post((self._call, piece))
+            self._publish((self._call, piece))
 
     def lease_left_s(self) -> float:
         return self._call.lease_left_s()
@@ -367,7 +388,7 @@ class _Attempt:
         await asyncio.sleep(max(0.0, self._call.exclusive_from_s - self.monotonic_s()))
 
     def monotonic_s(self) -> float:
-        return self._executor._clock.monotonic_s()
+        return self._clock.monotonic_s()
 
 
 def _settle(note: EntryRequest) -> None:

@@ -193,7 +193,7 @@ def hold_after_put(
             await asyncio.sleep(0.01)
 
     blobs.put = putting  # type: ignore[method-assign]
-    running.executor._claims = ClaimCheck(kafka.clock, blobs, kafka.settings.blob_over_bytes)
+    running.executor.claims = ClaimCheck(kafka.clock, blobs, kafka.settings.blob_over_bytes)
 
 
 async def test_a_run_whose_payload_is_gone_waits_for_a_person_and_the_others_go_on(

@@ -319,7 +319,7 @@ def test_a_first_input_that_does_not_fit_fails_the_run_and_a_later_one_parks_it(
 def test_what_is_given_up_is_lost_whatever_it_raised() -> None:
     call = call_of(two_steps(), a_run(step="read", payload=ISSUE))
     assert classify(OwnershipLost(), call, None, 0, 0) == AttemptLost()
-    call._given_up = True
+    call.given_up = True
     assert classify(ValueError(), call, None, 0, 0) == AttemptLost()
 
 

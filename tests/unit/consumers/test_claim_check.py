@@ -405,8 +405,8 @@ async def test_while_the_store_is_away_no_attempt_is_used_and_the_run_is_tried_a
 
 def refusing(bench: Bench, times: int, refused_s: float) -> None:
     bench.store.refuses = times
-    claims = replace(bench.executor._claims, refused_s=refused_s)
-    bench.executor._claims = claims
+    claims = replace(bench.executor.claims, refused_s=refused_s)
+    bench.executor.claims = claims
 
 
 async def test_a_store_that_refuses_for_a_while_is_waited_for(bench: Bench) -> None:
@@ -457,11 +457,11 @@ async def test_what_comes_from_outside_is_no_pointer_with_a_store_or_without(
 
     agent = agent_of(step)
     for store in (bench.store, None):
-        claims = replace(bench.executor._claims, blobs=store)
+        claims = replace(bench.executor.claims, blobs=store)
         stored = await claims.stow(secret)
         assert agent.rules.accepts("step", stored) is None
         signal = Entry(run_id="r", slot="s:1", kind="signal", id="1", name="s", value=stored)
-        bench.executor._claims = claims
+        bench.executor.claims = claims
         run = a_run(step="step", payload=stored)
         outcome = await bench.run(agent, run, signals=(signal,))
         assert isinstance(outcome, StepReturned)
@@ -475,7 +475,7 @@ async def test_a_step_is_given_no_more_than_the_limit_however_often_it_occurs(
         return Done(len(texts))
 
     pointer = await bench.stored()
-    bench.executor._claims = replace(bench.executor._claims, step_max_bytes=3 * len(TEXT))
+    bench.executor.claims = replace(bench.executor.claims, step_max_bytes=3 * len(TEXT))
     for times, fits in ((3, True), (4, False)):
         run = a_run(step="count", payload=b"[%s]" % b",".join([pointer] * times))
         outcome = await bench.run(agent_of(count), run)

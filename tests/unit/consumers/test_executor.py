@@ -362,7 +362,7 @@ async def test_an_attempt_given_up_is_cancelled_and_never_heard_of(bench: Bench)
     await until(begun.is_set, what="the step to begin")
     assert bench.executor.busy() == ["a.endless of run r"]
     bench.executor.give_up(call)
-    await until(lambda: not bench.executor._live, what="the attempt to be over")
+    await until(lambda: not bench.executor.live, what="the attempt to be over")
     assert cancelled.is_set()
     assert bench.outcomes == []
     assert bench.executor.busy() == []
@@ -430,7 +430,7 @@ async def test_a_twin_begins_beside_an_attempt_that_was_given_up_and_does_not_en
     await until(lambda: not bench.executor.busy(), what="the first to end")
     ends = [o.then for _, o in bench.outcomes if isinstance(o, StepReturned)]
     assert ends == [Complete(result=b'"second"'), Complete(result=b'"third"')]
-    assert bench.executor._live == {}
+    assert bench.executor.live == {}
 
 
 @pytest.mark.parametrize("how", ["given up", "timed out"])
@@ -457,7 +457,7 @@ async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_
         await until(lambda n=number: len(begun) > n, what="the attempt to begin")  # type: ignore[misc]
         if how == "given up":
             bench.executor.give_up(call)
-        await until(lambda n=number: len(bench.executor._left) > n, what="it to be left")  # type: ignore[misc]
+        await until(lambda n=number: len(bench.executor.left) > n, what="it to be left")  # type: ignore[misc]
     before = len(bench.outcomes)
     bench.submit_to(agent, "hangs", "r", b"2")
     await until(lambda: len(bench.outcomes) > before, what="it to be refused")
@@ -469,7 +469,7 @@ async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_
     await until(lambda: len(bench.outcomes) > before + 1, what="another step to be run")
     assert isinstance(bench.outcomes[-1][1], StepReturned)
     end.set()
-    await until(lambda: not bench.executor._left, what="the threads to end")
+    await until(lambda: not bench.executor.left, what="the threads to end")
     bench.submit_to(agent, "hangs", "r", b"3")
     await until(lambda: 3 in begun, what="the step to be begun again")
 
@@ -611,7 +611,7 @@ async def test_an_attempt_given_up_is_not_heard_of_whatever_it_records(bench: Be
     call = bench.submit(stubborn)
     await until(lambda: bench.notes, what="the first call")
     bench.executor.give_up(call)
-    await until(lambda: not bench.executor._live, what="the attempt to be over")
+    await until(lambda: not bench.executor.live, what="the attempt to be over")
     assert swallowed.is_set()
     assert bench.outcomes == []
     assert len(bench.notes) == 1
@@ -638,7 +638,7 @@ async def test_what_is_on_its_way_when_an_attempt_is_given_up_is_not_heard_of(
     await asyncio.sleep(0)  # the call is handed over at the end of the turn
     handed_over.wait(10.0)  # and nothing is heard in this one
     bench.executor.give_up(call)
-    await until(lambda: not bench.executor._live, what="the attempt to be over")
+    await until(lambda: not bench.executor.live, what="the attempt to be over")
     assert bench.notes == []
     assert bench.outcomes == []
 
