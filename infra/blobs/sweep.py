@@ -11,13 +11,12 @@ is rewound or forked), a command, an effect, a dead letter.
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.pointer import day_of, mentions
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.blobs import Blobs
 
@@ -52,10 +51,7 @@ async def sweep(
     """
     first_kept = day_of(now_ms - keep_days * DAY_MS)
     old = {key: size async for key, size in blobs.keys() if key < first_kept}  # noqa: SIM118
-    try:
-        needed = await _mentioned(settings.app, backend)
-    except (sqlite3.Error, OSError) as error:
-        raise Unavailable("SF3002", f"the records cannot be read: {error!r}") from error
+    needed = await _mentioned(settings.app, backend)
     gone = sorted(old.keys() - needed)
     if not dry_run:
         for key in gone:

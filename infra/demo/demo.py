@@ -196,7 +196,7 @@ class _Demo:
     async def _act(self, backend: Backend) -> None:
         """The installation runs for as long as this does."""
         book = self._folder / "requests.jsonl"
-        await create_topics(self._settings, backend, self._specs)
+        await create_topics(backend, self._specs)
         async with Tracker(book, seed=self._seed) as tracker:
             found = {"TRIAGE_TRACKER_URL": tracker.url}
             supervisor = Supervisor(

@@ -179,7 +179,7 @@ class _Dev:
     async def _prepare(self, backend: Backend, agents: Sequence[Agent]) -> None:
         """Raises ConfigError when these agents cannot run here."""
         self._made |= _make_secrets(agents, self._settings)
-        await create_topics(self._settings, backend, specs_for(names_of(agents), self._settings))
+        await create_topics(backend, specs_for(names_of(agents), self._settings))
 
     def _parts(self, backend: Backend, processes: int) -> Supervisor | InProcess:
         if self._settings.embedded_path is not None:

@@ -123,6 +123,9 @@ class EmbeddedTopics:
         await self.verify(specs)
         return made
 
+    async def served(self, specs: Sequence[TopicSpec]) -> None:
+        """They are, once they are made."""
+
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         found = self._found(specs)
         wrong = [

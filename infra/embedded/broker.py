@@ -58,11 +58,12 @@ class _Job:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _told(done: str = "read") -> Iterator[None]:
+    """What SQLite raises in here is raised as Unavailable."""
     try:
         yield
     except sqlite3.Error as error:
-        raise Unavailable("SF3105", f"the embedded log cannot be read: {error}") from error
+        raise Unavailable("SF3105", f"the embedded log cannot be {done}: {error}") from error
 
 
 _UNAVAILABLE = partial(Unavailable, "SF3105")
@@ -115,15 +116,17 @@ class SqliteBroker:
     # Topics ----------------------------------------------------------------------------------
 
     def create(self, specs: Iterable[TopicSpec]) -> list[str]:
-        made = self._reader.create(specs)
-        self._topics = self._reader.topics()
+        with _told("written to"):
+            made = self._reader.create(specs)
+            self._topics = self._reader.topics()
         return made
 
     def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Change these configs, by topic, of topics that there are; durable."""
         if configs:
-            self._reader.alter(configs)
-            self._topics = self._reader.topics()
+            with _told("written to"):
+                self._reader.alter(configs)
+                self._topics = self._reader.topics()
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
         self.refresh()
@@ -152,13 +155,13 @@ class SqliteBroker:
         span = self._span(place)
         if position >= span.end:
             return [], position
-        with _reading():
+        with _told():
             records = self._reader.read(place, position, most)
         return records, records[-1].offset + 1 if len(records) == most else span.end
 
     def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
         self._span(place)
-        with _reading():
+        with _told():
             return self._reader.offset_at(place, time_ms)
 
     def committed(self, group: str, place: TopicPartition) -> int | None:
@@ -168,7 +171,7 @@ class SqliteBroker:
     def bookmark(self, group: str, place: TopicPartition) -> int | None:
         """As `committed`, also where retention has passed it by."""
         self._span(place)
-        with _reading():
+        with _told():
             return self._reader.committed(group, place)
 
     def _span(self, place: TopicPartition) -> OffsetRange:
@@ -184,22 +187,25 @@ class SqliteBroker:
 
     def refresh(self) -> None:
         """Look at what others have written and created by now."""
-        self._changes = self._reader.changes()
-        self._reader.look()
-        self._topics = self._reader.topics()
+        with _told():
+            self._changes = self._reader.changes()
+            self._reader.look()
+            self._topics = self._reader.topics()
 
     async def _look_on(self) -> None:
         """Notice what other processes have written."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                if self._reader.changes() != self._changes:
+                with _told():
+                    changed = self._reader.changes() != self._changes
+                if changed:
                     before = {place: span.end for place, span in self._reader.spans.items()}
                     self.refresh()
                     now = {place: span.end for place, span in self._reader.spans.items()}
                     if now != before:
                         self._tell()
-            except sqlite3.Error as error:
+            except Unavailable as error:
                 log.warning("log_not_read", error=str(error))
 
     # Writing ---------------------------------------------------------------------------------

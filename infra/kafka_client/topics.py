@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
@@ -17,7 +19,14 @@ from aiokafka.errors import (
 
 from surefoot.infra.kafka_client.batches import INSTALL_CODECS, unpacks
 from surefoot.infra.kafka_client.clients import close_client
-from surefoot.infra.kafka_client.errors import is_denied, not_allowed, start_client, unavailable
+from surefoot.infra.kafka_client.errors import (
+    is_denied,
+    not_allowed,
+    start_client,
+    told,
+    unavailable,
+)
+from surefoot.infra.kafka_client.tail import consumer
 from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
@@ -30,6 +39,9 @@ _PARTITIONS_FOREVER = (
 )
 #: how one config of a topic is changed
 _ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
+#: how long a broker that has only just started may take to serve new topics
+_SERVED_S = 60.0
+_POLL_S = 0.1
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
@@ -142,10 +154,13 @@ class Topics:
         await close_client(self._admin)
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
-        """Create what is missing, then verify everything. Returns the names created.
+        async with self._told("cannot create the topics"):
+            return await self._apply(specs)
 
-        Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
-        """
+    def _told(self, doing: str) -> AbstractAsyncContextManager[None]:
+        return told(doing, self._settings)
+
+    async def _apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         found = await self._describe([spec.name for spec in specs])
         missing = [spec for spec in specs if spec.name not in found]
         if missing:
@@ -176,7 +191,7 @@ class Topics:
                         "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
                     )
             await self._wait_for_leaders([spec.name for spec in missing])
-        await self.verify(specs)
+        await self._verify(specs)
         return [spec.name for spec in missing]
 
     async def _wait_for_leaders(self, names: Sequence[str]) -> None:
@@ -222,7 +237,10 @@ class Topics:
         return found
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
-        """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
+        async with self._told("cannot verify the topics"):
+            await self._verify(specs)
+
+    async def _verify(self, specs: Sequence[TopicSpec]) -> None:
         found = await self._describe([spec.name for spec in specs])
         wrong = [
             line
@@ -247,20 +265,45 @@ class Topics:
         ]
         if not hidden:
             return []
-        told = not_allowed(
+        denied = not_allowed(
             f"of those that do not exist, {len(hidden)} may, and not be shown",
             TopicAuthorizationFailedError,
             hidden[0],
             self._settings,
             operation="Describe",
         )
-        return [told.message]
+        return [denied.message]
 
     async def names(self) -> list[str]:
-        return list(await self._admin.list_topics())
+        async with self._told("cannot look at the topics"):
+            return list(await self._admin.list_topics())
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
-        return {name: len(parts) for name, parts in (await self._existing(names)).items()}
+        async with self._told("cannot look at the topics"):
+            return {name: len(parts) for name, parts in (await self._existing(names)).items()}
+
+    async def served(self, specs: Sequence[TopicSpec]) -> None:
+        places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
+        reader = consumer(self._settings, isolation_level="read_committed")
+        try:
+            async with asyncio.timeout(_SERVED_S), self._told("cannot look at the new topics"):
+                while not await self._serves_groups():  # noqa: ASYNC110  (it polls)
+                    await asyncio.sleep(_POLL_S)
+                await start_client(reader)
+                await reader.end_offsets(places)
+        except TimeoutError:
+            raise Unavailable(
+                "SF3008", f"Kafka did not serve the new topics within {_SERVED_S:g} s"
+            ) from None
+        finally:
+            await close_client(reader)
+
+    async def _serves_groups(self) -> bool:
+        try:
+            await self._admin.find_coordinator(self._settings.app)
+        except KafkaError:
+            return False
+        return True
 
     async def _existing(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """What the brokers say of each partition of those of the topics that exist. Asking for one

@@ -13,23 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
 
 from surefoot.infra.broker.config import say
 from surefoot.infra.broker.find import Broker, start_broker
-from surefoot.infra.kafka_client.clients import close_client
-from surefoot.infra.kafka_client.errors import start_client
-from surefoot.infra.kafka_client.tail import consumer
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.runtime.supervisor import Child
 from surefoot.infra.telemetry.metrics import port_of_child
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import TopicSpec
 
-#: how long the broker may take to serve new topics, and the gateway until a transaction commits
+#: how long the gateway may take until a transaction commits
 READY_S = 60.0
 #: what `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says otherwise:
 #: this machine and the networks of a house, where an author has what an agent is tried on
@@ -191,40 +185,12 @@ def _listener(port: int) -> str | None:
     return None
 
 
-async def create_topics(settings: Settings, backend: Backend, specs: Sequence[TopicSpec]) -> None:
+async def create_topics(backend: Backend, specs: Sequence[TopicSpec]) -> None:
     """Create the topics, and wait until a broker that has only just started leads them and serves
     groups; so that no process has to report, at its start, that it does not yet."""
     async with backend.topics() as topics:
         await topics.apply(specs)
-    if settings.embedded_path is None:
-        await _until_served(settings, specs)
-
-
-async def _until_served(settings: Settings, specs: Sequence[TopicSpec]) -> None:
-    places = [TopicPartition(spec.name, p) for spec in specs for p in range(spec.partitions)]
-    admin = AIOKafkaAdminClient(**settings.kafka())
-    reader = consumer(settings, isolation_level="read_committed")
-    try:
-        await start_client(admin)
-        async with asyncio.timeout(READY_S):
-            while not await _serves_groups(admin, settings.app):  # noqa: ASYNC110  (it polls)
-                await asyncio.sleep(_POLL_S)
-            await start_client(reader)
-            await reader.end_offsets(places)
-    except TimeoutError:
-        raise Unavailable(
-            "SF3008", f"Kafka did not serve the new topics within {READY_S:g} s"
-        ) from None
-    finally:
-        await close_client(reader, admin)
-
-
-async def _serves_groups(admin: AIOKafkaAdminClient, group: str) -> bool:
-    try:
-        await admin.find_coordinator(group)
-    except KafkaError:
-        return False
-    return True
+        await topics.served(specs)
 
 
 async def until_ready(gateway_url: str) -> None:

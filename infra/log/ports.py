@@ -27,13 +27,16 @@ class Found:
 
 
 class TopicAdmin(Protocol):
-    """Creates and verifies topics."""
+    """Creates and verifies topics. Each method raises Unavailable when the log does not answer."""
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Create what is missing, then verify everything. Returns the names created.
 
         Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
         """
+
+    async def served(self, specs: Sequence[TopicSpec]) -> None:
+        """Wait until topics that have only just been made can be used, by groups as well."""
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         """Raises ConfigError that lists every topic that is not as it must be, with the fix."""

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 
 import structlog
-from aiokafka.errors import KafkaError
 from uvicorn.loops.auto import auto_loop_factory
 
 from surefoot.consumers.partition.ending import stop_all
@@ -172,7 +171,7 @@ async def _verify(
                 else:
                     if held.pop(agent.name, None) is not None:
                         log.info("agent_served", agent=agent.name)
-    except (Unavailable, KafkaError, TimeoutError) as error:
+    except (Unavailable, TimeoutError) as error:
         log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -203,7 +202,7 @@ async def _bounded() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(_READ_S):
             yield
-    except (sqlite3.Error, OSError, TimeoutError) as error:
+    except TimeoutError as error:
         raise Unavailable(
             "SF3002", f"the record of deliveries could not be read: {error!r}"
         ) from error

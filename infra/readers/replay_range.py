@@ -4,7 +4,6 @@ of the log, where copies of them go."""
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 
 from surefoot.consumers.partition.ending import never_cut_short
@@ -47,7 +46,7 @@ class ReplayRange:
                 return [
                     await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
                 ]
-        except (sqlite3.Error, OSError, TimeoutError) as error:
+        except TimeoutError as error:
             raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
 
     async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> OffsetSlice:
@@ -94,7 +93,7 @@ class ReplayRange:
                     page, position = await lookups.page(
                         piece.partition, position, piece.end, lambda _key: True
                     )
-            except (sqlite3.Error, OSError, TimeoutError) as error:
+            except TimeoutError as error:
                 raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
             for record in page:
                 yield record

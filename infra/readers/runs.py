@@ -8,7 +8,6 @@ watchers, plus a lookup for what was written before.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
@@ -603,5 +602,3 @@ async def bounded(deadline_s: float = _DEADLINE_S) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise Unavailable("SF3002", f"the log could not be read within {deadline_s:g} s") from error
-    except (sqlite3.Error, OSError) as error:
-        raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error

@@ -97,6 +97,16 @@ SDKS = {
     "opentelemetry": "infra/telemetry/tracing.py",
     "prometheus_client": "infra/telemetry/metrics.py",
 }
+#: clients of a log, and where they are: the others catch the ports' errors
+LOG_CLIENTS = {
+    "aiokafka": (
+        "infra/kafka/",
+        "infra/kafka_client/",
+        "infra/broker/probe.py",
+        "infra/views/faust.py",
+    ),
+    "sqlite3": ("infra/embedded/", "infra/views/sqlite.py"),
+}
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_client/tail.py": 1}
 
@@ -242,6 +252,14 @@ def sdks_are_imported_when_they_are_needed(path: str, source: str) -> list[str]:
     ]
 
 
+def clients_of_the_log_stay_in_its_adapters(path: str, source: str) -> list[str]:
+    """A port's caller knows none of the errors of what is behind it."""
+    forbidden = {name for name, places in LOG_CLIENTS.items() if not path.startswith(places)}
+    return [
+        f"{path}:{line} imports {name}" for line, name in imports(source) if is_in(name, forbidden)
+    ]
+
+
 def violations(path: str, source: str, forbidden: set[str]) -> list[str]:
     return [
         f"{path}:{line} uses {name}" for line, name in names_used(source) if is_in(name, forbidden)
@@ -295,6 +313,7 @@ RULES: list[Rule] = [
     clock_and_chance_are_in_infra,
     data_never_becomes_code,
     sdks_are_imported_when_they_are_needed,
+    clients_of_the_log_stay_in_its_adapters,
     consumers_read_committed_records_only,
 ]
 FILES = sorted(
@@ -421,6 +440,16 @@ PLANTED: list[tuple[Rule, str, str]] = [
         "def f():\n    import anthropic",
     ),
     (sdks_are_imported_when_they_are_needed, "infra/x.py", "def f():\n    import openai.types"),
+    (clients_of_the_log_stay_in_its_adapters, "infra/readers/runs.py", "import sqlite3"),
+    (
+        clients_of_the_log_stay_in_its_adapters,
+        "infra/readers/runs.py",
+        "def f():\n    from aiokafka.errors import KafkaError",
+    ),
+    (clients_of_the_log_stay_in_its_adapters, "infra/embedded/x.py", "import aiokafka"),
+    (clients_of_the_log_stay_in_its_adapters, "infra/kafka/x.py", "import sqlite3"),
+    (clients_of_the_log_stay_in_its_adapters, "infra/broker/find.py", "import aiokafka.client"),
+    (clients_of_the_log_stay_in_its_adapters, "surefoot/commands/x.py", "import sqlite3"),
     (consumers_read_committed_records_only, "infra/x.py", "aiokafka.AIOKafkaConsumer('t')"),
     (consumers_read_committed_records_only, "infra/x.py", "AIOKafkaConsumer(**kafka)"),
     (
@@ -452,6 +481,13 @@ def test_a_planted_violation_is_found(rule: Rule, path: str, source: str):
 
 
 ALLOWED: list[tuple[Rule, str, str]] = [
+    (clients_of_the_log_stay_in_its_adapters, "infra/kafka/x.py", "import aiokafka.errors"),
+    (clients_of_the_log_stay_in_its_adapters, "infra/embedded/x.py", "import sqlite3"),
+    (
+        clients_of_the_log_stay_in_its_adapters,
+        "infra/broker/probe.py",
+        "from aiokafka.client import AIOKafkaClient",
+    ),
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot.infra import settings"),
     (arrows_point_one_way, "surefoot/cli.py", "from surefoot import __version__"),
     (arrows_point_one_way, "infra/x.py", "from surefoot.consumers.partition.worker import Worker"),

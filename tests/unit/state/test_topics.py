@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from aiokafka import codec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import NodeNotReadyError
 
-from surefoot.infra.kafka_client.topics import problems, specs_for
+from surefoot.infra.kafka_client.topics import Topics, problems, specs_for
 from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import load_settings
+from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec, dead_topic
 
 SETTINGS = load_settings(app="shop", partitions=6, record_max_bytes=1_000_000)
@@ -130,3 +133,17 @@ def test_a_clean_up_policy_is_a_list_in_no_order() -> None:
         assert problems(spec, Found(1, 1, {"cleanup.policy": found}), -1) == []
     (wrong,) = problems(spec, Found(1, 1, {"cleanup.policy": "delete"}), -1)
     assert "has cleanup.policy=delete, it must be compact,delete" in wrong
+
+
+async def test_a_broker_that_does_not_answer_is_told_in_the_ports_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(_: AIOKafkaAdminClient) -> list[str]:
+        raise NodeNotReadyError
+
+    monkeypatch.setattr(AIOKafkaAdminClient, "list_topics", away)
+    topics = Topics(load_settings(bootstrap_servers="127.0.0.1:1"))
+    for question in (topics.names(), topics.partitions(["t"]), topics.verify([]), topics.apply([])):
+        with pytest.raises(Unavailable, match="NodeNotReadyError"):
+            await question
+    await topics.__aexit__()
