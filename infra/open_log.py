@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from surefoot.infra.embedded.backend import EmbeddedBackend
+from surefoot.infra.embedded.backend import EMBEDDED, EmbeddedBackend
 from surefoot.infra.embedded.file import Access
-from surefoot.infra.kafka.backend import KafkaBackend
-from surefoot.infra.log.ports import Backend
+from surefoot.infra.kafka.backend import KAFKA, KafkaBackend
+from surefoot.infra.log.ports import Backend, Capabilities
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError
 from surefoot.state.ports.clock import Clock
@@ -33,9 +33,14 @@ async def open_backend(
         yield backend
 
 
-def require_kafka(settings: Settings, command: str) -> None:
-    """Raises ConfigError where the log is an embedded one, which has one process for everything."""
-    if settings.embedded_path is not None:
+def capabilities(settings: Settings) -> Capabilities:
+    """Of the log that the settings name, without opening it."""
+    return KAFKA if settings.embedded_path is None else EMBEDDED
+
+
+def require_many_processes(settings: Settings, command: str) -> None:
+    """Raises ConfigError where one process has to do everything."""
+    if not capabilities(settings).many_processes:
         raise ConfigError(
             "SF1005",
             f"`surefoot {command}` is one process of several, and an embedded log has one; run "

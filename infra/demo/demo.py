@@ -42,7 +42,7 @@ from surefoot.infra.local.stack import (
     until_ready,
 )
 from surefoot.infra.log.ports import Backend
-from surefoot.infra.open_log import open_backend
+from surefoot.infra.open_log import capabilities, open_backend
 from surefoot.infra.runtime import crash, logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
@@ -156,7 +156,7 @@ class _Demo:
             "TRIAGE_THINK_S": str(THINK_S),
             crash.VARIABLE: str(os.getpid()),
         }
-        if self._settings.embedded_path is None:
+        if capabilities(self._settings).many_processes:
             return children(
                 agent_file, self._settings, processes=WORKERS, env=env, logs=self._folder
             )

@@ -39,7 +39,7 @@ from surefoot.infra.local.stack import (
     until_ready,
 )
 from surefoot.infra.log.ports import Backend, Tail
-from surefoot.infra.open_log import open_backend
+from surefoot.infra.open_log import capabilities, open_backend
 from surefoot.infra.processes.serve import serve
 from surefoot.infra.processes.trigger import has_sources
 from surefoot.infra.processes.webhooks_out import new_secret, without_secret
@@ -88,13 +88,14 @@ def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
     reload = Reload(agent_file)
     with running_log(settings, FILE) as site:
         here = load_settings(gateway_port=port, **site.found_by)
-        if here.embedded_path is not None and processes > 1:
+        alone = not capabilities(here).many_processes
+        if alone and processes > 1:
             raise ConfigError(
                 "SF1005",
                 f"--processes {processes} needs Kafka: an embedded log has one process; leave it "
                 "out, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
             )
-        if here.embedded_path is not None:  # all parts are in this process
+        if alone:  # all parts are in this process
             logging.configure(level="WARNING")
             start_telemetry(here)
         return asyncio.run(_Dev(agents, agent_file, here, site, reload).run(processes))
@@ -160,9 +161,9 @@ class _Dev:
     async def run(self, processes: int) -> int:
         """Start all parts, follow the runs, and stop the parts in the end; each time that the
         agents' file has become another one that loads, stop them and start them on that."""
-        one = self._settings.embedded_path is not None
+        alone = not capabilities(self._settings).many_processes
         async with (
-            open_backend(self._settings, SystemClock(), owner=one) as backend,
+            open_backend(self._settings, SystemClock(), owner=alone) as backend,
             Tracker(None, seed=None, on_request=self._show_request) as tracker,
         ):
             await self._prepare(backend, self._agents)
@@ -182,7 +183,7 @@ class _Dev:
         await create_topics(backend, specs_for(names_of(agents), self._settings))
 
     def _parts(self, backend: Backend, processes: int) -> Supervisor | InProcess:
-        if self._settings.embedded_path is not None:
+        if not backend.capabilities.many_processes:
             return InProcess(self._agents, self._settings, backend)
         env = {**self._site.env, "SUREFOOT_GATEWAY_PORT": str(self._settings.gateway_port)}
         pools = sorted({pool for agent in self._agents for pool in agent.pools})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from surefoot.infra.embedded.archive import EmbeddedArchiveLog
 from surefoot.infra.embedded.broker import SqliteBroker
@@ -20,13 +21,14 @@ from surefoot.infra.embedded.readers import (
 from surefoot.infra.embedded.retention import Upkeep
 from surefoot.infra.embedded.source import EmbeddedSourceLog
 from surefoot.infra.kafka_client.topics import problems, wrong_configs
-from surefoot.infra.log.ports import Found
+from surefoot.infra.log.ports import Capabilities, Found
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, RecordRefused, RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord, Position, ProducerRecord
 
+EMBEDDED = Capabilities(many_processes=False, topic_triggers=False)
 _ANY_REPLICATION = -1
 
 
@@ -59,8 +61,16 @@ class EmbeddedBackend:
             await broker.close()
 
     @property
+    def capabilities(self) -> Capabilities:
+        return EMBEDDED
+
+    @property
     def name(self) -> str:
         return f"embedded log {self._broker.path}, one process; not Kafka"
+
+    @property
+    def views_file(self) -> Path:
+        return self._broker.path.with_suffix(".views.db")
 
     @asynccontextmanager
     async def topics(self) -> AsyncIterator[EmbeddedTopics]:

@@ -42,8 +42,14 @@ class KafkaArchiveLog(KafkaSourceLog):
     machine; files are made only once whoever makes them."""
 
     def __init__(self, *, topics: AgentTopics, settings: Settings, clock: Clock) -> None:
-        super().__init__(topics=topics, topic=topics.events, settings=settings, clock=clock, slot=0)
-        self._group = topics.archive_group
+        super().__init__(
+            topics=topics,
+            topic=topics.events,
+            settings=settings,
+            clock=clock,
+            slot=0,
+            group=topics.archive_group,
+        )
 
     def _new_consumer(self, group_instance_id: str | None = None) -> AIOKafkaConsumer:
         del group_instance_id

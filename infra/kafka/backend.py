@@ -11,10 +11,13 @@ from surefoot.infra.kafka.source import KafkaSourceLog
 from surefoot.infra.kafka_client.appender import KafkaAppender, KafkaReadiness
 from surefoot.infra.kafka_client.tail import KafkaGroups, KafkaLookups, KafkaOffsets, KafkaTail
 from surefoot.infra.kafka_client.topics import Topics
+from surefoot.infra.log.ports import Capabilities
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord
+
+KAFKA = Capabilities(many_processes=True, topic_triggers=True)
 
 
 class KafkaBackend:
@@ -25,8 +28,16 @@ class KafkaBackend:
         self._clock = clock
 
     @property
+    def capabilities(self) -> Capabilities:
+        return KAFKA
+
+    @property
     def name(self) -> str:
         return f"Kafka at {self._settings.bootstrap_servers}"
+
+    @property
+    def views_file(self) -> None:
+        return None
 
     def topics(self) -> Topics:
         return Topics(self._settings)

@@ -51,11 +51,11 @@ class KafkaSourceLog:
         settings: Settings,
         clock: Clock,
         slot: int,
-        group: str | None = None,
+        group: str,
     ) -> None:
         self._topics = topics
         self._topic = topic
-        self._group = topics.trigger_group(topic) if group is None else group
+        self._group = group
         self._settings = settings
         self._clock = clock
         self._instance = f"{settings.instance}.{slot}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from surefoot.state.names.topics import AgentTopics, TopicSpec
@@ -173,12 +174,29 @@ class ArchiveLog(Protocol):
         """Leave the group and close."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What can be done with a log, whatever it is."""
+
+    #: more than one process runs agents, each a share of the partitions
+    many_processes: bool
+    #: agents listen to topics of other programs
+    topic_triggers: bool
+
+
 class Backend(Protocol):
     """Everything that one process needs of the log, on one event loop."""
 
     @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
     def name(self) -> str:
         """For a person: what it is, and where."""
+
+    @property
+    def views_file(self) -> Path | None:
+        """Where one process keeps the views of this log; None: several share them, in topics."""
 
     def topics(self) -> AbstractAsyncContextManager[TopicAdmin]:
         """Raises Unavailable when it cannot be reached."""

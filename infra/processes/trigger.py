@@ -14,7 +14,6 @@ from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.aws.client import Aws
 from surefoot.infra.blobs.stores import check_blobs, open_claims
-from surefoot.infra.kafka.source import KafkaSourceLog
 from surefoot.infra.kafka.txn import commit_deadline_s
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
@@ -79,8 +78,8 @@ def run_trigger(agents: Sequence[Agent], settings: Settings, *, slot: int) -> in
                 await topics.verify(specs_for(names_of(agents), settings))
             following = asyncio.create_task(follow_supervisor(stop))
             try:
-                # of an embedded log it is the process that runs the agents that tells of them
-                hooks = settings.embedded_path is None
+                # where one process runs the agents, it also tells of them
+                hooks = backend.capabilities.many_processes
                 await trigger(agents, settings, backend, clock, stop, slot=slot, hooks=hooks)
             finally:
                 following.cancel()
@@ -112,9 +111,10 @@ async def trigger(
         workers = []
         for agent in agents:
             for topic in agent.event_triggers:
-                if settings.embedded_path is None:
+                if backend.capabilities.topic_triggers:
+                    reads = schemas or named
                     workers.append(
-                        event_worker(agent, topic, settings, clock, slot, schemas or named)
+                        event_worker(agent, topic, settings, backend, clock, slot, reads)
                     )
                 else:
                     log.warning("topic_needs_kafka", agent=agent.name, topic=topic)
@@ -162,6 +162,7 @@ def event_worker(
     agent: Agent,
     topic: str,
     settings: Settings,
+    backend: Backend,
     clock: Clock,
     slot: int,
     schemas: SchemaSource | None,
@@ -175,7 +176,7 @@ def event_worker(
     topics = AgentTopics(settings.app, agent.name)
     return EventWorker(
         mapping=event_mapping(agent, topic, settings, clock, schemas),
-        log=KafkaSourceLog(topics=topics, topic=topic, settings=settings, clock=clock, slot=slot),
+        log=backend.source(topics, topic, topics.trigger_group(topic), slot),
         clock=clock,
         settle_s=commit_deadline_s(settings),
     )

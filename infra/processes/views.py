@@ -61,7 +61,7 @@ async def serve_views(
     """
     async with backend.topics() as topics:
         await topics.verify(specs_for(agents, settings))
-        if settings.embedded_path is None:
+        if backend.views_file is None:
             await topics.apply(
                 [views_spec(settings.app, name, settings.partitions) for name in agents]
             )
@@ -75,8 +75,8 @@ async def serve_views(
         ended: list[asyncio.Task[BaseException]] = []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(views.stop)
-            if settings.embedded_path is not None:
-                file = ViewsFile(settings.embedded_path.with_suffix(".views.db"))
+            if backend.views_file is not None:
+                file = ViewsFile(backend.views_file)
                 stack.callback(file.close)
                 for name in agents:
                     shards[name] = await stack.enter_async_context(

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from surefoot.infra.kafka_client.topics import Topics, names_of, specs_for
-from surefoot.infra.open_log import open_backend, require_kafka
+from surefoot.infra.open_log import capabilities, open_backend, require_many_processes
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents, pool_agents
@@ -36,7 +36,7 @@ def worker(agent_file: Path, processes: int, slot: int | None, pool: str | None)
         agents = pool_agents(agents, pool)
         args += ["--pool", pool]
     settings = load_settings()
-    require_kafka(settings, "worker")
+    require_many_processes(settings, "worker")
     if slot is not None:
         from surefoot.infra.processes.worker import run_worker  # noqa: PLC0415
 
@@ -49,7 +49,7 @@ def relay(processes: int, slot: int | None) -> int:
     """Supervise relay processes; with a slot, be one."""
     logging.configure()
     settings = load_settings()
-    require_kafka(settings, "relay")
+    require_many_processes(settings, "relay")
     if slot is not None:
         from surefoot.infra.processes.relay import run_relay  # noqa: PLC0415
 
@@ -59,13 +59,13 @@ def relay(processes: int, slot: int | None) -> int:
 
 
 def trigger(agent_file: Path, processes: int, slot: int | None) -> int:
-    """Supervise trigger processes; with a slot, or on the embedded log, be one."""
+    """Supervise trigger processes; with a slot, or where there can be but one, be one."""
     from surefoot.infra.processes.trigger import require_sources, run_trigger  # noqa: PLC0415
 
     logging.configure()
     agents, settings = load_agents([agent_file]), load_settings()
     require_sources(agents)
-    if slot is not None or settings.embedded_path is not None:
+    if slot is not None or not capabilities(settings).many_processes:
         start_telemetry(settings)
         return run_trigger(agents, settings, slot=slot or 0)
     args = ["trigger", str(agent_file)]
@@ -100,7 +100,7 @@ def gateway(agent_files: Sequence[Path]) -> None:
 
     logging.configure()
     settings = load_settings()
-    require_kafka(settings, "gateway")
+    require_many_processes(settings, "gateway")
     agents = load_agents(agent_files)
     start_telemetry(settings)
     run_gateway(agents, settings)

@@ -107,6 +107,13 @@ LOG_CLIENTS = {
     ),
     "sqlite3": ("infra/embedded/", "infra/views/sqlite.py"),
 }
+#: who opens a log, or starts one, and so has to know which it is; the others ask what it can
+KNOWS_THE_LOG = (
+    "infra/runtime/settings.py",
+    "infra/open_log.py",
+    "infra/embedded/",
+    "infra/local/",
+)
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_client/tail.py": 1}
 
@@ -260,6 +267,15 @@ def clients_of_the_log_stay_in_its_adapters(path: str, source: str) -> list[str]
     ]
 
 
+def what_a_log_can_is_asked_of_it(path: str, source: str) -> list[str]:
+    return [
+        f"{path}:{node.lineno} asks which log it is"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr == "embedded_path"
+        if not path.startswith(KNOWS_THE_LOG)
+    ]
+
+
 def violations(path: str, source: str, forbidden: set[str]) -> list[str]:
     return [
         f"{path}:{line} uses {name}" for line, name in names_used(source) if is_in(name, forbidden)
@@ -314,6 +330,7 @@ RULES: list[Rule] = [
     data_never_becomes_code,
     sdks_are_imported_when_they_are_needed,
     clients_of_the_log_stay_in_its_adapters,
+    what_a_log_can_is_asked_of_it,
     consumers_read_committed_records_only,
 ]
 FILES = sorted(
@@ -450,6 +467,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (clients_of_the_log_stay_in_its_adapters, "infra/kafka/x.py", "import sqlite3"),
     (clients_of_the_log_stay_in_its_adapters, "infra/broker/find.py", "import aiokafka.client"),
     (clients_of_the_log_stay_in_its_adapters, "surefoot/commands/x.py", "import sqlite3"),
+    (what_a_log_can_is_asked_of_it, "infra/processes/x.py", "if settings.embedded_path: ..."),
+    (what_a_log_can_is_asked_of_it, "surefoot/commands/x.py", "p = self._settings.embedded_path"),
     (consumers_read_committed_records_only, "infra/x.py", "aiokafka.AIOKafkaConsumer('t')"),
     (consumers_read_committed_records_only, "infra/x.py", "AIOKafkaConsumer(**kafka)"),
     (
@@ -481,6 +500,7 @@ def test_a_planted_violation_is_found(rule: Rule, path: str, source: str):
 
 
 ALLOWED: list[tuple[Rule, str, str]] = [
+    (what_a_log_can_is_asked_of_it, "infra/open_log.py", "settings.embedded_path"),
     (clients_of_the_log_stay_in_its_adapters, "infra/kafka/x.py", "import aiokafka.errors"),
     (clients_of_the_log_stay_in_its_adapters, "infra/embedded/x.py", "import sqlite3"),
     (

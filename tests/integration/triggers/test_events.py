@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, FencedError
+from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.kafka.source import KafkaSourceLog
 from surefoot.infra.processes.trigger import event_worker
 from surefoot.state.errors import OutcomeUnknown
@@ -70,13 +71,14 @@ async def committed(heard: Listening, partition: int = 0) -> int | None:
 
 
 def source_of(heard: Listening, slot: int = 0) -> KafkaSourceLog:
-    kafka = heard.kafka
+    kafka, topics = heard.kafka, heard.kafka.topics(heard.agent)
     return KafkaSourceLog(
-        topics=kafka.topics(heard.agent),
+        topics=topics,
         topic=heard.topic,
         settings=kafka.settings,
         clock=kafka.clock,
         slot=slot,
+        group=topics.trigger_group(heard.topic),
     )
 
 
@@ -189,7 +191,13 @@ async def owning(
 ) -> AsyncIterator[None]:
     """The trigger runs meanwhile; `own` is asked when it takes a partition over."""
     worker = event_worker(
-        heard.agent, heard.topic, heard.kafka.settings, heard.kafka.clock, 0, None
+        heard.agent,
+        heard.topic,
+        heard.kafka.settings,
+        KafkaBackend(heard.kafka.settings, heard.kafka.clock),
+        heard.kafka.clock,
+        0,
+        None,
     )
     log = cast("KafkaSourceLog", worker._log)
 

@@ -26,7 +26,9 @@ def a_log(settings: Settings) -> KafkaLog:
 
 
 def a_source(settings: Settings) -> KafkaSourceLog:
-    return KafkaSourceLog(topic="t", topics=TOPICS, settings=settings, clock=SystemClock(), slot=0)
+    return KafkaSourceLog(
+        topic="t", topics=TOPICS, settings=settings, clock=SystemClock(), slot=0, group="g"
+    )
 
 
 @pytest.mark.parametrize("make", [a_log, a_source])
