@@ -16,8 +16,6 @@ from surefoot.producers.guards import HostGuard
 from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError
 
-#: on the way down, how long requests under way may take to finish
-_DRAIN_S = 10
 #: watchers on a WebSocket have nothing to say
 _SOCKET_BYTES = 4_096
 #: how often a WebSocket is pinged; one that does not answer for 20 s is closed
@@ -45,9 +43,10 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def server(app: Any, hosts: Hosts, *, sockets: bool = True) -> uvicorn.Server:
-    """Serves whoever asks for one of these hosts, until its `should_exit` is set. `sockets`: the
-    app has WebSockets; whoever wants one of another app is answered as any other request is."""
+def server(app: Any, hosts: Hosts, *, drain_s: float, sockets: bool = True) -> uvicorn.Server:
+    """Serves whoever asks for one of these hosts, until its `should_exit` is set; requests under
+    way then have `drain_s` to finish. `sockets`: the app has WebSockets; whoever wants one of
+    another app is answered as any other request is."""
     return _Server(
         uvicorn.Config(
             HostGuard(app, hosts),
@@ -55,7 +54,7 @@ def server(app: Any, hosts: Hosts, *, sockets: bool = True) -> uvicorn.Server:
             access_log=False,  # a query string may hold what nobody should read
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=_DRAIN_S,
+            timeout_graceful_shutdown=int(drain_s),
             ws=_Socket if sockets else "none",
             ws_max_size=_SOCKET_BYTES,
             ws_per_message_deflate=False,  # a window a connection, for small messages

@@ -34,7 +34,8 @@ class KafkaStandings:
         self._admin = Shared(
             lambda: AIOKafkaAdminClient(
                 **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
-            )
+            ),
+            settings.deadlines.connect_s,
         )
         self._offsets = KafkaOffsets(settings)
         self._lookups: dict[str, KafkaLookups] = {}

@@ -59,8 +59,6 @@ UNKNOWN_MEMBER_ID = 25
 FENCED_INSTANCE_ID = 82
 #: a member whose loop has stopped polling for this long leaves the group
 MAX_POLL_INTERVAL_MS = 60_000
-#: a restore that gets no further for this long is given up and begun again, in seconds
-RESTORE_DEADLINE_S = 20.0
 
 
 class KafkaLog:
@@ -398,6 +396,7 @@ class KafkaOwnership:
         progress_s = clock.monotonic_s()
         target: int | None = None
         position = -1
+        deadline_s = self._log._settings.deadlines.restore_s
         while True:
             batches = await readable(consumer.getmany(tp, timeout_ms=50))
             apply([record_of(record) for record in batches.get(tp, ())])
@@ -408,11 +407,11 @@ class KafkaOwnership:
                 return int(reached)
             if reached > position:
                 position, progress_s = reached, clock.monotonic_s()
-            elif clock.monotonic_s() - progress_s > RESTORE_DEADLINE_S:
+            elif clock.monotonic_s() - progress_s > deadline_s:
                 raise Unavailable(
                     "SF3007",
                     f"restore of {tp.topic}/{tp.partition} stands at {reached} of {target} for "
-                    f"{RESTORE_DEADLINE_S:g} s; another producer's open transaction may hold it",
+                    f"{deadline_s:g} s; another producer's open transaction may hold it",
                 )
 
     async def commit(

@@ -26,9 +26,6 @@ from surefoot.state.ports.log import Position, ProducerRecord
 #: key of the probe's record in the state topic; "@" keys are never runs
 READY_KEY = b"@ready"
 _READY_PARTITION = 0
-_READY_TRANSACTION_MS = 5_000
-_READY_REQUEST_MS = 2_000
-_READY_DEADLINE_S = 3.0
 _READY_EVERY_S = 2.0
 
 
@@ -48,7 +45,7 @@ class KafkaAppender:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._producer = Shared(self._make)
+        self._producer = Shared(self._make, settings.deadlines.connect_s)
 
     def _make(self) -> AIOKafkaProducer:
         return AIOKafkaProducer(
@@ -127,13 +124,14 @@ class KafkaReadiness:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._deadlines = settings.deadlines
         self._probes: dict[str, _Probe] = {}
 
     async def check(self, agent: str) -> None:
         """Raises Unavailable with why not, after 3 s at the latest."""
         probe = self._probes.get(agent)
         if probe is None:
-            probe = _Probe(Shared(lambda: self._make(agent)))
+            probe = _Probe(Shared(lambda: self._make(agent), self._deadlines.connect_s))
             self._probes[agent] = probe
         now_s = asyncio.get_running_loop().time()
         if probe.task is None or (probe.task.done() and now_s - probe.started_s >= _READY_EVERY_S):
@@ -147,13 +145,13 @@ class KafkaReadiness:
         return AIOKafkaProducer(
             **self._settings.kafka(),
             transactional_id=f"{group}.ready.{self._settings.instance}",
-            transaction_timeout_ms=_READY_TRANSACTION_MS,
-            request_timeout_ms=_READY_REQUEST_MS,
+            transaction_timeout_ms=int(self._deadlines.ready_transaction_s * 1_000),
+            request_timeout_ms=int(self._deadlines.ready_request_s * 1_000),
         )
 
     async def _probe(self, agent: str, producers: Shared[AIOKafkaProducer]) -> str | None:
         try:
-            async with asyncio.timeout(_READY_DEADLINE_S):
+            async with asyncio.timeout(self._deadlines.ready_s):
                 try:
                     await self._commit(agent, producers)
                 except ProducerFenced:
@@ -162,7 +160,7 @@ class KafkaReadiness:
         except Unavailable as error:
             return str(error)
         except TimeoutError:
-            return f"no transaction could be committed in {_READY_DEADLINE_S:g} s"
+            return f"no transaction could be committed in {self._deadlines.ready_s:g} s"
         except (KafkaError, OSError, AssertionError) as error:
             # aiokafka guards its own transaction states with assertions
             doing = "no transaction could be committed"

@@ -23,8 +23,6 @@ from surefoot.infra.kafka_client.errors import start_client
 
 log = structlog.get_logger(__name__)
 
-#: how long a new client may take to connect
-_START_S = 10.0
 #: how long a client that is given up may take to flush and close
 _STOP_S = 5.0
 #: and how long its group to let it go
@@ -40,12 +38,12 @@ class Startable(Protocol):
 C = TypeVar("C", bound=Startable)
 
 
-async def open_client(make: Callable[[], C]) -> C:
+async def open_client(make: Callable[[], C], within_s: float) -> C:
     """A started client; TimeoutError or what the client raises when it cannot start, and then
     nothing is left open."""
     client = make()
     try:
-        async with asyncio.timeout(_START_S):
+        async with asyncio.timeout(within_s):
             await start_client(client)
     except BaseException:
         await close_client(client)
@@ -135,10 +133,10 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def open(self, make: Callable[[], C]) -> C:
+    async def open(self, make: Callable[[], C], within_s: float) -> C:
         """`open_client`, at once given up by a caller that is cancelled; what it had begun to open
         is then closed here."""
-        opening = asyncio.create_task(open_client(make))
+        opening = asyncio.create_task(open_client(make, within_s))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -162,15 +160,16 @@ class Shared(Generic[C]):
     Callers that come while it starts share that start; one that stops waiting does not end it.
     """
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(self, make: Callable[[], C], connect_s: float) -> None:
         self._make = make
+        self._connect_s = connect_s
         self._start: asyncio.Task[C] | None = None
         self._background = Background()
 
     async def get(self) -> C:
         """Raises KafkaError, OSError or TimeoutError when it cannot start just now; ask again."""
         if self._start is None or (self._start.done() and _failed(self._start)):
-            self._start = asyncio.create_task(open_client(self._make))
+            self._start = asyncio.create_task(open_client(self._make, self._connect_s))
         return await asyncio.shield(self._start)
 
     def retire(self, client: C) -> None:

@@ -121,7 +121,7 @@ class KafkaTail:
             await asyncio.sleep(_RETRY_S)
 
     async def _follow(self) -> None:
-        client = await open_client(self._consumer)
+        client = await open_client(self._consumer, self._settings.deadlines.connect_s)
         try:
             await self._seek(client)
             while True:
@@ -204,7 +204,7 @@ class KafkaLookups:
     async def _at(self, partition: int, offset: int) -> AsyncIterator[AIOKafkaConsumer]:
         tp = TopicPartition(self.topic, partition)
         async with self._turn, told(f"reading {self.topic}", self._settings):
-            client = self._idle.pop() if self._idle else await self._background.open(self._consumer)
+            client = self._idle.pop() if self._idle else await self._open()
             try:
                 client.assign([tp])
                 client.seek(tp, offset)
@@ -217,6 +217,10 @@ class KafkaLookups:
                 self._idle.append(client)
             else:
                 self._background.spawn(close_client(client))
+
+    async def _open(self) -> AIOKafkaConsumer:
+        within_s = self._settings.deadlines.connect_s
+        return await self._background.open(self._consumer, within_s)
 
     def _consumer(self) -> AIOKafkaConsumer:
         # a fetch that waits for new data at the end of the log holds up the next lookup
@@ -236,8 +240,13 @@ class KafkaOffsets:
         self._settings = settings
         # for a reader of committed records the "end" would be the last stable offset, which an
         # open transaction holds back; what has been committed may lie beyond
-        self._client = Shared(lambda: consumer(settings, isolation_level="read_uncommitted"))
-        self._committed = Shared(lambda: consumer(settings, isolation_level="read_committed"))
+        connect_s = settings.deadlines.connect_s
+        self._client = Shared(
+            lambda: consumer(settings, isolation_level="read_uncommitted"), connect_s
+        )
+        self._committed = Shared(
+            lambda: consumer(settings, isolation_level="read_committed"), connect_s
+        )
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """High watermark by partition: everything written so far lies before it."""

@@ -37,8 +37,6 @@ from surefoot.state.names.agents import schedules_agent_name
 
 log = structlog.get_logger(__name__)
 
-#: how long the topics are waited for at start-up
-_VERIFY_S = 10.0
 #: how often the topics of an agent that is held are looked at again
 _LOOK_AGAIN_S = 10.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -98,7 +96,9 @@ async def serve_gateway(
     reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
     held: dict[str, str] = {}
     overview = LogOverview(settings, backend, agents, held)
-    views = HttpViews(settings.views_url) if settings.views_url else None
+    views = (
+        HttpViews(settings.views_url, settings.deadlines.views_s) if settings.views_url else None
+    )
     app = gateway_app(
         agents=agents,
         commands=commands,
@@ -114,6 +114,8 @@ async def serve_gateway(
             gzip=settings.gateway_gzip,
             mapping_s=settings.gateway_mapping_s,
             mapping_threads=settings.gateway_mapping_threads,
+            start_s=settings.deadlines.start_s,
+            answer_s=settings.deadlines.answer_s,
         ),
         views=views,
         crash=crasher(os.environ),
@@ -123,7 +125,9 @@ async def serve_gateway(
     )
     await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:
-        serving_app = server(app, settings.hosts(settings.gateway_host))
+        serving_app = server(
+            app, settings.hosts(settings.gateway_host), drain_s=settings.deadlines.drain_s
+        )
         await reader.start(_with_keepers(held))
         looking = asyncio.create_task(_look_again(agents, settings, backend, held, reader))
         serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
@@ -156,8 +160,9 @@ async def _verify(
 
     Raises: ConfigError — topics of all agents are not as they must be.
     """
+    verify_s = settings.deadlines.verify_s
     try:
-        async with asyncio.timeout(_VERIFY_S), backend.topics() as topics:
+        async with asyncio.timeout(verify_s), backend.topics() as topics:
             await topics.verify(specs_for([], settings))
             shared = {spec.name for spec in specs_for([], settings)}
             for agent in agents:
@@ -172,7 +177,7 @@ async def _verify(
                     if held.pop(agent.name, None) is not None:
                         log.info("agent_served", agent=agent.name)
     except (Unavailable, TimeoutError) as error:
-        log.warning("topics_not_verified", reason=str(error) or f"no answer in {_VERIFY_S:g} s")
+        log.warning("topics_not_verified", reason=str(error) or f"no answer in {verify_s:g} s")
 
 
 async def _look_again(

@@ -70,8 +70,10 @@ async def serve_views(
         url = url_of(settings.views_host, listener)
         address = (settings.views_address or url).rstrip("/")
         shards: dict[str, Shard] = {}
-        views = MergedViews(shards, clock)
-        serving = server(views_app(shards, views), _hosts(settings))
+        views = MergedViews(shards, clock, settings.deadlines.views_s)
+        serving = server(
+            views_app(shards, views), _hosts(settings), drain_s=settings.deadlines.drain_s
+        )
         ended: list[asyncio.Task[BaseException]] = []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(views.stop)
@@ -80,11 +82,7 @@ async def serve_views(
                 stack.callback(file.close)
                 for name in agents:
                     shards[name] = await stack.enter_async_context(
-                        _followed(
-                            SqliteViews(
-                                name, settings.partitions, settings.app, backend, clock, file
-                            )
-                        )
+                        _followed(SqliteViews(name, settings, backend, clock, file))
                     )
             else:
                 faust_views = _faust()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.topics import names_of
@@ -35,6 +36,7 @@ class LogOverview:
     ) -> None:
         """`held`: agents whose topics are not to be asked for while they stand in it."""
         self._agents, self._held = agents, held
+        self._bounded = partial(bounded, settings.deadlines.read_s)
         self._standings = backend.standings()
         self._deliveries = DeliveryReader(settings, backend)
         self._dead = DeadReader(settings, backend)
@@ -43,7 +45,7 @@ class LogOverview:
         }
 
     async def standings(self) -> Sequence[AgentStanding]:
-        async with bounded():
+        async with self._bounded():
             served = [agent for agent in self._agents if agent.name not in self._held]
             return await self._standings.look((*names_of(served), OUTBOX))
 
@@ -77,6 +79,7 @@ class _Books:
     """The schedules of one agent, followed from the first question on."""
 
     def __init__(self, settings: Settings, backend: Backend, agent: str) -> None:
+        self._bounded = partial(bounded, settings.deadlines.read_s)
         self._keeper = schedules_agent_name(agent)
         self._topic = AgentTopics(settings.app, self._keeper).state
         self._partitions = range(settings.partitions)
@@ -89,7 +92,7 @@ class _Books:
 
     async def now(self) -> dict[str, State]:
         self._tail.start()
-        async with bounded():
+        async with self._bounded():
             ends = await self._offsets.ends(self._topic, self._partitions)
             for partition, end in ends.items():
                 await self._tail.reach(partition, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
@@ -22,6 +23,7 @@ class DeadReader:
     read just now."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
+        self._bounded = partial(bounded, settings.deadlines.read_s)
         self._topic = dead_topic(settings.app)
         self._offsets = backend.offsets()
         self._lookups = backend.lookups(self._topic)
@@ -31,7 +33,7 @@ class DeadReader:
     ) -> list[DeadLetter]:
         """The newest first, of those below the offset `before`."""
         found: list[DeadLetter] = []
-        async with bounded():
+        async with self._bounded():
             begin, end = await self._span()
             until = end if before is None else min(before, end)
             while until > begin and len(found) < limit:
@@ -46,7 +48,7 @@ class DeadReader:
         return found[:limit]
 
     async def find(self, offset: int) -> ConsumerRecord | None:
-        async with bounded():
+        async with self._bounded():
             begin, end = await self._span()
             if not begin <= offset < end:
                 return None
@@ -55,10 +57,10 @@ class DeadReader:
 
     async def everything(self) -> AsyncIterator[list[ConsumerRecord]]:
         """What is there by now, the oldest first, page by page."""
-        async with bounded():
+        async with self._bounded():
             start, end = await self._span()
         while start < end:
-            async with bounded():
+            async with self._bounded():
                 page, start = await self._lookups.page(_ONLY, start, end, lambda _: True)
             yield page
 

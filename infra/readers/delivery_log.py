@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.log.ports import Appender, Backend
+from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import CodecError, UndecodableError
 from surefoot.state.errors import RecordTooLarge, Unavailable
@@ -137,7 +137,7 @@ class DeliveryReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with _bounded():
+        async with bounded(_READ_S):
             spans = await self._spans()
             found: dict[str, Delivery] = {}
             for partition, (begin, end) in spans.items():
@@ -158,7 +158,7 @@ class DeliveryReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         home = partition_of(id_, self._partitions)
-        async with _bounded():
+        async with bounded(_READ_S):
             begin, end = (await self._spans())[home]
             async for record in self._records(home, begin, end, key=id_.encode()):
                 if (made := _readable(record)) is not None:
@@ -195,14 +195,3 @@ def _readable(record: ConsumerRecord) -> Delivery | None:
     except UndecodableError as error:
         log.warning("delivery_unreadable", offset=record.offset, error=str(error))
         return None
-
-
-@asynccontextmanager
-async def _bounded() -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(_READ_S):
-            yield
-    except TimeoutError as error:
-        raise Unavailable(
-            "SF3002", f"the record of deliveries could not be read: {error!r}"
-        ) from error

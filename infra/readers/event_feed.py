@@ -15,9 +15,8 @@ from typing import Any
 
 import structlog
 
-from surefoot.infra.log.ports import Lookups, Offsets
-from surefoot.infra.readers.event_hub import WAITING_RECORDS, EventHub, LiveEvent, Watcher
-from surefoot.infra.readers.runs import LogRunReader, bounded
+from surefoot.infra.readers.event_hub import WAITING_RECORDS, LiveEvent, Watcher
+from surefoot.infra.readers.runs import AgentReader, LogRunReader
 from surefoot.schemas.payload import strict_json
 from surefoot.state.feeds import event_id
 from surefoot.state.feeds.feed import EventFilter, FeedMessage
@@ -32,10 +31,7 @@ class LogEventFeed:
     def __init__(self, reader: LogRunReader) -> None:
         self._reader = reader
         self.partitions = reader.partitions
-        self._sources = {
-            name: _Source(name, each.hub, each.history, each.offsets)
-            for name, each in reader.agents.items()
-        }
+        self._sources = {name: _Source(name, each) for name, each in reader.agents.items()}
 
     async def follow(
         self,
@@ -47,7 +43,7 @@ class LogEventFeed:
     ) -> AsyncGenerator[FeedMessage, None]:
         sources = [self._sources[name] for name in agents]
         for source in sources:
-            async with bounded():
+            async with self._reader.bounded():
                 await source.hub.started()
         stand = FeedPosition()
         gaps: list[FeedMessage] = []
@@ -121,11 +117,12 @@ class FeedPosition:
 class _Source:
     """One agent's events topic."""
 
-    def __init__(self, agent: str, hub: EventHub, history: Lookups, offsets: Offsets) -> None:
+    def __init__(self, agent: str, reader: AgentReader) -> None:
         self.agent = agent
-        self.hub = hub
-        self._history = history
-        self._offsets = offsets
+        self.hub = reader.hub
+        self._bounded = reader.bounded
+        self._history = reader.history
+        self._offsets = reader.offsets
         self._looks: dict[
             tuple[int, int, int], asyncio.Task[tuple[list[ConsumerRecord], int, int]]
         ] = {}
@@ -134,7 +131,7 @@ class _Source:
         """Put the watcher where it wants to be, or where that is not there any more, at the first
         event that is kept. Returns what has to be told of the latter."""
         partitions = range(len(self.hub.offsets))
-        async with bounded():
+        async with self._bounded():
             begins = await self._offsets.begins(self._history.topic, partitions)
             ends = await self._offsets.ends(self._history.topic, partitions)
         stand.at[self.agent] = [begins[p] for p in partitions]
@@ -165,7 +162,7 @@ class _Source:
     async def _look(self, p: int, start: int, until: int) -> tuple[list[ConsumerRecord], int, int]:
         """A page, and the first offset that is kept once it has been read: a client whose offset
         is not kept any more is moved on without being told."""
-        async with bounded():
+        async with self._bounded():
             records, after = await self._history.page(p, start, until, _everything)
             begin = (await self._offsets.begins(self._history.topic, [p]))[p]
         return records, after, begin

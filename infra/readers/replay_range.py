@@ -3,18 +3,16 @@ of the log, where copies of them go."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.log.ports import Appender, Backend
+from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.producers.commands.replay import Bounds, OffsetSlice
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord, InputKind, ProducerRecord
-
-_DEADLINE_S = 10.0
 
 
 class ReplayRange:
@@ -23,6 +21,7 @@ class ReplayRange:
     def __init__(
         self, settings: Settings, backend: Backend, agent: str, appender: Appender
     ) -> None:
+        self._deadline_s = settings.deadlines.replay_s
         topics = AgentTopics(settings.app, agent)
         self._names: dict[InputKind, str] = {"commands": topics.commands, "tasks": topics.tasks}
         self._lookups = {kind: backend.lookups(name) for kind, name in self._names.items()}
@@ -39,15 +38,12 @@ class ReplayRange:
         Raises: ConfigError — offsets that the topic does not have; Unavailable — the log cannot be
         read just now.
         """
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                if wanted.unit == "offset":
-                    return [await self._by_offset(wanted, offsets_of, p) for p in partitions]
-                return [
-                    await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
-                ]
-        except TimeoutError as error:
-            raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
+        async with bounded(self._deadline_s):
+            if wanted.unit == "offset":
+                return [await self._by_offset(wanted, offsets_of, p) for p in partitions]
+            return [
+                await self._by_time(wanted, kind, p) for p in partitions for kind in INPUT_KINDS
+            ]
 
     async def _by_offset(self, wanted: Bounds, kind: InputKind, partition: int) -> OffsetSlice:
         topic = self._names[kind]
@@ -88,19 +84,16 @@ class ReplayRange:
         """
         lookups, position = self._lookups[piece.kind], piece.start
         while position < piece.end:
-            try:
-                async with asyncio.timeout(_DEADLINE_S):
-                    page, position = await lookups.page(
-                        piece.partition, position, piece.end, lambda _key: True
-                    )
-            except TimeoutError as error:
-                raise Unavailable("SF3002", f"the log could not be read: {error!r}") from error
+            async with bounded(self._deadline_s):
+                page, position = await lookups.page(
+                    piece.partition, position, piece.end, lambda _key: True
+                )
             for record in page:
                 yield record
 
     async def append(self, record: ProducerRecord) -> None:
         """Write one record. Raises Unavailable: it may or may not have been written."""
-        await self._appender.append(record, "a copied record", deadline_s=_DEADLINE_S)
+        await self._appender.append(record, "a copied record", deadline_s=self._deadline_s)
 
     @never_cut_short
     async def stop(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -45,8 +46,6 @@ from surefoot.state.records.encoding import decode_checkpoint, decode_entry, ent
 
 log = structlog.get_logger(__name__)
 
-#: how long one answer may take
-_DEADLINE_S = 5.0
 #: how long it may take to read all that is on record of effects
 _EFFECTS_S = 30.0
 #: by how much the clocks of two workers may differ without history being missed
@@ -72,13 +71,14 @@ class LogRunReader:
         only: Status | None = None,
     ) -> None:
         self.partitions = settings.partitions
+        self.bounded = partial(bounded, settings.deadlines.read_s)
         self._offsets = backend.offsets()
         self._count = settings.partitions
         self._effects = backend.lookups(AgentTopics(settings.app, OUTBOX).events)
         chosen = range(settings.partitions) if partitions is None else sorted(partitions)
         self.agents = {
             name: AgentReader(
-                settings.partitions,
+                settings,
                 backend,
                 AgentTopics(settings.app, name),
                 self._offsets,
@@ -116,7 +116,7 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with bounded():
+        async with self.bounded():
             return await self.agents[agent].get(run_id)
 
     async def list(
@@ -156,7 +156,7 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         reader = self.agents[agent]
-        async with bounded():
+        async with self.bounded():
             begin, end = await reader.extent(run_id, before)
             records, older = await latest_before(
                 reader.history, reader.home(run_id), begin, end, run_id.encode().__eq__, limit
@@ -174,7 +174,7 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         reader = self.agents[agent]
-        async with bounded():
+        async with self.bounded():
             await reader.caught_up()
         return dict(reader.index.counts)
 
@@ -185,7 +185,7 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         reader = self.agents[agent]
-        async with bounded():
+        async with self.bounded():
             await reader.refresh(reader.home(run_id))
             return await reader.get(run_id)
 
@@ -194,7 +194,7 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with bounded():
+        async with self.bounded():
             return await self.agents[agent].backlog(run_id)
 
     @asynccontextmanager
@@ -204,7 +204,7 @@ class LogRunReader:
         """Events of one run from now on; see `ports.RunReader`. Ends for a watcher that is too
         slow, and when the reader stops."""
         reader = self.agents[agent]
-        async with bounded():
+        async with self.bounded():
             await reader.hub.started()
         with reader.hub.watch(run_id.encode(), reader.home(run_id)) as live:
             async with aclosing(_decoded(live)) as events:
@@ -266,17 +266,17 @@ class LogRunReader:
         reader = self.agents[agent]
         partition = reader.home(run_id)
         key = run_id.encode()
-        async with bounded():
+        async with self.bounded():
             await reader.hub.started()
             if output is not None:
                 await output.started()
         with reader.hub.watch(key, partition) as live, ExitStack() as joined:
             if output is not None:
                 joined.enter_context(output.join(key, live))
-            async with bounded():
+            async with self.bounded():
                 start, until, over = await reader.span(run_id, partition, after, live.offset)
             while start < until:
-                async with bounded():
+                async with self.bounded():
                     page, start = await reader.history.page(partition, start, until, key.__eq__)
                 for record in page:
                     event = _event(record)
@@ -304,7 +304,7 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         partition, topic = partition_of(effect_id, self._count), self._effects.topic
-        async with bounded():
+        async with self.bounded():
             end = (await self._offsets.ends(topic, [partition]))[partition]
             begin = await self._offsets.at(topic, partition, since_ms - _SKEW_MS)
             found: list[ConsumerRecord] = []
@@ -321,7 +321,7 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read just now.
         """
         reader = self.agents[agent]
-        async with bounded():
+        async with self.bounded():
             await reader.caught_up()
             for partition in {reader.home(run_id) for run_id in run_ids}:
                 await reader.refresh(partition)
@@ -393,13 +393,14 @@ class AgentReader:
 
     def __init__(
         self,
-        count: int,
+        settings: Settings,
         backend: Backend,
         topics: AgentTopics,
         offsets: Offsets,
         partitions: Collection[int],
         only: Status | None,
     ) -> None:
+        self.bounded = partial(bounded, settings.deadlines.read_s)
         self.index = RunIndex(only)
         self.state = backend.tail(topics.state, self._apply, from_end=False, partitions=partitions)
         self.hub = EventHub(backend, topics.events, topics.agent)
@@ -408,7 +409,7 @@ class AgentReader:
         self.pieces = backend.lookups(topics.stream)
         self.states = backend.lookups(topics.state)
         self._partitions = partitions
-        self._count = count
+        self._count = settings.partitions
         self._topics = topics
         self.offsets = offsets
         self._groups = backend.groups()
@@ -439,7 +440,7 @@ class AgentReader:
 
     async def everything(self) -> list[RunSummary]:
         """The summaries as they are now, which nobody changes."""
-        async with bounded():
+        async with self.bounded():
             await self.caught_up()
         return list(self.index.runs.values())
 
@@ -496,7 +497,7 @@ class AgentReader:
         """The partial output of the attempt in work, up to now."""
         run = self.index.runs.get(run_id)
         partition, key = self.home(run_id), run_id.encode()
-        async with bounded():
+        async with self.bounded():
             end = (await self.offsets.ends(self.pieces.topic, [partition]))[partition]
             start: int | None = 0  # in its first step a run has no checkpoint
             if run is not None:
@@ -505,7 +506,7 @@ class AgentReader:
         position = end if start is None else max(start, end - _PIECES)
         told: list[StreamRecord] = []
         while position < end:
-            async with bounded():
+            async with self.bounded():
                 page, position = await self.pieces.page(partition, position, end, key.__eq__)
             for record in page:
                 if (piece := decoded(record, "Stream")) is not None:
@@ -520,12 +521,12 @@ class AgentReader:
         wanted: Callable[[bytes | None], bool],
     ) -> AsyncIterator[ConsumerRecord]:
         """Records with such keys of one partition, from that time to what is its end now."""
-        async with bounded():
+        async with self.bounded():
             end = (await self.offsets.ends(lookups.topic, [partition]))[partition]
             start = await self.offsets.at(lookups.topic, partition, since_ms - _SKEW_MS)
         position = end if start is None else start
         while position < end:
-            async with bounded():
+            async with self.bounded():
                 page, position = await lookups.page(partition, position, end, wanted)
             for record in page:
                 yield record
@@ -595,7 +596,7 @@ async def failed_effects(settings: Settings, backend: Backend) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def bounded(deadline_s: float = _DEADLINE_S) -> AsyncIterator[None]:
+async def bounded(deadline_s: float) -> AsyncIterator[None]:
     """Raises Unavailable when the log cannot be read, or not within that time."""
     try:
         async with asyncio.timeout(deadline_s):

@@ -73,7 +73,7 @@ async def _declare(agent: Agent, settings: Settings, backend: Backend, clock: Cl
     appender = backend.appender()
     try:
         commands = LogCommands(settings, appender, clock)
-        done = await declare(agent, known, commands, clock)
+        done = await declare(agent, known, commands, clock, send_s=settings.deadlines.send_s)
     finally:
         await appender.stop()
     log.info("schedules_declared", agent=agent.name, schedules=len(agent.schedules), done=done[:20])

@@ -30,6 +30,7 @@ class Throughput:
     def __init__(
         self, settings: Settings, backend: Backend, agents: Sequence[str], clock: Clock
     ) -> None:
+        self._bounded = partial(bounded, settings.deadlines.read_s)
         self._clock = clock
         self._partitions = range(settings.partitions)
         self._offsets = backend.offsets()
@@ -45,7 +46,7 @@ class Throughput:
 
     async def start(self) -> None:
         """Raises Unavailable."""
-        async with bounded():
+        async with self._bounded():
             await asyncio.gather(*(self._begin(agent) for agent in self._tails))
 
     async def _begin(self, agent: str) -> None:

@@ -174,6 +174,7 @@ def open_registry(settings: Settings) -> Registry | GlueRegistry:
         username=settings.registry_username,
         password=settings.registry_password,
         token=settings.registry_token,
+        timeout_s=settings.deadlines.registry_s,
     )
 
 

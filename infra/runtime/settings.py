@@ -11,13 +11,15 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from surefoot.infra.runtime.deadlines import Deadlines
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.egress.hosts import Hosts, parse_hosts
 from surefoot.state.egress.policy import parse_allowed
@@ -165,6 +167,8 @@ class Settings(BaseSettings):
     #: letters
     schema_wait_s: Annotated[float, Field(ge=0)] = 600.0
 
+    _deadlines: Deadlines = PrivateAttr(default_factory=Deadlines)
+
     @model_validator(mode="before")
     @classmethod
     def _without_service_links(cls, given: Any) -> Any:
@@ -235,6 +239,17 @@ class Settings(BaseSettings):
         if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
             raise ValueError(f"set both {_PREFIX}SSL_CERTFILE and {_PREFIX}SSL_KEYFILE, or neither")
         return self
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """What the environment does not set."""
+        return self._deadlines
+
+    def within(self, **deadlines: float) -> Self:
+        """The same settings with these deadlines instead."""
+        made = self.model_copy()
+        made._deadlines = replace(self._deadlines, **deadlines)
+        return made
 
     @property
     def principal(self) -> str:

@@ -78,7 +78,8 @@ def serve_metrics(settings: Settings) -> str | None:
     for collect in (prometheus.ProcessCollector, prometheus.PlatformCollector):
         collect(registry=registry)
     metrics.use(Prometheus(registry))
-    serving = server(prometheus.make_asgi_app(registry), settings.hosts(host), sockets=False)
+    app, drain_s = prometheus.make_asgi_app(registry), settings.deadlines.drain_s
+    serving = server(app, settings.hosts(host), drain_s=drain_s, sockets=False)
     Thread(
         target=lambda: asyncio.run(serving.serve(sockets=[listener])), name="metrics", daemon=True
     ).start()

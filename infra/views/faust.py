@@ -71,7 +71,7 @@ class FaustViews(Shard):
         url: str,
         folder: Path,
     ) -> None:
-        super().__init__(agent, settings.partitions, settings.app, backend, clock)
+        super().__init__(agent, settings, backend, clock)
         self._url = url
         folder.mkdir(parents=True, exist_ok=True)
         self._app: Any = _app(self.topics.views, settings, url=url, folder=folder)

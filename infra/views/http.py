@@ -23,14 +23,14 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading import statistics as projections
 
-_ANSWER_S = 5.0
 _NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
 class _Asker:
     """Gets JSON from other processes; connections are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_s: float) -> None:
+        self._answer_s = answer_s
         self._client: httpx.AsyncClient | None = None
 
     async def get(self, url: str, **query: Any) -> Any:
@@ -40,7 +40,7 @@ class _Asker:
         """
         if self._client is None:
             self._client = httpx.AsyncClient(
-                timeout=_ANSWER_S, follow_redirects=False, trust_env=False
+                timeout=self._answer_s, follow_redirects=False, trust_env=False
             )
         try:
             answer = await self._client.get(url, params=query)
@@ -59,9 +59,9 @@ class _Asker:
 class HttpViews:
     """`ports.Views` of a service elsewhere."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_s: float) -> None:
         self._url = url.rstrip("/")
-        self._asker = _Asker()
+        self._asker = _Asker(answer_s)
 
     async def summary(self, agent: str) -> dict[str, Any]:
         return await self._get(agent, "summary")
@@ -91,10 +91,10 @@ class HttpViews:
 class MergedViews:
     """`ports.Views`, put together of what this instance and the others have."""
 
-    def __init__(self, shards: Mapping[str, Shard], clock: Clock) -> None:
+    def __init__(self, shards: Mapping[str, Shard], clock: Clock, answer_s: float) -> None:
         self._shards = shards
         self._clock = clock
-        self._asker = _Asker()
+        self._asker = _Asker(answer_s)
 
     async def summary(self, agent: str) -> dict[str, Any]:
         lag, parts = await self._parts(agent, "summary")

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ import structlog
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
+from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
@@ -51,13 +53,12 @@ class Lag:
 class Shard(ABC):
     """One agent's views in this process. Lives on one event loop."""
 
-    def __init__(
-        self, agent: str, partitions: int, app: str, backend: Backend, clock: Clock
-    ) -> None:
+    def __init__(self, agent: str, settings: Settings, backend: Backend, clock: Clock) -> None:
         self.agent = agent
         #: how many the agent has
-        self.partitions = partitions
-        self.topics = AgentTopics(app, agent)
+        self.partitions = settings.partitions
+        self.topics = AgentTopics(settings.app, agent)
+        self._bounded = partial(bounded, settings.deadlines.read_s)
         self._clock = clock
         self._lookups = backend.lookups(self.topics.events)
         self._offsets = backend.offsets()
@@ -109,7 +110,7 @@ class Shard(ABC):
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        async with bounded():
+        async with self._bounded():
             end = (await self._offsets.ends(self.topics.events, [partition]))[partition]
             begin = await self._begin(partition)
         seen: PartitionStatistics | None = None
@@ -153,7 +154,7 @@ class Shard(ABC):
         return view
 
     async def _fill(self, partition: int, view: PartitionStatistics, until: int) -> None:
-        async with bounded():
+        async with self._bounded():
             position = max(view.applied + 1, await self._begin(partition))
         while position < until:
             position = await self._read(partition, view, position, until)
@@ -165,7 +166,7 @@ class Shard(ABC):
         self, partition: int, view: PartitionStatistics, position: int, until: int
     ) -> int:
         """Take in a page of the log. Returns where the next one begins."""
-        async with bounded():
+        async with self._bounded():
             page, after = await self._lookups.page(partition, position, until, _all)
         await self._fold(partition, view, page)
         return after
@@ -188,7 +189,7 @@ class Shard(ABC):
         Raises: Unavailable — the log cannot be read just now.
         """
         mine = list(self.owners().get(None, ()))
-        async with bounded():
+        async with self._bounded():
             ends = await self._offsets.ends(self.topics.events, mine)
         lags = await asyncio.gather(*(self._lag(each, end) for each, end in ends.items()))
         return Lag(sum(lag.events for lag in lags), max((lag.ms for lag in lags), default=0))

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from surefoot.infra.log.ports import Backend
+from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.views.shard import Shard
 from surefoot.state.errors import Unavailable
 from surefoot.state.ports.clock import Clock
@@ -89,9 +90,9 @@ class SqliteViews(Shard):
     """All partitions of one agent."""
 
     def __init__(
-        self, agent: str, partitions: int, app: str, backend: Backend, clock: Clock, file: ViewsFile
+        self, agent: str, settings: Settings, backend: Backend, clock: Clock, file: ViewsFile
     ) -> None:
-        super().__init__(agent, partitions, app, backend, clock)
+        super().__init__(agent, settings, backend, clock)
         self._file = file
 
     def values(self, partition: int) -> _Kept:

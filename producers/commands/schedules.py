@@ -23,17 +23,16 @@ from surefoot.state.scheduling.book import ASK, Spec, book_of
 
 SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 
-#: how long the log may take to acknowledge a command
-SEND_S = 10.0
 #: commands that are sent at a time
 _AT_ONCE = 64
 
 
 async def declare(
-    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock
+    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock, *, send_s: float
 ) -> list[str]:
     """Start the schedules that are new, tell those that have changed, end those that are gone.
-    `known` are the agent's schedules by name. Returns what was done, in words.
+    `known` are the agent's schedules by name; `send_s` is what the log may take to
+    acknowledge a command. Returns what was done, in words.
 
     Raises: Unavailable — call it again. Under cancellation: like that.
     """
@@ -46,13 +45,13 @@ async def declare(
         done.append(told)
 
     async with asyncio.TaskGroup() as group:
-        for told, sending in _wanted(agent, known, commands, clock):
+        for told, sending in _wanted(agent, known, commands, clock, send_s):
             group.create_task(send(told, sending))
     return sorted(done)
 
 
 def _wanted(
-    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock
+    agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock, send_s: float
 ) -> Iterator[tuple[str, Coroutine[Any, Any, Any]]]:
     keeper = schedules_agent_name(agent.name)
 
@@ -64,13 +63,13 @@ def _wanted(
             id=clock.unique(),
             name=ASK,
             payload=strict_json(said),
-            deadline_s=SEND_S,
+            deadline_s=send_s,
         )
 
     for name, schedule in agent.schedules.items():
         if name not in known:
             payload = dump(SPEC, schedule.spec)
-            yield f"started {name}", commands.start(keeper, name, payload, deadline_s=SEND_S)
+            yield f"started {name}", commands.start(keeper, name, payload, deadline_s=send_s)
             continue
         book = book_of(known[name])
         if book is not None and (book.removed or book.spec != schedule.spec):

@@ -26,8 +26,6 @@ from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, Stat
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.names.ids import check_run_id
 
-#: how long Kafka may take to acknowledge a command
-SEND_S = 10.0
 #: how many runs are asked before it is told how many are left
 _PAGE = 500
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
@@ -261,7 +259,11 @@ async def operator(
         commands = LogCommands(settings, appender, clock)
         try:
             one = Operator(
-                commands=commands, reader=reader, clock=clock, send_s=SEND_S, answer_s=wait_s
+                commands=commands,
+                reader=reader,
+                clock=clock,
+                send_s=settings.deadlines.send_s,
+                answer_s=wait_s,
             )
             yield one, reader, stretch
         finally:

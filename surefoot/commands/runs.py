@@ -27,8 +27,6 @@ from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import counts_json, run_json, run_list_json
 from surefoot.state.reading.versions import Version
 
-#: how long a start may wait for Kafka's acknowledgement
-START_S = 10.0
 _STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -179,7 +177,7 @@ def start_run(agent: str, payload: str, run_id: str | None) -> str:
             await require_agent(name, settings, backend)
             commands = LogCommands(settings, backend.appender(), clock)
             try:
-                await commands.start(name, named, data, deadline_s=START_S)
+                await commands.start(name, named, data, deadline_s=settings.deadlines.send_s)
             finally:
                 await commands.stop()
 

@@ -12,7 +12,7 @@ from typing import Literal
 import typer
 
 from surefoot.commands.common import require_agent, resolve, table
-from surefoot.commands.operate import SEND_S, exit_status
+from surefoot.commands.operate import exit_status
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.runs import LogRunReader
@@ -218,7 +218,7 @@ def _asked(
                     commands=LogCommands(settings, appender, clock),
                     reader=reader,
                     clock=clock,
-                    send_s=SEND_S,
+                    send_s=settings.deadlines.send_s,
                     answer_s=asked.wait_s,
                 )
                 way = _Way(

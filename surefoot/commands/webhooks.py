@@ -32,9 +32,6 @@ from surefoot.state.names.topics import deliveries_topic
 from surefoot.state.reading.deliveries import Delivery, delivery_json
 from surefoot.state.reading.explain import clock_time
 
-#: how long a start may wait for the log's acknowledgement
-_START_S = 10.0
-
 
 def list_deliveries(source: str | None, limit: int, *, refused: bool, as_json: bool) -> None:
     """The newest first."""
@@ -123,7 +120,7 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
             commands = LogCommands(settings, backend.appender(), SystemClock())
             try:
                 missing = [start for start in plan.starts if start not in there]
-                await start_all(commands, missing, trace={}, deadline_s=_START_S)
+                await start_all(commands, missing, trace={}, deadline_s=settings.deadlines.send_s)
             finally:
                 await commands.stop()
             return plan, there

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from typing import Any, Self
 
 import httpx
@@ -23,7 +24,7 @@ from surefoot.infra.kafka_client import appender as kafka_client
 from surefoot.infra.kafka_client import tail as kafka_tail
 from surefoot.infra.kafka_client.appender import READY_KEY, KafkaAppender, KafkaReadiness
 from surefoot.infra.readers import event_hub
-from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.readers.runs import LogRunReader, bounded
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.writers.commands import LogCommands
@@ -36,7 +37,7 @@ from surefoot.state.reading.ports import Backlog
 from surefoot.state.records.encoding import Wire
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until
-from tests.support.long_deadlines import LONG_S, PATIENT, gateways_wait, log_is_read_within
+from tests.support.long_deadlines import LONG_S, PATIENT
 from tests.support.servers import served
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -375,12 +376,11 @@ async def test_a_broker_that_stalls_gives_503_in_time_and_202_when_it_is_back(
 ) -> None:
     if shutil.which("java") is None:
         pytest.skip("the broker to be paused is run with Java")
-    gateways_wait(monkeypatch, start_s=1.0, answer_s=1.0)
-    monkeypatch.setattr(kafka_client, "_READY_DEADLINE_S", 1.0)
     broker = await asyncio.to_thread(start_broker, ways=("java",))
     try:
         async with cluster(broker.bootstrap, app, agent, gateway_port=0) as kafka:
-            async with gateway(kafka.settings, agent, monkeypatch) as client:
+            hasty = kafka.settings.within(start_s=1.0, answer_s=1.0, ready_s=1.0)
+            async with gateway(hasty, agent, monkeypatch) as client:
 
                 async def ready() -> int:
                     return (await client.get("/ready")).status_code
@@ -428,11 +428,12 @@ async def test_ready_means_that_a_transaction_has_committed_and_callers_share_it
 
 
 async def test_not_ready_without_the_state_topic_and_it_says_why(
-    kafka: Cluster, readiness: KafkaReadiness, monkeypatch
+    kafka: Cluster,
 ) -> None:
-    monkeypatch.setattr(kafka_client, "_READY_DEADLINE_S", 1.0)
+    readiness = KafkaReadiness(kafka.settings.within(ready_s=1.0))
     with pytest.raises(Unavailable, match="nobody"):
         await readiness.check("nobody")
+    await readiness.stop()
 
 
 async def test_two_gateways_of_one_instance_name_are_both_ready(
@@ -446,10 +447,9 @@ async def test_two_gateways_of_one_instance_name_are_both_ready(
     await other.stop()
 
 
-async def test_not_ready_in_bounded_time_when_kafka_does_not_answer(monkeypatch) -> None:
-    monkeypatch.setattr(kafka_client, "_READY_DEADLINE_S", 0.5)
+async def test_not_ready_in_bounded_time_when_kafka_does_not_answer() -> None:
     async with mute_server() as address:
-        readiness = KafkaReadiness(slow_to_give_up(address))
+        readiness = KafkaReadiness(slow_to_give_up(address).within(ready_s=0.5))
         with pytest.raises(Unavailable, match=r"no transaction could be committed in 0\.5 s"):
             await readiness.check("a")
         await readiness.stop()
@@ -670,7 +670,7 @@ async def test_the_reader_says_so_when_it_has_not_caught_up(
     reader = reader_of(kafka.settings, [agent.name])
     await reader.start()
     with monkeypatch.context() as abort:
-        log_is_read_within(abort, 0.5)
+        abort.setattr(reader.agents[agent.name], "bounded", partial(bounded, 0.5))
         with pytest.raises(Unavailable):
             await reader.list(agent.name)  # never an answer that leaves something out
     await owner.producer.commit_transaction()
@@ -678,10 +678,9 @@ async def test_the_reader_says_so_when_it_has_not_caught_up(
     await reader.stop()
 
 
-async def test_a_reader_comes_up_without_kafka_and_stops(monkeypatch) -> None:
-    log_is_read_within(monkeypatch, 0.3)
+async def test_a_reader_comes_up_without_kafka_and_stops() -> None:
     async with mute_server() as address:
-        reader = reader_of(load_settings(bootstrap_servers=address), ["a"])
+        reader = reader_of(load_settings(bootstrap_servers=address).within(read_s=0.3), ["a"])
         await reader.start()
         with pytest.raises(Unavailable):
             await reader.get("a", "r1")

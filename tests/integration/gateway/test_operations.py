@@ -16,7 +16,7 @@ from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.integration.gateway.test_gateway_kafka import gateway
 from tests.support.cluster import Cluster, cluster
 from tests.support.eventually import until, until_sync
-from tests.support.long_deadlines import LONG_S, PATIENT, gateways_wait
+from tests.support.long_deadlines import PATIENT
 from tests.support.operable_agent import ops
 
 AGENT = str(Path(__file__).parents[2] / "support" / "operable_agent.py")
@@ -407,8 +407,7 @@ async def test_cancel_and_completion_have_one_winner_and_the_answer_names_it(
 async def test_without_an_owner_a_202_says_so_and_the_command_is_obeyed_later(
     kafka: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateways_wait(monkeypatch, start_s=LONG_S, answer_s=1.0)
-    async with gateway(kafka.settings, ops, monkeypatch) as http:
+    async with gateway(kafka.settings.within(answer_s=1.0), ops, monkeypatch) as http:
 
         async def cancelled() -> dict[str, Any] | None:
             answer = await http.post("/runs/ops/r/cancel", json={"id": "c1"})

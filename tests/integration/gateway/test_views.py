@@ -42,7 +42,7 @@ from tests.integration.cli.test_cli_end_to_end import Cli
 from tests.support.cluster import QUICK
 from tests.support.eventually import until
 from tests.support.free_ports import unused_port
-from tests.support.long_deadlines import PATIENT
+from tests.support.long_deadlines import LONG_S, PATIENT
 from tests.support.servers import asked, served_views
 from tests.unit.state.test_statistics import Kept
 
@@ -236,7 +236,7 @@ async def test_views_tell_what_the_events_say_and_how_far_behind_they_are(
 
 async def check_passed_on(views: Views) -> None:
     """A gateway is told the same."""
-    there, agent = HttpViews(views.url), views.shard.agent
+    there, agent = HttpViews(views.url, LONG_S), views.shard.agent
     assert (await there.summary(agent)).keys() == (await views.get("summary")).keys()
     assert await there.attention(agent, 1) == await views.get("attention", limit=1)
     assert await there.windows(agent, 5) == await views.get("windows", minutes=5)
@@ -295,7 +295,7 @@ class InMemory(Shard):
 
 
 def in_memory(site: Site) -> InMemory:
-    shard = InMemory(site.agent, PARTITIONS, site.settings.app, site._backend, SystemClock())
+    shard = InMemory(site.agent, site.settings, site._backend, SystemClock())
     shard.kept = {}
     return shard
 

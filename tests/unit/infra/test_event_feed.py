@@ -24,7 +24,7 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.encoding import Wire
-from tests.support.long_deadlines import LONG_S, log_is_read_within
+from tests.support.long_deadlines import LONG_S
 
 AGENTS = ["a", "b"]
 
@@ -43,11 +43,8 @@ async def backend(settings: Settings) -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-async def feed(
-    settings: Settings, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[LogEventFeed]:
-    log_is_read_within(monkeypatch, LONG_S)
-    reader = LogRunReader(settings, backend, AGENTS)
+async def feed(settings: Settings, backend: Backend) -> AsyncIterator[LogEventFeed]:
+    reader = LogRunReader(settings.within(read_s=LONG_S), backend, AGENTS)
     await reader.start()
     yield LogEventFeed(reader)
     await reader.stop()

@@ -49,7 +49,7 @@ async def test_who_is_refused_or_leaves_before_the_answer_is_no_error(
             over.set()
 
     with listen("127.0.0.1", 0, "SUREFOOT_GATEWAY") as listener:
-        one = server(app, Hosts())
+        one = server(app, Hosts(), drain_s=10.0)
         running = asyncio.create_task(one.serve(sockets=[listener]))
         await until(lambda: one.started, what="the server")
         port = listener.getsockname()[1]

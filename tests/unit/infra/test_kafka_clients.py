@@ -148,7 +148,7 @@ async def test_a_shared_client_is_closed_also_when_its_stop_is_cancelled() -> No
         async def stop(self) -> None:
             closed.append(1)
 
-    shared = Shared(Client)
+    shared = Shared(Client, 60.0)
     await shared.get()
     stopping = asyncio.create_task(shared.stop())
     await asyncio.sleep(0)

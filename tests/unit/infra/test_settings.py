@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from surefoot.infra.runtime.deadlines import Deadlines
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import ConfigError
+from tests.support.long_deadlines import LONG_S, patience
 
 PASSWORD = "hunter2-hunter2-hunter2"
 
@@ -231,3 +233,17 @@ def test_what_the_relay_may_reach_is_checked_at_the_start(monkeypatch):
     monkeypatch.setenv("SUREFOOT_OUT_ALLOW", "billing.internal,10.0.0.0/33")
     with pytest.raises(ConfigError, match=r"SUREFOOT_OUT_ALLOW: '10\.0\.0\.0/33' is none of"):
         load_settings()
+
+
+def test_a_deadline_comes_with_the_settings_and_not_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SUREFOOT_DEADLINES", '{"read_s": 1.0}')
+    made = load_settings(app="shop")
+    hasty = made.within(read_s=0.5)
+    assert made.deadlines == Deadlines()
+    assert hasty.deadlines == Deadlines(read_s=0.5)
+    assert hasty.app == "shop"
+    with patience():
+        assert load_settings().deadlines.read_s == LONG_S
+    assert load_settings().deadlines == Deadlines()

@@ -119,7 +119,7 @@ async def serving(seen: list[str], hosts: Hosts) -> AsyncIterator[int]:
             await send({"type": "websocket.close"})
 
     with listen("127.0.0.1", 0, "SUREFOOT_GATEWAY") as listener:
-        one = server(app, hosts)
+        one = server(app, hosts, drain_s=10.0)
         running = asyncio.create_task(one.serve(sockets=[listener]))
         await until(lambda: one.started, what="the server")
         try:

@@ -549,7 +549,7 @@ STRANGER = Run(
 )
 async def test_only_what_differs_is_told(there: dict[str, State], expected: list[Any]) -> None:
     sent = Sent()
-    await declare(report(), there, sent, VirtualClock(start_ms=0, seed=0))  # type: ignore[arg-type]
+    await declare(report(), there, sent, VirtualClock(start_ms=0, seed=0), send_s=10.0)  # type: ignore[arg-type]
     assert sent.commands == expected
 
 
