@@ -26,3 +26,10 @@ def test_links_between_the_documents_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    words = [row.split("|")[1].strip() for row in rows if row.startswith("| ")][1:]
+    assert "outbox" in words
+    assert words == sorted(set(words))
