@@ -135,7 +135,7 @@ def worker(
     Each process is watched over and started again when it dies. A second SIGTERM gives up what is
     running; it is run again by whoever comes next.
     """
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     raise typer.Exit(service.worker(agent_file, processes, slot, pool))
 
@@ -147,7 +147,7 @@ def trigger(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) 
     Each event is one run, whatever dies in between; and each event of its own runs that a
     subscription wants is one webhook. More processes share the topics' partitions.
     """
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     raise typer.Exit(service.trigger(agent_file, processes, slot))
 
@@ -163,7 +163,7 @@ def archive(
 
     As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
     """
-    from surefoot.commands import archive as commands  # noqa: PLC0415
+    from surefoot.commands.services import archive as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.archive(agent_file, once=once))
 
@@ -171,7 +171,7 @@ def archive(
 @app.command()
 def relay(processes: Processes = 1, slot: Slot = None) -> None:
     """Deliver the effects that all agents' steps have committed, until SIGTERM."""
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     raise typer.Exit(service.relay(processes, slot))
 
@@ -182,7 +182,7 @@ def gateway(agent_files: AgentFiles) -> None:
 
     Listens on SUREFOOT_GATEWAY_HOST and SUREFOOT_GATEWAY_PORT.
     """
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     service.gateway(agent_files)
 
@@ -194,7 +194,7 @@ def views(agent_files: AgentFiles) -> None:
     On Kafka a Faust app each agent: start several, and they share the work. Listens on
     SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.
     """
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     service.views(agent_files)
 
@@ -205,7 +205,7 @@ def top(agent_file: AgentFile, as_json: Json = False) -> None:
 
     Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
     """
-    from surefoot.commands import top as commands  # noqa: PLC0415
+    from surefoot.commands.admin import top as commands  # noqa: PLC0415
 
     commands.top(agent_file, as_json=as_json)
 
@@ -216,7 +216,7 @@ def serve(agent_files: AgentFiles) -> None:
 
     On the embedded log that SUREFOOT_LOG names, or on Kafka. Missing topics are created.
     """
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     raise typer.Exit(service.serve(agent_files))
 
@@ -224,7 +224,7 @@ def serve(agent_files: AgentFiles) -> None:
 @topics.command("apply")
 def topics_apply(agent_files: AgentFiles) -> None:
     """Create the topics that are missing, and check all of them. Nothing is altered."""
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     service.topics_apply(agent_files)
 
@@ -232,7 +232,7 @@ def topics_apply(agent_files: AgentFiles) -> None:
 @topics.command("verify")
 def topics_verify(agent_files: AgentFiles) -> None:
     """Check that every topic is as it must be; tells the fix for each that is not."""
-    from surefoot.commands import service  # noqa: PLC0415
+    from surefoot.commands.services import supervised as service  # noqa: PLC0415
 
     service.topics_verify(agent_files)
 
@@ -240,7 +240,7 @@ def topics_verify(agent_files: AgentFiles) -> None:
 @topics.command("lag")
 def topics_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
     """Show what is not done yet, by partition, and which worker has it. Markers do not count."""
-    from surefoot.commands import lag as commands  # noqa: PLC0415
+    from surefoot.commands.admin import lag as commands  # noqa: PLC0415
 
     commands.show_lag(agent_files, as_json=as_json)
 
@@ -258,7 +258,7 @@ def blobs_gc(
 
     Reads all of the app's records. Safe while everything runs, and to repeat.
     """
-    from surefoot.commands import blobs as commands  # noqa: PLC0415
+    from surefoot.commands.admin import blobs as commands  # noqa: PLC0415
 
     commands.gc(keep_days, dry_run=dry_run)
 
@@ -271,7 +271,7 @@ def runs_list(
     as_json: Json = False,
 ) -> None:
     """Show the runs of an agent, the most recently updated first."""
-    from surefoot.commands import runs as commands  # noqa: PLC0415
+    from surefoot.commands.runs import show as commands  # noqa: PLC0415
 
     commands.list_runs(agent, status, limit, as_json=as_json)
 
@@ -283,7 +283,7 @@ def runs_show(
     as_json: Json = False,
 ) -> None:
     """Show one run, why it does not move, and what to type. Exit status 1 when there is none."""
-    from surefoot.commands import runs as commands  # noqa: PLC0415
+    from surefoot.commands.runs import show as commands  # noqa: PLC0415
 
     raise typer.Exit(0 if commands.show_run(agent, run_id, as_json=as_json) else 1)
 
@@ -308,7 +308,7 @@ def runs_start(
     run is named as the agent's flow says: by name alone, it is outside of the flow's limits, unless
     --run-id is KEY=NAME.
     """
-    from surefoot.commands import runs as commands  # noqa: PLC0415
+    from surefoot.commands.runs import show as commands  # noqa: PLC0415
 
     given = [each for each in (payload, option) if each is not None]
     if len(given) != 1:
@@ -324,7 +324,7 @@ def runs_watch(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
 
     Ctrl-C ends the watching, not the run.
     """
-    from surefoot.commands import watch as commands  # noqa: PLC0415
+    from surefoot.commands.runs import watch as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.watch_run(agent, run_id, as_json=as_json))
 
@@ -332,7 +332,7 @@ def runs_watch(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
 @runs.command("count")
 def runs_count(agent: AgentName, as_json: Json = False) -> None:
     """Count the runs of an agent, by its versions and by status."""
-    from surefoot.commands import runs as commands  # noqa: PLC0415
+    from surefoot.commands.runs import show as commands  # noqa: PLC0415
 
     commands.count_runs(agent, as_json=as_json)
 
@@ -340,7 +340,7 @@ def runs_count(agent: AgentName, as_json: Json = False) -> None:
 @runs.command("versions")
 def runs_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """List what a run can be sent back to: what it was after each of its steps."""
-    from surefoot.commands import runs as commands  # noqa: PLC0415
+    from surefoot.commands.runs import show as commands  # noqa: PLC0415
 
     raise typer.Exit(0 if commands.list_versions(agent, run_id, as_json=as_json) else 1)
 
@@ -383,7 +383,7 @@ def runs_retry_failed(
     as_json: Json = False,
 ) -> None:
     """Try again every run that has failed. Failed effects: `retry-failed outbox`."""
-    from surefoot.commands import operate  # noqa: PLC0415
+    from surefoot.commands.runs import operate  # noqa: PLC0415
 
     raise typer.Exit(operate.retry_failed(agent, prefix, by=by, wait_s=wait_s, as_json=as_json))
 
@@ -400,7 +400,7 @@ def runs_signal(
     as_json: Json = False,
 ) -> None:
     """Send a signal to a run. One that comes before its run, or before its wait, is kept."""
-    from surefoot.commands.common import from_json  # noqa: PLC0415
+    from surefoot.commands.readers import from_json  # noqa: PLC0415
 
     said = {"name": name, "payload": from_json("JSON", payload), "by": by}
     _operate("signal", agent, run_id, said, command_id, wait_s, as_json)
@@ -421,7 +421,7 @@ def runs_approve(
     as_json: Json = False,
 ) -> None:
     """Answer a run's question. The first answer is the one that holds."""
-    from surefoot.commands import operate  # noqa: PLC0415
+    from surefoot.commands.runs import operate  # noqa: PLC0415
 
     said = {"question": question, "approved": approved, "note": note, "by": by}
     raise typer.Exit(
@@ -444,7 +444,7 @@ def runs_resolve(
     as_json: Json = False,
 ) -> None:
     """Tell a run what became of a call of which nobody knows whether it happened."""
-    from surefoot.commands.common import from_json  # noqa: PLC0415
+    from surefoot.commands.readers import from_json  # noqa: PLC0415
 
     said: dict[str, Any] = {"by": by}
     choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
@@ -466,7 +466,7 @@ def _operate(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    from surefoot.commands import operate  # noqa: PLC0415
+    from surefoot.commands.runs import operate  # noqa: PLC0415
 
     raise typer.Exit(
         operate.operate(
@@ -494,7 +494,7 @@ def runs_rewind(
     are made anew. Children and pooled steps since then are runs of their own: they begin anew, and
     do again what they have done with ctx.once.
     """
-    from surefoot.commands import operate  # noqa: PLC0415
+    from surefoot.commands.runs import operate  # noqa: PLC0415
 
     raise typer.Exit(
         operate.rewind(
@@ -528,7 +528,7 @@ def runs_fork(
     What this run has done with ctx.once since then is in doubt for the new one: it asks the call's
     probe first, or waits for a person if there is none.
     """
-    from surefoot.commands import operate  # noqa: PLC0415
+    from surefoot.commands.runs import operate  # noqa: PLC0415
 
     raise typer.Exit(
         operate.fork(
@@ -543,7 +543,7 @@ ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the s
 @schedules.command("list")
 def schedules_list(agent: AgentName, as_json: Json = False) -> None:
     """Show an agent's schedules: their state, last and next ticks, runs, and ticks skipped."""
-    from surefoot.commands import schedules as commands  # noqa: PLC0415
+    from surefoot.commands.admin import schedules as commands  # noqa: PLC0415
 
     commands.list_schedules(agent, as_json=as_json)
 
@@ -559,7 +559,7 @@ def schedules_next(
 
     Given the agent's file or module, as it declares them; nothing has to be running.
     """
-    from surefoot.commands import schedules as commands  # noqa: PLC0415
+    from surefoot.commands.admin import schedules as commands  # noqa: PLC0415
 
     commands.show_next(agent, name, count, as_json=as_json)
 
@@ -580,7 +580,7 @@ def _schedule_verb(verb: Literal["pause", "resume"], told: str) -> None:
         wait_s: WaitOption = 10.0,
         as_json: Json = False,
     ) -> None:
-        from surefoot.commands import schedules as commands  # noqa: PLC0415
+        from surefoot.commands.admin import schedules as commands  # noqa: PLC0415
 
         asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
         raise typer.Exit(commands.tell(verb, agent, name, asked))
@@ -600,7 +600,7 @@ def schedules_trigger(
     as_json: Json = False,
 ) -> None:
     """Start a run of a schedule now, also of a paused one; behind what is under way."""
-    from surefoot.commands import schedules as commands  # noqa: PLC0415
+    from surefoot.commands.admin import schedules as commands  # noqa: PLC0415
 
     asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     raise typer.Exit(commands.trigger(agent, name, asked))
@@ -621,7 +621,7 @@ def schedules_backfill(
     as_json: Json = False,
 ) -> None:
     """Start the runs of a past interval's ticks. A tick that has had its run has no other."""
-    from surefoot.commands import schedules as commands  # noqa: PLC0415
+    from surefoot.commands.admin import schedules as commands  # noqa: PLC0415
 
     asked = commands.Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     raise typer.Exit(commands.backfill(agent, name, start, end, asked, dry_run=dry_run))
@@ -642,7 +642,7 @@ def webhooks_deliveries(
     as_json: Json = False,
 ) -> None:
     """Show what came, the newest first: verified or why not, and which runs it became."""
-    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+    from surefoot.commands.admin import webhooks as commands  # noqa: PLC0415
 
     commands.list_deliveries(source, limit, refused=refused, as_json=as_json)
 
@@ -650,7 +650,7 @@ def webhooks_deliveries(
 @webhooks.command("show")
 def webhooks_show(id_: DeliveryId, as_json: Json = False) -> None:
     """Show all that is kept of one delivery. Exit status 1 when there is none."""
-    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+    from surefoot.commands.admin import webhooks as commands  # noqa: PLC0415
 
     raise typer.Exit(0 if commands.show_delivery(id_, as_json=as_json) else 1)
 
@@ -658,7 +658,7 @@ def webhooks_show(id_: DeliveryId, as_json: Json = False) -> None:
 @webhooks.command("redeliver")
 def webhooks_redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -> None:
     """Map a delivery again, with these files, and start the runs of it that are not there."""
-    from surefoot.commands import webhooks as commands  # noqa: PLC0415
+    from surefoot.commands.admin import webhooks as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.redeliver(id_, agent_files, as_json=as_json))
 
@@ -671,7 +671,7 @@ def dead_list(
     as_json: Json = False,
 ) -> None:
     """Show what could not be used and runs that are out of attempts, the newest first."""
-    from surefoot.commands import dead as commands  # noqa: PLC0415
+    from surefoot.commands.admin import dead as commands  # noqa: PLC0415
 
     commands.list_dead(agent, code, limit, as_json=as_json)
 
@@ -682,7 +682,7 @@ def dead_show(
     as_json: Json = False,
 ) -> None:
     """Show all that is kept of one dead letter. Exit status 1 when there is none."""
-    from surefoot.commands import dead as commands  # noqa: PLC0415
+    from surefoot.commands.admin import dead as commands  # noqa: PLC0415
 
     raise typer.Exit(0 if commands.show_dead(offset, as_json=as_json) else 1)
 
@@ -703,7 +703,7 @@ def dead_redrive(
     """Put events of topics back: make of each what these files make of it now, and start the runs
     that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
     when some cannot be used still, or there was none."""
-    from surefoot.commands import dead as commands  # noqa: PLC0415
+    from surefoot.commands.admin import dead as commands  # noqa: PLC0415
 
     chosen = commands.Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)
     raise typer.Exit(commands.redrive(agent_files, chosen, dry_run=dry_run, as_json=as_json))
@@ -712,7 +712,7 @@ def dead_redrive(
 @hooks.command("list")
 def hooks_list(agent_files: AgentFiles, as_json: Json = False) -> None:
     """List what the agents subscribe to, and whether there is a secret for it here."""
-    from surefoot.commands import hooks as commands  # noqa: PLC0415
+    from surefoot.commands.admin import hooks as commands  # noqa: PLC0415
 
     commands.list_subscriptions(agent_files, as_json=as_json)
 
@@ -724,7 +724,7 @@ def hooks_test(agent_file: AgentFile, name: Annotated[str, typer.Argument(metava
     As the relay would from here: with the secret that is set here, and only where
     SUREFOOT_OUT_ALLOW lets it go. Exit status 1 when it was not taken.
     """
-    from surefoot.commands import hooks as commands  # noqa: PLC0415
+    from surefoot.commands.admin import hooks as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.try_subscription(agent_file, name))
 
@@ -763,8 +763,8 @@ def replay(
 
     The last line says what was done. Child runs are left to their parents.
     """
-    from surefoot.commands.replay import Wanted  # noqa: PLC0415
-    from surefoot.commands.replay import replay as go_through  # noqa: PLC0415
+    from surefoot.commands.runs.replay import Wanted  # noqa: PLC0415
+    from surefoot.commands.runs.replay import replay as go_through  # noqa: PLC0415
 
     raise typer.Exit(
         go_through(
@@ -812,7 +812,7 @@ def schemas_check(
     Without a file: Surefoot's own schemas against every released version. Exit status 1 when they
     cannot; 2 for what is no schema; 69 when the registry cannot be reached.
     """
-    from surefoot.commands import schemas as commands  # noqa: PLC0415
+    from surefoot.commands.develop import schemas as commands  # noqa: PLC0415
 
     if not files:
         raise typer.Exit(commands.check_own())
@@ -825,7 +825,7 @@ def schemas_register(files: SchemaFiles = None, subject: Subject = None) -> None
 
     Registering one again changes nothing. Exit status 1 when the registry refuses one.
     """
-    from surefoot.commands import schemas as commands  # noqa: PLC0415
+    from surefoot.commands.develop import schemas as commands  # noqa: PLC0415
 
     raise typer.Exit(commands.register(files or [], subject))
 
@@ -835,7 +835,7 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the agent and its folder.")],
 ) -> None:
     """Write a folder with a first agent, its tests and a compose file."""
-    from surefoot.commands import new as commands  # noqa: PLC0415
+    from surefoot.commands.develop import new as commands  # noqa: PLC0415
 
     commands.new(name)
 
@@ -894,7 +894,7 @@ def explain_error(
     ] = None,
 ) -> None:
     """Tell what an error means and what mends it, offline. Without a number: list them all."""
-    from surefoot.commands.explain import explain  # noqa: PLC0415
+    from surefoot.commands.develop.explain import explain  # noqa: PLC0415
 
     explain(number)
 

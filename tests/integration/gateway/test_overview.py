@@ -10,8 +10,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from surefoot import Agent, Context, Done, Next, Tick
-from surefoot.commands.lag import lag_rows
-from surefoot.commands.top import Top
+from surefoot.commands.admin.lag import lag_rows
+from surefoot.commands.admin.top import Top
 from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.readers.throughput import WINDOW_S
 from surefoot.infra.runtime.clock import SystemClock

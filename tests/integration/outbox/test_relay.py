@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry
-from surefoot.commands import operate
+from surefoot.commands.runs import operate
 from surefoot.consumers.builtin.outbox import outbox_agent
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.runtime.clock import SystemClock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.commands.common import require_agent
+from surefoot.commands.readers import require_agent
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.runtime.clock import SystemClock

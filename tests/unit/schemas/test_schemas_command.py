@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from surefoot.commands import schemas as command
+from surefoot.commands.develop import schemas as command
 from surefoot.infra.registry.confluent import Registry
 from surefoot.schemas.codec import catalog
 from surefoot.schemas.codec.compatibility import check_all

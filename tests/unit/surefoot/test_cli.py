@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 import surefoot
 from surefoot.cli import app
-from surefoot.commands import operate, runs
-from surefoot.commands.common import resolve
+from surefoot.commands.readers import resolve
+from surefoot.commands.runs import operate
+from surefoot.commands.runs import show as runs
 from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
@@ -181,7 +182,7 @@ def test_a_right_that_is_denied_is_status_77(
     def denied(*_: object) -> None:
         raise NotAllowed("SF3093", "User:ann lacks Read on topic surefoot.x.tasks")
 
-    monkeypatch.setattr("surefoot.commands.service.worker", denied)
+    monkeypatch.setattr("surefoot.commands.services.supervised.worker", denied)
     code, _, told = run("worker", agent_file)
     assert (code, told.splitlines()[0].split(": ")[1]) == (77, "SF3093")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.commands.new import files, new
+from surefoot.commands.develop.new import files, new
 from surefoot.infra.broker.config import pinned_version
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.egress.hosts import parse_hosts

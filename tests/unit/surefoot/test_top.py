@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.console import Console
 
-from surefoot.commands.lag import lag_rows, lag_table
-from surefoot.commands.top import Snapshot, Working, screen, shown_next, snapshot_json
+from surefoot.commands.admin.lag import lag_rows, lag_table
+from surefoot.commands.admin.top import Snapshot, Working, screen, shown_next, snapshot_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
 from surefoot.state.reading.query import Waiting

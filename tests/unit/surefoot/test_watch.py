@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from surefoot.commands.watch import ending, follow, line, lines
+from surefoot.commands.runs.watch import ending, follow, line, lines
 from tests.unit.producers.test_gateway import RUN, FakeReader, event, run
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 import typer
 
-from surefoot.commands.common import require_agent, resolve, table
-from surefoot.commands.operate import exit_status
+from surefoot.commands.readers import require_agent, resolve, table
+from surefoot.commands.runs.operate import exit_status
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.runs import LogRunReader

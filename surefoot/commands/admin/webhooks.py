@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from surefoot.commands.common import reader_on, table, told
+from surefoot.commands.readers import reader_on, table, told
 from surefoot.infra.embedded.file import Access
 from surefoot.infra.kafka_client.topics import check_partitions
 from surefoot.infra.log.ports import Backend

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from surefoot.commands.common import table
+from surefoot.commands.readers import table
 from surefoot.consumers.builtin.signing import secret_variable, signers_of
 from surefoot.consumers.builtin.webhooks_out import HookDelivery, judge_hook, signed_request
 from surefoot.infra.http.deliver import HttpDeliver

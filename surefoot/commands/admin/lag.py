@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from surefoot.commands.common import table
+from surefoot.commands.readers import table
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.admin import LogOverview

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import typer
 
-from surefoot.commands.common import reader_on, table, told
+from surefoot.commands.readers import reader_on, table, told
 from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, NotYet
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend

@@ -9,7 +9,7 @@ from typing import get_args
 
 import typer
 
-from surefoot.commands.common import require_agent, resolve, run_reader, table, told
+from surefoot.commands.readers import require_agent, resolve, run_reader, table, told
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from surefoot.commands.common import reader_on, resolve, run_reader
+from surefoot.commands.readers import reader_on, resolve, run_reader
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.replay_range import ReplayRange

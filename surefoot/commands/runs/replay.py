@@ -9,8 +9,8 @@ from typing import Literal
 
 import typer
 
-from surefoot.commands.common import resolve, table
-from surefoot.commands.operate import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
+from surefoot.commands.readers import resolve, table
+from surefoot.commands.runs.operate import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from surefoot.commands.common import resolve, run_reader
+from surefoot.commands.readers import resolve, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.errors import BadArgument, ConfigError

@@ -15,8 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from surefoot.commands.common import table
-from surefoot.commands.lag import lag_rows, lag_table
+from surefoot.commands.admin.lag import lag_rows, lag_table
+from surefoot.commands.readers import table
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend

@@ -1,0 +1,1 @@
+"""Look at runs, start them and steer them."""
