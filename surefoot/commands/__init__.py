@@ -1,1 +1,1 @@
-"""What the commands do; surefoot.cli says how they are called."""
+"""The commands: a module has the options, the help and the doing of one, or of one group."""

@@ -1,15 +1,13 @@
-"""What the commands that look at runs and steer them have in common."""
+"""What the commands read the log with."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from rich.table import Table
+import typer
 
 from surefoot.infra.archive.reader import open_run_reader
 from surefoot.infra.kafka_client.topics import check_partitions
@@ -20,13 +18,12 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.runtime.terminal import printable
-from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.declare.agent import Agent
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.names.agents import SCHEDULES
+from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
-from surefoot.state.reading.explain import clock_time
 
 #: of an agent, or of the built-in one that keeps its schedules; a module is given with the package
 #: that it is in, or as its file
@@ -42,6 +39,20 @@ def resolve(agent: str) -> tuple[str, Agent | None]:
         names = ", ".join(each.name for each in agents)
         raise ConfigError("SF1010", f"{agent} defines several agents; name one of them: {names}")
     return agents[0].name, agents[0]
+
+
+def checked_run_id(run_id: str) -> str:
+    """Raises ConfigError when no run can have that id."""
+    try:
+        return check_run_id(run_id)
+    except BadArgument as error:
+        raise ConfigError(error.number, error.message) from None
+
+
+def no_run(name: str, run_id: str) -> typer.Exit:
+    """Tells that the agent has no such run."""
+    typer.echo(f"surefoot: SF4101: agent {name!r} has no run {printable(run_id)!r}", err=True)
+    return typer.Exit(1)
 
 
 @asynccontextmanager
@@ -79,42 +90,43 @@ async def reader_on(
         await reader.stop()
 
 
+async def existing(
+    runs: Collection[tuple[str, str]], backend: Backend, settings: Settings
+) -> set[tuple[str, str]]:
+    """Those of the runs, by agent and id, that exist."""
+    found: set[tuple[str, str]] = set()
+    for agent in dict.fromkeys(agent for agent, _ in runs):
+        run_ids = [run_id for name, run_id in runs if name == agent]
+        async with reader_on(backend, settings, agent, run_ids) as reader:
+            for run_id in run_ids:
+                if await reader.latest(agent, run_id) is not None:
+                    found.add((agent, run_id))
+    return found
+
+
 async def require_agent(name: str, settings: Settings, backend: Backend) -> None:
     """Raises ConfigError when no agent of that name has ever had its topics made, or when its runs
     would be looked for, and new ones put, in the wrong partitions."""
     topic = AgentTopics(settings.app, name).state
+    partitions = await require_topic(topic, backend, check="the agent's name and SUREFOOT_APP")
+    require_partitions(topic, partitions, settings)
+
+
+async def require_topic(topic: str, backend: Backend, *, check: str = "SUREFOOT_APP") -> int:
+    """How many partitions the topic has. Raises ConfigError when there is no such topic, and tells
+    what to check."""
     async with backend.topics() as topics:
         found = await topics.partitions([topic])
     if topic not in found:
         raise ConfigError(
             "SF3004",
-            f"there is no topic {topic} ({backend.name}): check the agent's name and SUREFOOT_APP, "
-            "or run `surefoot topics apply`",
+            f"there is no topic {topic} ({backend.name}): check {check}, or run "
+            "`surefoot topics apply`",
         )
-    if wrong := check_partitions(topic, found[topic], settings.partitions):
+    return found[topic]
+
+
+def require_partitions(topic: str, partitions: int, settings: Settings) -> None:
+    """Raises ConfigError when the topic has another number of partitions than it must have."""
+    if wrong := check_partitions(topic, partitions, settings.partitions):
         raise ConfigError("SF3005", "\n".join(wrong))
-
-
-def from_json(option: str, text: str) -> Any:
-    """The values of JSON that was typed. Raises ConfigError."""
-    try:
-        return parse_json(text.encode("utf-8", "surrogateescape"))
-    except BadPayload as error:
-        raise ConfigError("SF1007", f"{option}: {error}") from None
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:
-    """Rows of text from outside; the column `wraps` may take more than one line."""
-    made = Table(box=None, pad_edge=False)
-    for title in titles:
-        made.add_column(title, no_wrap=title != wraps)
-    for row in rows:
-        made.add_row(*(printable(cell) for cell in row))
-    return made
-
-
-def told(field: str, value: Any) -> str:
-    """One value as a person reads it, by the name of its field."""
-    if field.endswith("_ms"):
-        return clock_time(value)
-    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

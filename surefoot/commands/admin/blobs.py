@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import typer
 
+from surefoot.commands.groups import group
 from surefoot.infra.blobs.stores import open_blobs
 from surefoot.infra.blobs.sweep import Swept, sweep
 from surefoot.infra.open_log import open_backend
@@ -14,9 +16,22 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError
 
+app = group("Large payloads that are kept outside of the log.")
 
-def gc(keep_days: int, *, dry_run: bool) -> None:
-    """Raises: ConfigError — no store is named, or the log has no topic of this app."""
+
+@app.command()
+def gc(
+    keep_days: Annotated[
+        int, typer.Option(min=2, max=10_000, help="Younger ones are left alone.")
+    ] = 7,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many, and delete nothing.")
+    ] = False,
+) -> None:
+    """Delete the payloads in SUREFOOT_BLOBS that no record of this app needs any more.
+
+    Reads all of the app's records. Safe while everything runs, and to repeat.
+    """
     logging.configure(level="CRITICAL")  # what matters is raised
     settings, clock = load_settings(), SystemClock()
 

@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from surefoot.commands.readers import reader_on, table, told
+from surefoot.commands.groups import group
+from surefoot.commands.options import AgentFiles, Json, Limit
+from surefoot.commands.output import print_each, told
+from surefoot.commands.readers import existing, require_topic
 from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, NotYet
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
@@ -23,9 +25,8 @@ from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
-from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.runtime.terminal import printable
 from surefoot.state.declare.agent import Agent
-from surefoot.state.errors import ConfigError
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import dead_topic
@@ -33,12 +34,19 @@ from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter, dead_letter_json, event_of
 from surefoot.state.reading.explain import clock_time
 
-#: how long a start may wait for the log's acknowledgement
-_START_S = 10.0
+Code = Annotated[str | None, typer.Option(help="Only those with this code.")]
+
+app = group("Dead letters: see them, and put events of topics back.")
 
 
-def list_dead(agent: str | None, code: str | None, limit: int, *, as_json: bool) -> None:
-    """The newest first."""
+@app.command("list")
+def list_dead(
+    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+    code: Code = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """Show what could not be used and runs that are out of attempts, the newest first."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     def wanted(each: DeadLetter) -> bool:
@@ -48,23 +56,18 @@ def list_dead(agent: str | None, code: str | None, limit: int, *, as_json: bool)
         async with _opened() as (_, _, reader):
             return await reader.latest(wanted, limit)
 
-    found = asyncio.run(read())
-    if as_json:
-        for each in found:
-            typer.echo(json.dumps(dead_letter_json(each)))
-        return
     titles = ("OFFSET", "TIME", "AGENT", "OF", "WHY")
-    rows = [
-        (
-            str(each.offset),
-            clock_time(each.at_ms),
-            each.agent or "",
-            _of(each),
-            f"{numbered(each.code)}: {each.message}",
-        )
-        for each in found
-    ]
-    plain_console().print(table(titles, rows, wraps="WHY"))
+    print_each(asyncio.run(read()), dead_letter_json, titles, _cells, wraps="WHY", as_json=as_json)
+
+
+def _cells(each: DeadLetter) -> tuple[str, ...]:
+    return (
+        str(each.offset),
+        clock_time(each.at_ms),
+        each.agent or "",
+        _of(each),
+        f"{numbered(each.code)}: {each.message}",
+    )
 
 
 def _of(letter: DeadLetter) -> str:
@@ -74,8 +77,12 @@ def _of(letter: DeadLetter) -> str:
     return "" if source is None else f"{source.topic}/{source.partition}/{source.offset}"
 
 
-def show_dead(offset: int, *, as_json: bool) -> bool:
-    """Everything that is kept of one; False when there is none."""
+@app.command("show")
+def show_dead(
+    offset: Annotated[int, typer.Argument(min=0, help="As `surefoot dead list` shows it.")],
+    as_json: Json = False,
+) -> None:
+    """Show all that is kept of one dead letter. Exit status 1 when there is none."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     async def read() -> ConsumerRecord | None:
@@ -85,7 +92,7 @@ def show_dead(offset: int, *, as_json: bool) -> bool:
     record = asyncio.run(read())
     if record is None:
         typer.echo(f"surefoot: there is no dead letter at offset {offset}", err=True)
-        return False
+        raise typer.Exit(1)
     fields = dead_letter_json(dead_letter(record))
     texts = {
         "key": _text(record.key),
@@ -94,7 +101,7 @@ def show_dead(offset: int, *, as_json: bool) -> bool:
     }
     if as_json:
         typer.echo(json.dumps(fields | texts))
-        return True
+        return
     for field, value in fields.items():
         if value is not None and field != "do":
             typer.echo(f"{field:<13}{told(field, value)}")
@@ -104,7 +111,6 @@ def show_dead(offset: int, *, as_json: bool) -> bool:
         typer.echo(f"{'header':<13}{printable(f'{name}: {_text(header)}')}")
     for field in ("key", "value"):
         typer.echo(f"{field:<13}{printable(str(texts[field]))}")
-    return True
 
 
 def _text(data: bytes | None) -> str | None:
@@ -136,9 +142,23 @@ class PutBack(NamedTuple):
     why: str | None = None
 
 
-def redrive(agent_files: Sequence[Path], chosen: Chosen, *, dry_run: bool, as_json: bool) -> int:
-    """Make of events what their agents' triggers make of them now, and start the runs that are not
-    there. Returns the exit status: 1 if some cannot be used still, or there was none."""
+@app.command()
+def redrive(
+    agent_files: AgentFiles,
+    offset: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this one; can be given several times.")
+    ] = None,
+    code: Code = None,
+    topic: Annotated[str | None, typer.Option(help="Only events of this topic.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be started, and start nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put events of topics back: make of each what these files make of it now, and start the runs
+    that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
+    when some cannot be used still, or there was none."""
+    chosen = Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)
     logging.configure(level="CRITICAL")  # what matters is raised
     agents = load_agents(agent_files)
 
@@ -167,7 +187,7 @@ def redrive(agent_files: Sequence[Path], chosen: Chosen, *, dry_run: bool, as_js
             )
         return clean and some
 
-    return 0 if asyncio.run(go()) else 1
+    raise typer.Exit(0 if asyncio.run(go()) else 1)
 
 
 def _tell(each: PutBack, *, as_json: bool) -> None:
@@ -221,7 +241,8 @@ class _Redrive:
                 else:
                     run_id = (mapped.out.key or b"").decode()
                     starts.append((told._replace(run_id=run_id), mapped, mapping))
-        there = await self._there([told for told, _, _ in starts])
+        asked = [(told.agent, told.run_id or "") for told, _, _ in starts]
+        there = await existing(asked, self._backend, self._settings)
         for told, mapped, mapping in starts:
             done.append(await self._start(told, mapped, mapping, there))
         return sorted(done)
@@ -249,17 +270,6 @@ class _Redrive:
             return prepared
         return await asyncio.to_thread(mapping.map, prepared, self._clock.now_ms())
 
-    async def _there(self, asked: Sequence[PutBack]) -> set[tuple[str, str | None]]:
-        """The runs that exist, by agent and id."""
-        there: set[tuple[str, str | None]] = set()
-        for agent in dict.fromkeys(each.agent for each in asked):
-            run_ids = [each.run_id or "" for each in asked if each.agent == agent]
-            async with reader_on(self._backend, self._settings, agent, run_ids) as reader:
-                for run_id in run_ids:
-                    if await reader.latest(agent, run_id) is not None:
-                        there.add((agent, run_id))
-        return there
-
     async def _start(
         self,
         told: PutBack,
@@ -278,7 +288,7 @@ class _Redrive:
 
     async def _append(self, out: ProducerRecord, told: PutBack) -> None:
         what = f"the start command of {told.run_id}"
-        await self._appender.append(out, what, deadline_s=_START_S)
+        await self._appender.append(out, what, deadline_s=self._settings.deadlines.send_s)
 
     async def stop(self) -> None:
         await self._appender.stop()
@@ -289,14 +299,7 @@ async def _opened() -> AsyncIterator[tuple[Settings, Backend, DeadReader]]:
     settings = load_settings()
     topic = dead_topic(settings.app)
     async with open_backend(settings, SystemClock()) as backend:
-        async with backend.topics() as topics:
-            found = await topics.partitions([topic])
-        if topic not in found:
-            raise ConfigError(
-                "SF3004",
-                f"there is no topic {topic} ({backend.name}): check SUREFOOT_APP, or run "
-                "`surefoot topics apply`",
-            )
+        await require_topic(topic, backend)
         reader = DeadReader(settings, backend)
         try:
             yield settings, backend, reader

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
-from surefoot.commands.readers import table
+from surefoot.commands.groups import group
+from surefoot.commands.options import AgentFile, AgentFiles, Json, Name
+from surefoot.commands.output import print_each
 from surefoot.consumers.builtin.signing import secret_variable, signers_of
 from surefoot.consumers.builtin.webhooks_out import HookDelivery, judge_hook, signed_request
 from surefoot.infra.http.deliver import HttpDeliver
@@ -19,7 +19,7 @@ from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
-from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.runtime.terminal import printable
 from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.subscriptions import iso
 from surefoot.state.egress.policy import parse_allowed
@@ -29,8 +29,12 @@ from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 TEST = "surefoot.test"
 
 
-def list_subscriptions(agent_files: Sequence[Path], *, as_json: bool) -> None:
-    """One line each."""
+app = group("Webhooks that go out: list the subscriptions, and try one.")
+
+
+@app.command("list")
+def list_subscriptions(agent_files: AgentFiles, as_json: Json = False) -> None:
+    """List what the agents subscribe to, and whether there is a secret for it here."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents, settings = load_agents(agent_files), load_settings()
     missing = without_secret(agents, settings)
@@ -46,28 +50,26 @@ def list_subscriptions(agent_files: Sequence[Path], *, as_json: bool) -> None:
         for agent in agents
         for each in agent.subscriptions.values()
     ]
-    if as_json:
-        for fields in found:
-            typer.echo(json.dumps(fields))
-        return
     titles = ("AGENT", "NAME", "URL", "EVENTS", "SECRET")
-    rows = [
-        (
-            str(each["agent"]),
-            str(each["name"]),
-            printable(str(each["url"])),
-            " ".join(map(str, [*each["events"], *(["where ..."] if each["filtered"] else [])])),
-            "set" if each["secret"] else f"set {secret_variable(str(each['name']))}",
-        )
-        for each in found
-    ]
-    plain_console().print(table(titles, rows, wraps="EVENTS"))
+    print_each(found, dict, titles, _cells, wraps="EVENTS", as_json=as_json)
 
 
-def try_subscription(agent_file: Path, name: str) -> int:
-    """Returns the exit status.
+def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        each["agent"],
+        each["name"],
+        printable(each["url"]),
+        " ".join([*each["events"], *(["where ..."] if each["filtered"] else [])]),
+        "set" if each["secret"] else f"set {secret_variable(each['name'])}",
+    )
 
-    Raises: ConfigError — there is no such subscription, or it has no secret.
+
+@app.command("test")
+def try_subscription(agent_file: AgentFile, name: Name) -> None:
+    """Send one signed `surefoot.test` event to a subscription's URL, once, and show the status.
+
+    As the relay would from here: with the secret that is set here, and only where
+    SUREFOOT_OUT_ALLOW lets it go. Exit status 1 when it was not taken.
     """
     logging.configure(level="CRITICAL")  # what matters is raised
     agents, settings, clock = load_agents([agent_file]), load_settings(), SystemClock()
@@ -97,6 +99,5 @@ def try_subscription(agent_file: Path, name: str) -> int:
         status = asyncio.run(send())
     except (RetryableError, TerminalError) as error:
         typer.echo(f"{message.id}: {printable(str(error))}", err=True)
-        return 1
+        raise typer.Exit(1) from None
     typer.echo(f"{message.id}: taken, {status}")
-    return 0

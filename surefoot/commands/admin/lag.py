@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 from rich.table import Table
 
-from surefoot.commands.readers import table
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentFiles, Json
+from surefoot.commands.output import table
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.admin import LogOverview
@@ -21,6 +22,8 @@ from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import plain_console
 from surefoot.state.reading.lag import AgentStanding, PartitionStanding, standing_json
+
+app = commands()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,9 @@ class LagRow:
         return sum(each.lag or 0 for each in self.inputs)
 
 
-def show_lag(agent_files: Sequence[Path], *, as_json: bool) -> None:
-    """Raises: ConfigError — the topics are not as they must be; Unavailable."""
+@app.command("lag")
+def show_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
+    """Show what is not done yet, by partition, and which worker has it. Markers do not count."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents, settings = load_agents(agent_files), load_settings()
 

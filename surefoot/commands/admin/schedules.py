@@ -7,12 +7,15 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from surefoot.commands.readers import require_agent, resolve, table
-from surefoot.commands.runs.operate import exit_status
+from surefoot.commands.asking import Asked, exit_status
+from surefoot.commands.groups import group
+from surefoot.commands.options import AgentName, By, CommandId, Json, Wait
+from surefoot.commands.output import print_each
+from surefoot.commands.readers import require_agent, resolve
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.runs import LogRunReader
@@ -20,7 +23,7 @@ from surefoot.infra.readers.schedules import read_schedules
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
-from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import CommandReply, Operator
 from surefoot.producers.commands.schedules import say, steer
@@ -42,19 +45,14 @@ from surefoot.state.scheduling.book import (
 )
 from surefoot.state.scheduling.view import schedule_json, unknown_json
 
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """How a schedule is asked for something."""
-
-    command_id: str | None
-    by: str | None
-    wait_s: float
-    as_json: bool
+app = group("List schedules and their next ticks, pause, resume, trigger, backfill.")
 
 
-def list_schedules(agent: str, *, as_json: bool) -> None:
-    """Raises ConfigError for an agent that has none."""
+@app.command("list")
+def list_schedules(agent: AgentName, as_json: Json = False) -> None:
+    """Show an agent's schedules: their state, last and next ticks, runs, and ticks skipped."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, declared = resolve(agent)
     known = asyncio.run(_read(name))
@@ -66,34 +64,38 @@ def list_schedules(agent: str, *, as_json: bool) -> None:
         assert declared is not None
         spec = declared.schedules[new].spec
         told.append(unknown_json(new, spec, "not begun: no worker has it yet"))
-    if as_json:
-        for line in told:
-            typer.echo(json.dumps(line))
-        return
     titles = ("SCHEDULE", "CRON", "ZONE", "STATE", "LAST TICK", "NEXT TICK", "RUNS", "SKIPPED")
-    rows = [
-        (
-            line["schedule"],
-            line["cron"],
-            line["tz"],
-            line["state"],
-            _local(line["last"]),
-            _local(line["next"]),
-            str(line["runs"]),
-            str(line["skipped"]),
-        )
-        for line in told
-    ]
-    plain_console().print(table(titles, rows, wraps="STATE"))
+    print_each(told, dict, titles, _cells, wraps="STATE", as_json=as_json)
+
+
+def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        line["schedule"],
+        line["cron"],
+        line["tz"],
+        line["state"],
+        _local(line["last"]),
+        _local(line["next"]),
+        str(line["runs"]),
+        str(line["skipped"]),
+    )
 
 
 def _local(iso: str | None) -> str:
     return "" if iso is None else f"{datetime.fromisoformat(iso):%a %Y-%m-%d %H:%M:%S%z}"
 
 
-def show_next(agent: str, schedule: str, count: int, *, as_json: bool) -> None:
-    """The next ticks, as the code declares them when its file is given, as the log has them
-    otherwise. Raises ConfigError for a schedule that there is not."""
+@app.command("next")
+def show_next(
+    agent: AgentName,
+    schedule: ScheduleName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)] = 5,
+    as_json: Json = False,
+) -> None:
+    """Show the next ticks of a schedule, in its time zone and in UTC.
+
+    Given the agent's file or module, as it declares them; nothing has to be running.
+    """
     logging.configure(level="CRITICAL")  # what matters is raised
     name, declared = resolve(agent)
     now_ms = SystemClock().now_ms()
@@ -115,30 +117,68 @@ def show_next(agent: str, schedule: str, count: int, *, as_json: bool) -> None:
             typer.echo(f"{local:%a %Y-%m-%d %H:%M:%S %Z}  ({at:%Y-%m-%d %H:%M:%S}Z{late})")
 
 
-def tell(verb: Literal["pause", "resume"], agent: str, schedule: str, asked: Asked) -> int:
-    """Pause or resume a schedule; one that has failed is tried again. Returns the exit status."""
-
-    async def ask(way: _Way) -> CommandReply:
-        return await steer(way.operator, way.run, verb, command_id=way.id, by=way.by)
-
-    return _asked(agent, schedule, ask, asked, verb)
+_VERBS: dict[Literal["pause", "resume"], str] = {
+    "pause": "Pause a schedule: its ticks pass, and what waits for its turn is dropped.",
+    "resume": "Let a paused schedule tick again, from now on; try again one that has failed.",
+}
 
 
-def trigger(agent: str, schedule: str, asked: Asked) -> int:
-    """Start a run now. Returns the exit status."""
+def _verb_command(verb: Literal["pause", "resume"], told: str) -> None:
+    @app.command(verb, help=told)
+    def tell(
+        agent: AgentName,
+        schedule: ScheduleName,
+        command_id: CommandId = None,
+        by: By = None,
+        wait_s: Wait = 10.0,
+        as_json: Json = False,
+    ) -> None:
+        async def ask(way: _Way) -> CommandReply:
+            return await steer(way.operator, way.run, verb, command_id=way.id, by=way.by)
+
+        asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+        raise typer.Exit(_asked(agent, schedule, ask, asked, verb))
+
+
+for _verb, _told in _VERBS.items():
+    _verb_command(_verb, _told)
+
+
+@app.command()
+def trigger(
+    agent: AgentName,
+    schedule: ScheduleName,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start a run of a schedule now, also of a paused one; behind what is under way."""
 
     async def ask(way: _Way) -> CommandReply:
         run_id = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=way.id))
-        typer.echo(f"run {run_id}", err=asked.as_json)
+        typer.echo(f"run {run_id}", err=as_json)
         return await steer(way.operator, way.run, "trigger", command_id=way.id, by=way.by)
 
-    return _asked(agent, schedule, ask, asked, "trigger")
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(_asked(agent, schedule, ask, asked, "trigger"))
 
 
+@app.command()
 def backfill(
-    agent: str, schedule: str, start: str, end: str, asked: Asked, *, dry_run: bool
-) -> int:
-    """Start the runs of the ticks of an interval. Returns the exit status."""
+    agent: AgentName,
+    schedule: ScheduleName,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="Included.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Excluded.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Name the runs, and write nothing.")
+    ] = False,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start the runs of a past interval's ticks. A tick that has had its run has no other."""
 
     async def ask(way: _Way) -> CommandReply | None:
         book = way.book
@@ -162,7 +202,8 @@ def backfill(
         said = {"do": "backfill", "from_ms": from_ms, "to_ms": to_ms}
         return await say(way.operator, way.run, said, command_id=way.id, by=way.by)
 
-    return _asked(agent, schedule, ask, asked, "backfill")
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(_asked(agent, schedule, ask, asked, "backfill"))
 
 
 def _moment(option: str, text: str, book: Book) -> int:

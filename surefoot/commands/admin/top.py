@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import typer
@@ -16,7 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from surefoot.commands.admin.lag import lag_rows, lag_table
-from surefoot.commands.readers import table
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentFile, Json
+from surefoot.commands.output import table
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
@@ -48,6 +49,8 @@ _FAILURES = ("step.retrying", "run.failing", "run.failed")
 #: partitions that are shown on a screen; the others have less lag
 _PARTITIONS_SHOWN = 16
 _STATUSES: tuple[str, ...] = get_args(Status)
+
+app = commands()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +129,11 @@ class Top:
         await self._reader.stop()
 
 
-def top(agent_file: Path, *, as_json: bool) -> None:
-    """Show it until Ctrl-C; without a terminal, or as JSON, once.
+@app.command()
+def top(agent_file: AgentFile, as_json: Json = False) -> None:
+    """Show what the agents do: runs by status, steps a second, the oldest waits, lag and workers.
 
-    Raises: ConfigError — the topics are not as they must be; Unavailable.
+    Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
     """
     logging.configure(level="CRITICAL")  # what matters is raised
     agents = load_agents([agent_file])

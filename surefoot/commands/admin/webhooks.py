@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
+from typing import Annotated
 
 import typer
 
-from surefoot.commands.readers import reader_on, table, told
+from surefoot.commands.groups import group
+from surefoot.commands.options import AgentFiles, Json, Limit
+from surefoot.commands.output import print_each, told
+from surefoot.commands.readers import existing, require_partitions, require_topic
 from surefoot.infra.embedded.file import Access
-from surefoot.infra.kafka_client.topics import check_partitions
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.delivery_log import DeliveryReader
@@ -20,11 +22,11 @@ from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
-from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.guards import RequestRefused
 from surefoot.producers.webhooks.intake import read_delivery, start_all
-from surefoot.producers.webhooks.mapping import MappedStart, Planned, by_source, planned
+from surefoot.producers.webhooks.mapping import Planned, by_source, planned
 from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -32,9 +34,23 @@ from surefoot.state.names.topics import deliveries_topic
 from surefoot.state.reading.deliveries import Delivery, delivery_json
 from surefoot.state.reading.explain import clock_time
 
+DeliveryId = Annotated[
+    str, typer.Argument(metavar="ID", help="Of the record, or the sender's own; then the latest.")
+]
 
-def list_deliveries(source: str | None, limit: int, *, refused: bool, as_json: bool) -> None:
-    """The newest first."""
+app = group("See what came to the webhook sources, and map it again.")
+
+
+@app.command("deliveries")
+def list_deliveries(
+    source: Annotated[str | None, typer.Option(help="Only deliveries to this source.")] = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only those that were refused.")
+    ] = False,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """Show what came, the newest first: verified or why not, and which runs it became."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     def wanted(each: Delivery) -> bool:
@@ -44,25 +60,22 @@ def list_deliveries(source: str | None, limit: int, *, refused: bool, as_json: b
         async with _opened("read") as (_, _, reader):
             return await reader.latest(wanted, limit)
 
-    found = asyncio.run(read())
-    if as_json:
-        for each in found:
-            typer.echo(json.dumps(delivery_json(each)))
-        return
     titles = ("ID", "TIME", "SOURCE", "EVENT", "OUTCOME", "ANSWER", "WHAT CAME OF IT")
-    rows = [
-        (
-            each.id,
-            clock_time(each.at_ms),
-            each.source,
-            each.event or "",
-            each.outcome,
-            str(each.status),
-            _became(each),
-        )
-        for each in found
-    ]
-    plain_console().print(table(titles, rows, wraps="WHAT CAME OF IT"))
+    print_each(
+        asyncio.run(read()), delivery_json, titles, _cells, wraps=titles[-1], as_json=as_json
+    )
+
+
+def _cells(each: Delivery) -> tuple[str, ...]:
+    return (
+        each.id,
+        clock_time(each.at_ms),
+        each.source,
+        each.event or "",
+        each.outcome,
+        str(each.status),
+        _became(each),
+    )
 
 
 def _became(each: Delivery) -> str:
@@ -76,8 +89,9 @@ def _became(each: Delivery) -> str:
     return "; ".join(said)
 
 
-def show_delivery(id_: str, *, as_json: bool) -> bool:
-    """Everything that is kept of one; False when there is none."""
+@app.command("show")
+def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
+    """Show all that is kept of one delivery. Exit status 1 when there is none."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     async def read() -> Delivery | None:
@@ -86,11 +100,11 @@ def show_delivery(id_: str, *, as_json: bool) -> bool:
 
     found = asyncio.run(read())
     if found is None:
-        return _no_delivery(id_)
+        raise _no_delivery(id_)
     fields = delivery_json(found)
     if as_json:
         typer.echo(json.dumps(fields))
-        return True
+        return
     headers, body = fields.pop("headers"), fields.pop("body")
     for field, value in fields.items():
         if value not in (None, [], 0) or field == "verified":
@@ -99,27 +113,27 @@ def show_delivery(id_: str, *, as_json: bool) -> bool:
         typer.echo(f"{'header':<12}{printable(f'{name}: {value}')}")
     if body is not None:
         typer.echo(f"{'body':<12}{printable(body)}")
-    return True
 
 
-def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
-    """Map a delivery again, and start the runs of it that are not there. Returns the exit status.
-
-    Raises: ConfigError — it was not verified, its body was not kept, or no agent listens to it.
-    """
+@app.command()
+def redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -> None:
+    """Map a delivery again, with these files, and start the runs of it that are not there."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents = load_agents(agent_files)
 
-    async def again() -> tuple[Planned, set[MappedStart]] | None:
+    async def again() -> tuple[Planned, set[tuple[str, str]]] | None:
         async with _opened("write") as (settings, backend, reader):
             found = await reader.find(id_)
             if found is None:
                 return None
             plan = _mapped_again(found, agents, settings)
-            there = await _there(plan.starts, settings, backend)
+            asked = [(start.agent, start.run_id) for start in plan.starts]
+            there = await existing(asked, backend, settings)
             commands = LogCommands(settings, backend.appender(), SystemClock())
             try:
-                missing = [start for start in plan.starts if start not in there]
+                missing = [
+                    start for start in plan.starts if (start.agent, start.run_id) not in there
+                ]
                 await start_all(commands, missing, trace={}, deadline_s=settings.deadlines.send_s)
             finally:
                 await commands.stop()
@@ -127,21 +141,21 @@ def redeliver(id_: str, agent_files: Sequence[Path], *, as_json: bool) -> int:
 
     done = asyncio.run(again())
     if done is None:
-        _no_delivery(id_)
-        return 1
+        raise _no_delivery(id_)
     plan, there = done
     for start in plan.starts:
+        is_there = (start.agent, start.run_id) in there
         if as_json:
-            line = {"agent": start.agent, "run_id": start.run_id, "started": start not in there}
+            line = {"agent": start.agent, "run_id": start.run_id, "started": not is_there}
             typer.echo(json.dumps(line))
         else:
-            did = "is there" if start in there else "started"
+            did = "is there" if is_there else "started"
             typer.echo(f"{did:<10}{start.agent} {start.run_id}")
     if not plan.starts and not plan.errors:
         typer.echo("no agent wants it", err=True)
     for agent, error in plan.errors.items():
         typer.echo(f"surefoot: {agent}: {printable(error)}", err=True)
-    return 1 if plan.errors else 0
+    raise typer.Exit(1 if plan.errors else 0)
 
 
 def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) -> Planned:
@@ -177,44 +191,19 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) 
     return planned(triggers, delivery)
 
 
-async def _there(
-    starts: Sequence[MappedStart], settings: Settings, backend: Backend
-) -> set[MappedStart]:
-    """Those whose runs exist."""
-    there: set[MappedStart] = set()
-    for agent in dict.fromkeys(start.agent for start in starts):
-        wanted = [start for start in starts if start.agent == agent]
-        run_ids = [start.run_id for start in wanted]
-        async with reader_on(backend, settings, agent, run_ids) as reader:
-            for start in wanted:
-                if await reader.latest(agent, start.run_id) is not None:
-                    there.add(start)
-    return there
-
-
 @asynccontextmanager
 async def _opened(access: Access) -> AsyncIterator[tuple[Settings, Backend, DeliveryReader]]:
     settings = load_settings()
     topic = deliveries_topic(settings.app)
-    async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(
-            open_backend(settings, SystemClock(), access=access)
-        )
-        async with backend.topics() as topics:
-            found = await topics.partitions([topic])
-        if topic not in found:
-            raise ConfigError(
-                "SF3004",
-                f"there is no topic {topic} ({backend.name}): check SUREFOOT_APP, or run "
-                "`surefoot topics apply`",
-            )
-        if wrong := check_partitions(topic, found[topic], settings.partitions):
-            raise ConfigError("SF3005", "\n".join(wrong))
+    async with open_backend(settings, SystemClock(), access=access) as backend:
+        require_partitions(topic, await require_topic(topic, backend), settings)
         reader = DeliveryReader(settings, backend)
-        stack.push_async_callback(reader.stop)
-        yield settings, backend, reader
+        try:
+            yield settings, backend, reader
+        finally:
+            await reader.stop()
 
 
-def _no_delivery(id_: str) -> bool:
+def _no_delivery(id_: str) -> typer.Exit:
     typer.echo(f"surefoot: no delivery {printable(id_)} is kept", err=True)
-    return False
+    return typer.Exit(1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Annotated
 
 import typer
 
+from surefoot.commands.groups import commands
 from surefoot.state.errors import ConfigError
 from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find
 from surefoot.state.errors.catalogue.page import Page
@@ -13,17 +15,22 @@ from surefoot.state.errors.catalogue.page import Page
 _COLUMNS = 88
 
 
-def explain(text: str | None) -> None:
-    """Print the page of a number or a code; the list of all without one.
+app = commands()
 
-    Raises: ConfigError — there is no such number; the nearest ones are named.
-    """
-    if text is None:
+
+@app.command()
+def explain(
+    number: Annotated[
+        str | None, typer.Argument(metavar="[SF1203]", help="A number, or a failure's code.")
+    ] = None,
+) -> None:
+    """Tell what an error means and what mends it, offline. Without a number: list them all."""
+    if number is None:
         _list()
         return
-    page = find(text)
+    page = find(number)
     if page is None:
-        raise ConfigError("SF1012", _not_there(text))
+        raise ConfigError("SF1012", _not_there(number))
     typer.echo("\n".join(_told(page)))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from surefoot import __version__
+from surefoot.commands.groups import commands
 from surefoot.infra.broker.config import ONE_NODE
 from surefoot.infra.broker.docker import default_image
 from surefoot.state.declare.agent import Agent
@@ -126,11 +128,14 @@ _NODE = {
 }
 
 
-def new(name: str) -> None:
-    """Write the folder `name` with an agent of that name.
+app = commands()
 
-    Raises: ConfigError — an agent cannot have that name, or the folder is in use.
-    """
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the agent and its folder.")],
+) -> None:
+    """Write a folder with a first agent, its tests and a compose file."""
     _ = Agent(name)
     if name == OUTBOX:
         raise ConfigError("SF1103", f"the agent name {OUTBOX!r} is the built-in relay's")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from surefoot.commands.groups import group
 from surefoot.infra.registry.confluent import open_registry
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import printable
@@ -19,18 +20,37 @@ from surefoot.state.errors import ConfigError, Refused
 EXIT_FITS, EXIT_DOES_NOT = 0, 1
 
 
-def check_own() -> int:
-    """Surefoot's own schemas against every released version."""
-    return _tell(check_all(), "every released version and this build read each other's records")
+SchemaFiles = Annotated[
+    list[Path] | None, typer.Argument(metavar="[SCHEMA.avsc...]", help="Of your own events.")
+]
+Subject = Annotated[
+    str | None,
+    typer.Option(help="In the registry; by default what the file is called, without .avsc."),
+]
+
+app = group("Check and register Avro schemas.")
 
 
+@app.command()
 def check(
-    files: Sequence[Path], against: Path | None, *, registry: bool, subject: str | None
-) -> int:
-    """Each file against the released versions in `against`, and the registry's latest one.
+    files: SchemaFiles = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Released versions: files of the same names."),
+    ] = None,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Ask the registry of SUREFOOT_REGISTRY_URL.")
+    ] = False,
+    subject: Subject = None,
+) -> None:
+    """Check that old readers and new ones can read each other's records.
 
-    Raises: ConfigError — what cannot be read, or is no schema; Unavailable — no registry answers.
+    Without a file: Surefoot's own schemas against every released version. Exit status 1 when they
+    cannot; 2 for what is no schema; 69 when the registry cannot be reached.
     """
+    if not files:
+        fine = "every released version and this build read each other's records"
+        raise typer.Exit(_tell(check_all(), fine))
     named = _named(files, subject)
     if against is None and not registry:
         raise ConfigError(
@@ -43,12 +63,15 @@ def check(
             problems += between(schema, _read(old), new=str(path), old=str(old))
     if registry:
         problems += asyncio.run(_asked([(name, schema) for _, name, schema in schemas]))
-    return _tell(problems, f"{len(schemas)} schemas can be released")
+    raise typer.Exit(_tell(problems, f"{len(schemas)} schemas can be released"))
 
 
-def register(files: Sequence[Path], subject: str | None) -> int:
-    """Raises: ConfigError — what is no schema, or no registry is named; Unavailable — it does not
-    answer: registering again is safe."""
+@app.command()
+def register(files: SchemaFiles = None, subject: Subject = None) -> None:
+    """Register schemas with the registry of SUREFOOT_REGISTRY_URL, and print subject and id.
+
+    Registering one again changes nothing. Exit status 1 when the registry refuses one.
+    """
     if not files:
         raise ConfigError("SF1024", "name the schema files to register")
     schemas = [(name, _read(path)) for path, name in _named(files, subject)]
@@ -61,8 +84,7 @@ def register(files: Sequence[Path], subject: str | None) -> int:
     try:
         asyncio.run(go())
     except Refused as refused:
-        return _tell([str(refused)], "")
-    return EXIT_FITS
+        raise typer.Exit(_tell([str(refused)], "")) from None
 
 
 async def _asked(schemas: Sequence[tuple[str, Any]]) -> list[str]:

@@ -4,68 +4,87 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
-from surefoot.commands.readers import reader_on, resolve, run_reader
-from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra.open_log import open_backend
-from surefoot.infra.readers.replay_range import ReplayRange
+from surefoot.commands.asking import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    Asked,
+    ask_owner,
+    exit_status,
+    operator,
+    tell,
+)
+from surefoot.commands.groups import commands
+from surefoot.commands.options import (
+    AgentName,
+    By,
+    CommandId,
+    Effects,
+    Json,
+    Name,
+    Repeat,
+    RunId,
+    Wait,
+)
+from surefoot.commands.readers import checked_run_id, no_run, resolve, run_reader
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.infra.runtime.settings import load_settings
-from surefoot.infra.runtime.terminal import printable
-from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import CommandReply, Operator, Verb, command
 from surefoot.producers.commands.operations import retry_failed as retrying
-from surefoot.state.errors import BadArgument, ConfigError, RecordTooLarge, StateError, Unavailable
-from surefoot.state.errors.catalogue import numbered
-from surefoot.state.names.ids import check_run_id
+from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.errors import BadArgument, ConfigError
+from surefoot.state.reading.ports import RunView
 
 #: how many runs are asked before it is told how many are left
 _PAGE = 500
-EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
-#: what becomes of the actions that a rewound run (its command has an --id) and a copy find done
-_NOT_AGAIN = {
-    "--id": "not done again; its outcome holds (to do it again, rewind with --repeat NAME)",
-    "--run-id": "the new run asks its probe first, or a person (to do it again: --repeat NAME)",
+app = commands()
+
+#: commands that say nothing but themselves
+_PLAIN: dict[Literal["pause", "resume", "cancel", "retry"], str] = {
+    "pause": "Pause a run: what is running ends, and nothing is run after it until it is resumed.",
+    "resume": "Let a paused run go on.",
+    "cancel": "Cancel a run and its children, also in the middle of a step; its compensation is "
+    "run.",
+    "retry": "Try again what failed or needed attention; its attempts are counted anew.",
 }
 
-AskOwner = Callable[[Operator, LogRunReader, str], Awaitable[CommandReply]]
+
+def _plain(verb: Literal["pause", "resume", "cancel", "retry"], told: str) -> None:
+    @app.command(verb, help=told)
+    def plain(
+        agent: AgentName,
+        run_id: RunId,
+        command_id: CommandId = None,
+        by: By = None,
+        wait_s: Wait = 10.0,
+        as_json: Json = False,
+    ) -> None:
+        asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+        raise typer.Exit(_operate(verb, agent, run_id, {}, asked))
 
 
-def operate(
-    verb: Verb,
-    agent: str,
-    run_id: str,
-    said: Mapping[str, Any],
-    *,
-    command_id: str | None,
-    wait_s: float,
-    as_json: bool,
-) -> int:
-    """Send the command and print what came of it; returns the exit status.
-
-    Raises: ConfigError — nothing was sent; Unavailable — Kafka did not answer, and the message has
-    the id to repeat it with.
-    """
-    identity, fields = _command(verb, _given(said, command_id))
-
-    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> CommandReply:
-        return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
-
-    name, _ = resolve(agent)
-    return _asked(name, run_id, ask, command_id=identity, wait_s=wait_s, as_json=as_json)
+for _verb, _told in _PLAIN.items():
+    _plain(_verb, _told)
 
 
-def retry_failed(agent: str, prefix: str, *, by: str | None, wait_s: float, as_json: bool) -> int:
-    """Try again every run that has failed and whose id begins so, effects of the outbox included,
-    and print what came of each; returns the exit status: the highest of all."""
+@app.command("retry-failed")
+def retry_failed(
+    agent: AgentName,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Only those whose id begins so: AGENT: of effects.")
+    ] = "",
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Try again every run that has failed. Failed effects: `retry-failed outbox`."""
+    # what came of each is printed; the exit status is the highest of all
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
     try:
@@ -90,211 +109,187 @@ def retry_failed(agent: str, prefix: str, *, by: str | None, wait_s: float, as_j
         if as_json:
             typer.echo(json.dumps({"run_id": run_id} | reply.json()))
         else:
-            _tell(name, run_id, reply, "--id", wait_s)
+            tell(name, run_id, reply, "--id", wait_s)
     if not as_json:
         retried = sum(reply.accepted is True for reply in told.values())
         typer.echo(f"{retried} of {len(told)} retried")
-    return max(map(exit_status, told.values()), default=EXIT_DONE)
+    raise typer.Exit(max(map(exit_status, told.values()), default=EXIT_DONE))
 
 
+@app.command()
+def signal(
+    agent: AgentName,
+    run_id: RunId,
+    name: Name,
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="What the signal says.")] = "null",
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Send a signal to a run. One that comes before its run, or before its wait, is kept."""
+    said = {"name": name, "payload": _value("JSON", payload)}
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(_operate("signal", agent, run_id, said, asked))
+
+
+@app.command()
 def approve(
-    agent: str,
-    run_id: str,
-    said: Mapping[str, Any],
-    *,
-    command_id: str | None,
-    wait_s: float,
-    as_json: bool,
-) -> int:
-    """Answer the question that is named, or the one that the run asks now, which is printed."""
-    if said["question"] is None:
+    agent: AgentName,
+    run_id: RunId,
+    approved: Annotated[bool, typer.Option("--yes/--no", help="The answer.")],
+    question: Annotated[
+        str | None, typer.Option(help="Which one is answered; else what the run asks now.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="For whoever reads the answer.")] = None,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Answer a run's question. The first answer is the one that holds."""
+    if question is None:
         question = _question(agent, run_id)
-        if question is None:
-            return EXIT_REFUSED
         typer.echo(f"question {question}", err=True)
-        said = {**said, "question": question}
-    return operate(
-        "approve", agent, run_id, said, command_id=command_id, wait_s=wait_s, as_json=as_json
-    )
+    said = {"question": question, "approved": approved, "note": note}
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(_operate("approve", agent, run_id, said, asked))
 
 
-def _question(agent: str, run_id: str) -> str | None:
+def _question(agent: str, run_id: str) -> str:
+    """What the run asks now. Ends the command, with status 1, when it asks nothing."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
-    _check(run_id)
+    checked_run_id(run_id)
 
-    async def read() -> str | None:
+    async def read() -> RunView | None:
         async with run_reader(name, [run_id]) as reader:
-            run = await reader.latest(name, run_id)
-            if run is None:
-                typer.echo(f"surefoot: SF4101: agent {name!r} has no run {run_id!r}", err=True)
-            elif run.wait is None or run.wait.question is None:
-                typer.echo(
-                    f"surefoot: SF4111: run {run_id} asks nothing; it is {run.status}", err=True
-                )
-            else:
-                return run.wait.question
-            return None
+            return await reader.latest(name, run_id)
 
-    return asyncio.run(read())
+    run = asyncio.run(read())
+    if run is None:
+        raise no_run(name, run_id)
+    if run.wait is None or run.wait.question is None:
+        typer.echo(f"surefoot: SF4111: run {run_id} asks nothing; it is {run.status}", err=True)
+        raise typer.Exit(EXIT_REFUSED)
+    return run.wait.question
 
 
+@app.command("resolve")
+def resolve_call(
+    agent: AgentName,
+    run_id: RunId,
+    happened: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It happened, and this came of it.")
+    ] = None,
+    did_not: Annotated[bool, typer.Option("--did-not", help="It did not: do it.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Tell a run what became of a call of which nobody knows whether it happened."""
+    choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
+    chosen = [choice for choice, given in choices.items() if given]
+    if len(chosen) != 1:
+        raise ConfigError("SF1007", "say one of --happened JSON, --did-not and --give-up")
+    said: dict[str, Any] = {"choice": chosen[0]}
+    if happened is not None:
+        said["result"] = _value("--happened", happened)
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(_operate("resolve", agent, run_id, said, asked))
+
+
+@app.command()
 def rewind(
-    agent: str,
-    run_id: str,
-    seq: int,
-    *,
-    emit: bool,
-    repeat: Sequence[str],
-    by: str | None,
-    command_id: str | None,
-    wait_s: float,
-    as_json: bool,
-) -> int:
-    """Send the run back to an earlier version of itself."""
-    identity, fields = _command("pause", _given({"by": by}, command_id))  # has an id and `by` too
+    agent: AgentName,
+    run_id: RunId,
+    seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
+    effects: Effects = "suppress",
+    repeat: Repeat = None,
+    command_id: CommandId = None,
+    by: By = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Send a run back to what it was after one of its steps; it goes on from there.
+
+    What it has done with ctx.once since then is not done again: the same call, with the same
+    arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
+    are made anew. Children and pooled steps since then are runs of their own: they begin anew, and
+    do again what they have done with ctx.once.
+    """
+    asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
+    fields = _fields("pause", {}, asked)  # which has an id and `by` too
     name, _ = resolve(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
         return await operator.rewind(
-            reader, name, run_id, seq, command_id=chosen, emit=emit, repeat=repeat, **fields
+            reader,
+            name,
+            run_id,
+            seq,
+            command_id=chosen,
+            emit=effects == "re-emit",
+            repeat=repeat or (),
+            **fields,
         )
 
-    return _asked(name, run_id, ask, command_id=identity, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(ask_owner(name, run_id, ask, asked))
 
 
+@app.command()
 def fork(
-    agent: str,
-    run_id: str,
-    seq: int,
-    *,
-    new_id: str | None,
-    repeat: Sequence[str],
-    wait_s: float,
-    as_json: bool,
-) -> int:
-    """Start another run from a version of this one."""
-    new = _check(SystemClock().unique() if new_id is None else new_id)
+    agent: AgentName,
+    run_id: RunId,
+    seq: Annotated[int, typer.Option("--at", min=0, metavar="SEQ", help="See `runs versions`.")],
+    new_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the new run; a new one by default.")
+    ] = None,
+    repeat: Repeat = None,
+    wait_s: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Start another run from what this one was after one of its steps.
+
+    What this run has done with ctx.once since then is in doubt for the new one: it asks the call's
+    probe first, or waits for a person if there is none.
+    """
+    new = checked_run_id(SystemClock().unique() if new_id is None else new_id)
     name, _ = resolve(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
-        return await operator.fork(reader, name, run_id, seq, new_id=chosen, repeat=repeat)
+        return await operator.fork(reader, name, run_id, seq, new_id=chosen, repeat=repeat or ())
 
-    return _asked(
-        name,
-        run_id,
-        ask,
-        command_id=new,
-        option="--run-id",
-        others=[new],
-        wait_s=wait_s,
-        as_json=as_json,
-    )
+    asked = Asked(command_id=new, by=None, wait_s=wait_s, as_json=as_json)
+    raise typer.Exit(ask_owner(name, run_id, ask, asked, option="--run-id", others=[new]))
 
 
-def _given(said: Mapping[str, Any], command_id: str | None) -> dict[str, Any]:
-    given = {key: value for key, value in said.items() if value is not None}
-    return given if command_id is None else given | {"id": command_id}
+def _operate(verb: Verb, agent: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> int:
+    """Send the command and print what came of it; returns the exit status."""
+    fields = _fields(verb, said, asked)
+    name, _ = resolve(agent)
+
+    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> CommandReply:
+        return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
+
+    return ask_owner(name, run_id, ask, asked)
 
 
-def _command(verb: Verb, given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def _fields(verb: Verb, said: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """What the command says. Raises ConfigError when it, or its id, cannot be."""
+    everything = {**said, "by": asked.by, "id": asked.command_id}
+    given = {key: value for key, value in everything.items() if value is not None}
     try:
-        return command(verb, given)
+        return command(verb, given)[1]
     except BadArgument as error:
         raise ConfigError(error.number, error.message) from None
 
 
-def _check(run_id: str) -> str:
+def _value(option: str, text: str) -> Any:
+    """The values of JSON that was typed. Raises ConfigError."""
     try:
-        return check_run_id(run_id)
-    except BadArgument as error:
-        raise ConfigError(error.number, error.message) from None
-
-
-def _asked(
-    name: str,
-    run_id: str,
-    ask: AskOwner,
-    *,
-    command_id: str | None,
-    wait_s: float,
-    as_json: bool,
-    option: str = "--id",
-    others: list[str] | None = None,
-) -> int:
-    logging.configure(level="CRITICAL")  # what matters is raised
-    _check(run_id)
-    chosen = SystemClock().unique() if command_id is None else command_id
-
-    async def go() -> CommandReply:
-        async with operator(name, [run_id, *(others or [])], wait_s) as (one, reader, _):
-            return await ask(one, reader, chosen)
-
-    try:
-        reply = asyncio.run(go())
-    except Unavailable as error:
-        error.message += f"; repeat it with {option} {chosen}"
-        raise
-    except (RecordTooLarge, StateError) as error:
-        raise ConfigError(error.number, error.message) from None
-    if as_json:
-        typer.echo(json.dumps(reply.json()))
-    else:
-        _tell(name, run_id, reply, option, wait_s)
-    return exit_status(reply)
-
-
-@asynccontextmanager
-async def operator(
-    name: str, run_ids: list[str] | None, wait_s: float
-) -> AsyncIterator[tuple[Operator, LogRunReader, ReplayRange]]:
-    """An operator of that agent's runs, and what it reads and writes with."""
-    clock, settings = SystemClock(), load_settings()
-    async with (
-        open_backend(settings, clock) as backend,
-        reader_on(backend, settings, name, run_ids) as reader,
-    ):
-        appender = backend.appender()
-        stretch = ReplayRange(settings, backend, name, appender)
-        commands = LogCommands(settings, appender, clock)
-        try:
-            one = Operator(
-                commands=commands,
-                reader=reader,
-                clock=clock,
-                send_s=settings.deadlines.send_s,
-                answer_s=wait_s,
-            )
-            yield one, reader, stretch
-        finally:
-            await stop_all(stretch, appender)
-
-
-def exit_status(reply: CommandReply) -> int:
-    """0 done, 1 refused, 3 no answer."""
-    if reply.accepted is None:
-        return EXIT_NO_ANSWER
-    return EXIT_DONE if reply.accepted else EXIT_REFUSED
-
-
-def _tell(name: str, run_id: str, reply: CommandReply, option: str, wait_s: float) -> None:
-    if reply.accepted is None:
-        typer.echo(
-            f"surefoot: SF4151: no answer in {wait_s:g} s; the command is on its way. "
-            f"Look with `surefoot runs show {name} {run_id}`, or repeat it with "
-            f"{option} {reply.id}",
-            err=True,
-        )
-        return
-    if not reply.accepted:
-        typer.echo(
-            f"surefoot: {numbered(reply.code or '')}: {printable(reply.message or '')}", err=True
-        )
-        return
-    run = reply.run
-    now = f"{run.run_id} is {run.status} at step {run.step!r} (seq {run.seq})" if run else run_id
-    typer.echo(f"{reply.event}: {printable(now)}")
-    for action in reply.kept:
-        typer.echo(f"{printable(action)}: {_NOT_AGAIN[option]}")
-    if option == "--id":
-        typer.echo(f"command {reply.id}")
+        return parse_json(text.encode("utf-8", "surrogateescape"))
+    except BadPayload as error:
+        raise ConfigError("SF1007", f"{option}: {error}") from None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
-from surefoot.commands.readers import resolve, table
-from surefoot.commands.runs.operate import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
+from surefoot.commands.asking import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentName, Effects, Repeat, Wait
+from surefoot.commands.output import table
+from surefoot.commands.readers import resolve
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
@@ -21,54 +23,62 @@ from surefoot.state.errors import ConfigError, RecordTooLarge
 from surefoot.state.errors.catalogue import numbered
 from surefoot.state.ports.log import InputKind
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was typed."""
-
-    agent: str
-    start: str
-    end: str | None
-    partition: int | None
-    topic: InputKind
-    mode: Literal["skip-completed", "rerun"]
-    step: str | None
-    effects: Literal["suppress", "re-emit"]
-    #: names of actions that may be done again
-    repeat: Sequence[str]
-    dry_run: bool
-    replay_id: str | None
-    #: how long the owner of a run may take to answer, in seconds
-    wait_s: float
+app = commands()
 
 
-def replay(wanted: Wanted) -> int:
-    """Go through the stretch; returns the exit status: 1 when a run refused, 3 when one gave no
-    answer, and then the same replay can be repeated.
+@app.command()
+def replay(
+    agent: AgentName,
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME|OFFSET", help="Included. 2026-01-31T12:00:00Z.")
+    ],
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME|OFFSET", help="Excluded. Default: now.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Default: all, by time.")] = None,
+    topic: Annotated[InputKind, typer.Option(help="Whose offsets --from and --to are.")] = "tasks",
+    mode: Annotated[
+        Literal["skip-completed", "rerun"],
+        typer.Option(help="Do what was lost, or send every run of the stretch back."),
+    ] = "skip-completed",
+    step: Annotated[
+        str | None, typer.Option(help="rerun: go back to before this step; default: the start.")
+    ] = None,
+    effects: Effects = "suppress",
+    repeat: Repeat = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+    ] = False,
+    replay_id: Annotated[
+        str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
+    ] = None,
+    wait_s: Wait = 30.0,
+) -> None:
+    """Go through a stretch of an agent's partitions again, after an incident.
 
-    Raises: ConfigError — nothing was written; Unavailable — Kafka did not answer: repeat it.
+    The last line says what was done. Child runs are left to their parents.
     """
     logging.configure(level="CRITICAL")  # what matters is raised
-    stretch = bounds(wanted.start, wanted.end)
+    stretch = bounds(start, end)
     settings = load_settings()
-    if wanted.partition is None and stretch.unit == "offset" and settings.partitions > 1:
+    if partition is None and stretch.unit == "offset" and settings.partitions > 1:
         raise ConfigError("SF6001", "an offset is one of a partition; say which with --partition")
-    if wanted.partition is not None and not 0 <= wanted.partition < settings.partitions:
+    if partition is not None and not 0 <= partition < settings.partitions:
         raise ConfigError("SF6001", f"--partition is 0 to {settings.partitions - 1}")
-    told = wanted.step is not None or wanted.effects != "suppress" or wanted.repeat
-    if wanted.mode != "rerun" and told:
+    told = step is not None or effects != "suppress" or repeat
+    if mode != "rerun" and told:
         raise ConfigError("SF6001", "--step, --repeat and --effects re-emit are for --mode rerun")
-    name, declared = resolve(wanted.agent)
-    if declared is not None and wanted.step is not None and wanted.step not in declared.steps:
+    name, declared = resolve(agent)
+    if declared is not None and step is not None and step not in declared.steps:
         raise ConfigError(
-            "SF6001", f"agent {name} has no step {wanted.step!r}; it has {list(declared.steps)}"
+            "SF6001", f"agent {name} has no step {step!r}; it has {list(declared.steps)}"
         )
-    chosen = wanted.replay_id or SystemClock().unique()
-    partitions = range(settings.partitions) if wanted.partition is None else [wanted.partition]
+    chosen = replay_id or SystemClock().unique()
+    partitions = range(settings.partitions) if partition is None else [partition]
 
     async def go() -> int:
-        async with operator(name, None, wanted.wait_s) as (one, reader, source):
-            pieces = await source.pieces(stretch, partitions, wanted.topic)
+        async with operator(name, None, wait_s) as (one, reader, source):
+            pieces = await source.pieces(stretch, partitions, topic)
             for piece in pieces:
                 if piece.cut:
                     typer.echo(
@@ -78,21 +88,22 @@ def replay(wanted: Wanted) -> int:
                     )
             made = Replay(id=chosen, agent=name, stretch=source, versions=reader, pieces=pieces)
             touched = await made.touched()
-            if wanted.mode == "skip-completed":
-                return await _append(made, touched, dry_run=wanted.dry_run)
-            rows, back = await made.plan(touched, wanted.step)
-            if wanted.dry_run:
+            if mode == "skip-completed":
+                return await _append(made, touched, dry_run=dry_run)
+            rows, back = await made.plan(touched, step)
+            if dry_run:
                 _show(rows)
                 typer.echo(f"dry run: {_counted(rows, 'sent back')}; nothing was written")
                 return EXIT_DONE
-            emit = wanted.effects == "re-emit"
-            replies = await made.rerun(one, back, emit=emit, repeat=wanted.repeat)
+            emit = effects == "re-emit"
+            replies = await made.rerun(one, back, emit=emit, repeat=repeat or ())
             return _tell(chosen, rows, replies)
 
     try:
-        return asyncio.run(go())
+        status = asyncio.run(go())
     except RecordTooLarge as error:
         raise ConfigError(error.number, error.message) from None
+    raise typer.Exit(status)
 
 
 async def _append(made: Replay, touched: Mapping[str, Touched], *, dry_run: bool) -> int:

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from surefoot.commands.readers import resolve, run_reader
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentName, Json, RunId
+from surefoot.commands.readers import checked_run_id, resolve, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console, printable
-from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.machine.model import TERMINAL
-from surefoot.state.names.ids import check_run_id
 from surefoot.state.reading.explain import clock_time
 from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import event_json, failure_text, run_json
@@ -25,6 +25,8 @@ from surefoot.state.reading.runs import event_json, failure_text, run_json
 Show = Callable[[Mapping[str, Any]], None]
 #: of a result or a payload, what one line shows
 _SHOWN = 120
+
+app = commands()
 
 
 class Reader(Protocol):
@@ -39,23 +41,20 @@ class Reader(Protocol):
     async def latest(self, agent: str, run_id: str) -> RunView | None: ...
 
 
-def watch_run(agent: str, run_id: str, *, as_json: bool) -> int:
-    """Show the run until it is over; returns 0 when it was completed, else 1. A run that is not
-    there yet is waited for.
+@app.command("watch")
+def watch_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
+    """Show what a run does until it is over. Exit status 1 when it failed or was cancelled.
 
-    Raises: ConfigError — no name of a run or of an agent; Unavailable — the log cannot be read.
+    Ctrl-C ends the watching, not the run.
     """
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
-    try:
-        check_run_id(run_id)
-    except BadArgument as error:
-        raise ConfigError(error.number, error.message) from None
+    checked_run_id(run_id)
     with json_lines() if as_json else lines(plain_console()) as show:
         run = asyncio.run(_followed(run_reader(name, [run_id]), name, run_id, show))
     if not as_json:
         typer.echo(ending(run))
-    return 0 if run.status == "completed" else 1
+    raise typer.Exit(0 if run.status == "completed" else 1)
 
 
 async def _followed(

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentFile
 from surefoot.infra.processes.archive import run_archive
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
 
+app = commands()
 
-def archive(agent_file: Path, *, once: bool) -> int:
-    """Raises: ConfigError, Unavailable."""
+
+@app.command()
+def archive(
+    agent_file: AgentFile,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when what is there is archived.")
+    ] = False,
+) -> None:
+    """Move an agent's events and finished runs to SUREFOOT_ARCHIVE, until SIGTERM.
+
+    As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
+    """
     logging.configure()
     status, archivers = run_archive(load_agents([agent_file]), load_settings(), once=once)
     if once:
         for each in archivers:
             typer.echo(f"{each.agent}: {each.events} events in {each.files} files")
-    return status
+    raise typer.Exit(status)

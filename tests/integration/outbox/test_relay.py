@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
@@ -231,15 +232,16 @@ async def test_failed_effects_are_all_tried_again_by_one_command(
             keys = {run: [f"{agent_name}:{run}:0:{n}" for n in (0, 1)] for run in runs}
             everything = [key for each in keys.values() for key in each]
             await kafka.until_status("outbox", everything, "failed")
-            code = await asyncio.to_thread(
-                operate.retry_failed,
-                "outbox",
-                f"{agent_name}:a",
-                by="ann",
-                wait_s=180.0,
-                as_json=True,
-            )
-            assert code == 0
+            with pytest.raises(typer.Exit) as ended:
+                await asyncio.to_thread(
+                    operate.retry_failed,
+                    "outbox",
+                    f"{agent_name}:a",
+                    by="ann",
+                    wait_s=180.0,
+                    as_json=True,
+                )
+            assert ended.value.exit_code == 0
             await kafka.until_status("outbox", keys["a1"] + keys["a2"], "completed")
             assert [await kafka.status("outbox", key) for key in keys["b1"]] == ["failed"] * 2
             assert set(target.acted) == {*keys["a1"], *keys["a2"]}

@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import TypeAdapter
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import surefoot
 from surefoot.cli import app
+from surefoot.commands import asking
+from surefoot.commands.groups import LazyGroup
 from surefoot.commands.readers import resolve
-from surefoot.commands.runs import operate
-from surefoot.commands.runs import show as runs
+from surefoot.commands.runs import operate, show, start
 from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
@@ -89,11 +91,33 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
         assert status in " ".join(told.split())
 
 
-def test_help_is_instant_as_it_imports_no_client() -> None:
-    heavy = ("aiokafka", "fastapi", "httpx", "rich", "uvicorn")
-    code = f"import sys, surefoot.cli; print([m for m in {heavy} if m in sys.modules])"
+@pytest.mark.parametrize("asked", ["--help", "--version", "nonsense"])
+def test_help_is_instant_as_it_imports_no_command_and_no_client(asked: str) -> None:
+    code = (
+        "import sys, typer.testing, surefoot.cli\n"
+        f"typer.testing.CliRunner().invoke(surefoot.cli.app, [{asked!r}])\n"
+        "print(*sys.modules)"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    imported = set(told.stdout.split())
+    assert not imported & {"aiokafka", "fastapi", "httpx", "rich", "uvicorn"}
+    assert {each for each in imported if each.startswith("surefoot.commands.")} == {
+        "surefoot.commands.groups"
+    }
+
+
+def test_the_list_says_of_each_command_what_its_own_help_begins_with() -> None:
+    front = get_command(app)
+    assert isinstance(front, LazyGroup)
+    listed = [path.rpartition(".")[2] for path in front.table]
+    assert [*front.commands] == listed
+    for name, told in zip(listed, front.table.values(), strict=True):
+        assert front.commands[name].get_short_help_str(1_000) == told
+
+
+def test_a_mistyped_command_has_its_neighbour_named() -> None:
+    code, _, told = run("worke")
+    assert (code, "Did you mean 'worker'?" in told) == (2, True)
 
 
 @pytest.mark.parametrize("asked", ["version", "--version"])
@@ -182,7 +206,7 @@ def test_a_right_that_is_denied_is_status_77(
     def denied(*_: object) -> None:
         raise NotAllowed("SF3093", "User:ann lacks Read on topic surefoot.x.tasks")
 
-    monkeypatch.setattr("surefoot.commands.services.supervised.worker", denied)
+    monkeypatch.setattr("surefoot.commands.services.worker.load_agents", denied)
     code, _, told = run("worker", agent_file)
     assert (code, told.splitlines()[0].split(": ")[1]) == (77, "SF3093")
 
@@ -215,7 +239,7 @@ def test_a_start_takes_its_payload_as_the_docs_say_or_as_an_option(
     given: list[str], agent_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(runs, "start_run", lambda *said: started.append(said))
+    monkeypatch.setattr(start, "start_run", lambda *said: started.append(said))
     assert run("runs", "start", agent_file, *given)[0] == 0
     assert started == [(agent_file, '"x"', None)]
 
@@ -259,9 +283,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         assert run_ids
         yield made
 
-    monkeypatch.setattr(operate, "operator", operator)
+    monkeypatch.setattr(asking, "operator", operator)
     monkeypatch.setattr(operate, "run_reader", run_reader)
-    monkeypatch.setattr(runs, "run_reader", run_reader)
+    monkeypatch.setattr(show, "run_reader", run_reader)
     return made
 
 

@@ -1,0 +1,54 @@
+"""`surefoot topics`: create, check, and what is not done yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from surefoot.commands.admin import lag
+from surefoot.commands.groups import group
+from surefoot.commands.options import AgentFiles
+from surefoot.infra.kafka_client.topics import names_of, specs_for
+from surefoot.infra.open_log import open_backend
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
+
+app = group("Create and check the topics, and show what is not done yet.")
+
+
+@app.command()
+def apply(agent_files: AgentFiles) -> None:
+    """Create the topics that are missing, and check all of them. Nothing is altered."""
+    _checked(agent_files, create=True)
+
+
+@app.command()
+def verify(agent_files: AgentFiles) -> None:
+    """Check that every topic is as it must be; tells the fix for each that is not."""
+    _checked(agent_files, create=False)
+
+
+def _checked(agent_files: AgentFiles, *, create: bool) -> None:
+    logging.configure(level="CRITICAL")  # what matters is raised
+    names, settings = names_of(load_agents(agent_files)), load_settings()
+    specs = specs_for(names, settings)
+
+    async def check() -> list[str]:
+        async with (
+            open_backend(settings, SystemClock(), access="make" if create else "read") as backend,
+            backend.topics() as topics,
+        ):
+            if create:
+                return await topics.apply(specs)
+            await topics.verify(specs)
+            return []
+
+    for name in asyncio.run(check()):
+        typer.echo(f"created {name}")
+    typer.echo(f"all {len(specs)} topics are as they must be")
+
+
+app.add_typer(lag.app)

@@ -1,0 +1,14 @@
+"""`surefoot broker`."""
+
+from __future__ import annotations
+
+from surefoot.commands.groups import commands
+from surefoot.infra.dev.command import run_broker
+
+app = commands()
+
+
+@app.command()
+def broker() -> None:
+    """Run a local Kafka broker in the foreground and print its address. Its data goes with it."""
+    run_broker()

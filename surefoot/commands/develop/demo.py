@@ -1,0 +1,33 @@
+"""`surefoot demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surefoot.commands.groups import commands
+from surefoot.infra.demo.demo import run_demo
+
+app = commands()
+
+
+@app.command()
+def demo(
+    agent_file: Annotated[
+        Path | None, typer.Argument(metavar="[AGENT.py]", help="By default one that is built in.")
+    ] = None,
+    deliveries: Annotated[int, typer.Option(min=10, max=100_000, help="How many.")] = 200,
+    kills: Annotated[int, typer.Option(min=0, max=100, help="How many workers to kill.")] = 2,
+    seed: Annotated[
+        int | None, typer.Option(help="Of deliveries, kills and faults; random by default.")
+    ] = None,
+) -> None:
+    """Kill workers under a load of webhooks, then audit every step and every effect.
+
+    On Kafka if it can be had (started here if need be), else on the embedded log. The agent must
+    take GitHub's `issues` event. The last line of the output is one JSON object; the exit status
+    is 0 only if nothing was lost, doubled or left unfinished.
+    """
+    raise typer.Exit(run_demo(agent_file, deliveries=deliveries, kills=kills, seed=seed))

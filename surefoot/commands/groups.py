@@ -1,0 +1,55 @@
+"""How commands are put together: each has a module, imported when the command is asked for."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from importlib import import_module
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+def commands(**options: Any) -> typer.Typer:
+    """For one command, or for several that are part of a group."""
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
+    )
+
+
+def group(text: str) -> typer.Typer:
+    """For the commands of a group, even if it is only one."""
+    return commands(help=text, callback=lambda: None)
+
+
+class LazyGroup(TyperGroup):
+    """Imports the module of a command when the command is asked for, and none to list them."""
+
+    #: first sentence of the help, by the command's module in surefoot.commands; it is called alike
+    table: ClassVar[dict[str, str]]
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands = _Modules({path.rpartition(".")[2]: path for path in self.table})
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        room = formatter.width - 6 - max(map(len, self.commands))
+        rows = [
+            (name, TyperCommand(name, help=told).get_short_help_str(room))
+            for name, told in zip(self.commands, self.table.values(), strict=True)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class _Modules(UserDict[str, Any]):
+    """Commands by name, made of modules."""
+
+    def __getitem__(self, name: str) -> Any:
+        return get_command(import_module(f"surefoot.commands.{self.data[name]}").app)

@@ -1,0 +1,49 @@
+"""How commands show what they have found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import typer
+from rich.table import Table
+
+from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.state.reading.explain import clock_time
+
+Found = TypeVar("Found")
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:
+    """Rows of text from outside; the column `wraps` may take more than one line."""
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        made.add_column(title, no_wrap=title != wraps)
+    for row in rows:
+        made.add_row(*(printable(cell) for cell in row))
+    return made
+
+
+def print_each(
+    found: Sequence[Found],
+    fields: Callable[[Found], Any],
+    titles: Sequence[str],
+    cells: Callable[[Found], Sequence[str]],
+    *,
+    wraps: str,
+    as_json: bool,
+) -> None:
+    """A line of JSON for each, or a table with a row for each."""
+    if as_json:
+        for each in found:
+            typer.echo(json.dumps(fields(each)))
+    else:
+        plain_console().print(table(titles, [cells(each) for each in found], wraps=wraps))
+
+
+def told(field: str, value: Any) -> str:
+    """One value as a person reads it, by the name of its field."""
+    if field.endswith("_ms"):
+        return clock_time(value)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,23 @@
+"""`surefoot views`."""
+
+from __future__ import annotations
+
+from surefoot.commands.groups import commands
+from surefoot.commands.options import AgentFiles
+from surefoot.infra.processes.views import run_views
+from surefoot.infra.runtime import logging
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.infra.runtime.settings import load_settings
+
+app = commands()
+
+
+@app.command()
+def views(agent_files: AgentFiles) -> None:
+    """Keep and serve views of all runs: by status and age, who is needed, rates and durations.
+
+    On Kafka a Faust app each agent: start several, and they share the work. Listens on
+    SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.
+    """
+    logging.configure()
+    run_views([agent.name for agent in load_agents(agent_files)], load_settings())
