@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from surefoot.state.errors import NotAllowed
 from surefoot.state.ports.clock import Clock
 
-#: a right that has been missing for so long is not on its way, in seconds
-DENIED_S = 60.0
-
 
 def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[float]:
     """Endless waits in seconds: doubling, jittered, capped."""
@@ -23,17 +20,18 @@ class Denials:
     """How long a right has been missing: one that was granted a moment ago takes its time to reach
     every broker, and one that was not will not come by being asked for."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, after_s: float) -> None:
         self._clock = clock
+        self._after_s = after_s
         self._since_s: float | None = None
 
     def look(self, error: Exception) -> None:
-        """Raises the error itself, when nothing but a missing right was seen for a minute."""
+        """Raises the error itself, when nothing but a missing right was seen for `after_s`."""
         if not isinstance(error, NotAllowed):
             self._since_s = None
             return
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
-        if now_s - self._since_s >= DENIED_S:
+        if now_s - self._since_s >= self._after_s:
             raise error

@@ -31,13 +31,14 @@ async def poll_on(
     clock: Clock,
     alive: Callable[[], bool],
     logger: structlog.stdlib.BoundLogger,
+    denied_s: float,
 ) -> None:
     """Poll and take for as long as `alive` says so; it is asked before each poll.
 
-    Raises: Unavailable — too many polls in a row have failed, or a right is missing for a minute;
+    Raises: Unavailable — too many polls in a row have failed, or a right is missing for `denied_s`;
     what else `alive`, `poll` or `take` raises.
     """
-    failures, denials = 0, Denials(clock)
+    failures, denials = 0, Denials(clock, denied_s)
     waits: Iterator[float] = backoff(clock)
     while alive():
         try:

@@ -37,6 +37,7 @@ from surefoot.consumers.attempts.attempt import (
 )
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.state.declare.callables import is_async
 from surefoot.state.errors import OwnershipLost, Parked
 from surefoot.state.machine.model import EntryRecorded, OutputPiece
@@ -50,8 +51,6 @@ T = TypeVar("T")
 
 #: how long a step may block the loop that is to stop, in seconds
 STOP_S = 2.0
-#: how long an attempt waits for one of the same step that was given up, before it begins beside it
-TWIN_WAIT_S = 30.0
 #: threads of one step that were given up or timed out and have not ended
 LEFT_MAX = 256
 
@@ -94,8 +93,17 @@ class Executor:
     """Runs calls on a thread of its own and reports each outcome on the engine's loop, on which it
     is made and called."""
 
-    def __init__(self, clock: Clock, claims: ClaimCheck | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        claims: ClaimCheck | None = None,
+        *,
+        deadlines: ConsumerDeadlines = DEADLINES,
+        left_max: int = LEFT_MAX,
+    ) -> None:
         self._clock = clock
+        self._deadlines = deadlines
+        self._left_max = left_max
         #: where large payloads are kept
         self.claims = claims or ClaimCheck(clock)
         self._loop = self._new_loop()
@@ -126,10 +134,11 @@ class Executor:
     def submit(self, call: StepCall) -> None:
         """Begin an attempt. If an abandoned attempt of the same step of the same run has not ended
         yet (a thread cannot be stopped), this one begins when it has, or beside it after
-        `TWIN_WAIT_S`."""
+        `twin_wait_s`."""
         if call.key in self.live:
             self._twins[call.key] = call
-            asyncio.get_running_loop().call_later(TWIN_WAIT_S, self._begin_beside, call)
+            wait_s = self._deadlines.twin_wait_s
+            asyncio.get_running_loop().call_later(wait_s, self._begin_beside, call)
             return
         self.live[call.key] = call
         self._calls.post(call)
@@ -333,7 +342,7 @@ class Executor:
     def _require_room(self, body: Body) -> None:
         """Raises Parked when too many threads of the step do not end: it will not either."""
         left = list(self.left.values()).count((body.agent.name, body.step.name))
-        if left >= LEFT_MAX:
+        if left >= self._left_max:
             raise Parked(
                 "step_hangs",
                 f"{left} attempts of step {body.step.name!r} that were given up or timed out have "

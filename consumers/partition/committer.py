@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from surefoot.consumers.backoff import Denials, backoff
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.transaction import (
     InputPosition,
     PendingInput,
@@ -52,8 +53,6 @@ log = structlog.get_logger(__name__)
 
 #: most decisions in one transaction
 BATCH_MAX = 128
-#: how often a worker that may not take over looks whether it may now, in seconds
-LEASE_POLL_S = 0.5
 
 
 class Committer:
@@ -68,6 +67,7 @@ class Committer:
         wire: Wire,
         clock: Clock,
         record_bytes: int,
+        deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.store = RunStore()
         #: set when there is something to commit; who serves the partition waits for it
@@ -94,6 +94,7 @@ class Committer:
         self._wire = wire
         self._clock = clock
         self._record_bytes = record_bytes
+        self._deadlines = deadlines
         self._state_position: int | None = None
         self._committed: dict[InputKind, int] = {}
 
@@ -114,9 +115,9 @@ class Committer:
         """Become the owner: fence, read the committed offsets, restore the runs. Returns where to
         begin reading each input (next offset; None = the beginning).
 
-        Raises: NotAllowed — the log has denied a right for a minute.
+        Raises: NotAllowed — the log has denied a right for `denied_s`.
         """
-        denials = Denials(self._clock)
+        denials = Denials(self._clock, self._deadlines.denied_s)
         for wait_s in backoff(self._clock):
             self.store = RunStore()
             self._state_position = None
@@ -175,7 +176,7 @@ class Committer:
             # costs nothing; a wait that grew with the outage would go on after its end.
             log.info("takeover_waits", partition=self._partition)
             while self._log.lease_left_s() <= 0:  # noqa: ASYNC110  (nobody tells of it)
-                await asyncio.sleep(LEASE_POLL_S)
+                await asyncio.sleep(self._deadlines.lease_poll_s)
         try:
             self.ownership = await self._log.own(self._partition)
             self.exclusive_from_s = self._clock.monotonic_s() + self._log.lease_s()
@@ -311,7 +312,7 @@ class Committer:
             seen.update(value for r in records for name, value in r.headers if name == "sf-txn")
             self.store.apply(records)
 
-        denials = Denials(self._clock)
+        denials = Denials(self._clock, self._deadlines.denied_s)
         for wait_s in backoff(self._clock):
             if await self._own_and_restore(note, denials) is not None:
                 break

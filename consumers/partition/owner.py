@@ -25,6 +25,7 @@ from typing import Protocol
 import structlog
 
 from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.admission import Admission
 from surefoot.consumers.partition.committer import BATCH_MAX, Committer
 from surefoot.consumers.partition.context import OwnerLimits, PartitionContext
@@ -67,6 +68,7 @@ class Owner:
         dispatch: Dispatch,
         clock: Clock,
         limits: OwnerLimits,
+        deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         logger = structlog.get_logger(__name__).bind(agent=agent.name, partition=partition)
         self.agent = agent
@@ -96,6 +98,7 @@ class Owner:
             wire=wire,
             clock=clock,
             record_bytes=limits.record_bytes,
+            deadlines=deadlines,
         )
         self._ready_to_begin = partial(dispatch.ready, self)
         self.steps = StepsInFlight(self.committer, clock, self._ready_to_begin)

@@ -15,6 +15,7 @@ from contextlib import suppress
 import structlog
 
 from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.consumers.partition.owner import Owner
@@ -71,6 +72,7 @@ class Worker:
         clock: Clock,
         limits: OwnerLimits,
         in_flight: int,
+        deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.agent = agent
         #: when the poll task was last seen alive, for the watchdog; monotonic seconds
@@ -80,6 +82,7 @@ class Worker:
         self._executor = executor
         self._clock = clock
         self._limits = limits
+        self._deadlines = deadlines
         self._slots = Slots(in_flight)
         #: by partition
         self.owners: dict[int, Owner] = {}
@@ -136,6 +139,7 @@ class Worker:
                 clock=self._clock,
                 alive=self._polls_on,
                 logger=self._logger,
+                denied_s=self._deadlines.denied_s,
             )
         )
         stopping = asyncio.create_task(stop.wait())
@@ -209,6 +213,7 @@ class Worker:
             dispatch=self._slots,
             clock=self._clock,
             limits=self._limits,
+            deadlines=self._deadlines,
         )
         self.owners[partition] = owner
         self._serving[partition] = asyncio.create_task(

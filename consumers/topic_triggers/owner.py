@@ -16,6 +16,7 @@ import structlog
 
 from surefoot.consumers.attempts.threads import in_thread
 from surefoot.consumers.backoff import Denials, backoff
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.topic_triggers.mapping import (
     SCHEMAS_MAX,
     EventMapping,
@@ -42,21 +43,26 @@ WAITING_BYTES_MAX = 2 * BATCH_BYTES
 TOLD_MAX = 10
 #: with nothing to read for this long, the offset is committed up to the markers, in seconds
 IDLE_S = 1.0
-#: a batch that takes longer than this in the author's functions is told of, in seconds
-SLOW_S = 5.0
 
 
 class TriggerOwner:
     """`serve` runs until `finish`, until it is fenced, or fails."""
 
     def __init__(
-        self, *, mapping: EventMapping, partition: int, log: SourceLog, clock: Clock
+        self,
+        *,
+        mapping: EventMapping,
+        partition: int,
+        log: SourceLog,
+        clock: Clock,
+        deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.partition = partition
         self.ready = False
         self._mapping = mapping
         self._log = log
         self._clock = clock
+        self._deadlines = deadlines
         self._ownership: SourceOwnership | None = None
         self._waiting: deque[ConsumerRecord] = deque()
         self._bytes = 0
@@ -131,7 +137,7 @@ class TriggerOwner:
         self._logger.info("source_ready", offset=start, end=standing.end)
 
     async def _own(self) -> SourceOffsets:
-        waits, denials = backoff(self._clock), Denials(self._clock)
+        waits, denials = backoff(self._clock), Denials(self._clock, self._deadlines.denied_s)
         while True:
             await self.close()
             try:
@@ -187,7 +193,8 @@ class TriggerOwner:
                 for each in prepared
             ]
 
-        telling = asyncio.get_running_loop().call_later(SLOW_S, self._tell_slow, batch)
+        slow_s = self._deadlines.slow_mapping_s
+        telling = asyncio.get_running_loop().call_later(slow_s, self._tell_slow, batch)
         try:
             mapped: list[Mapped] = await in_thread(map_all)
         finally:
@@ -199,7 +206,10 @@ class TriggerOwner:
     def _tell_slow(self, batch: Sequence[ConsumerRecord]) -> None:
         """Now, for it may never end."""
         self._logger.warning(
-            "mapping_slow", events=len(batch), offset=batch[0].offset, after_s=SLOW_S
+            "mapping_slow",
+            events=len(batch),
+            offset=batch[0].offset,
+            after_s=self._deadlines.slow_mapping_s,
         )
 
     async def _store(self, mapped: Mapped) -> None:

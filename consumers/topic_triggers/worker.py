@@ -12,6 +12,7 @@ import asyncio
 import structlog
 
 from surefoot.consumers.backoff import Denials, backoff
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.ending import to_its_end
 from surefoot.consumers.polling import poll_on
 from surefoot.consumers.topic_triggers.mapping import EventMapping
@@ -29,7 +30,13 @@ class EventWorker:
     """A source (see infra.sources.supervise): `run` goes on until it is cancelled."""
 
     def __init__(
-        self, *, mapping: EventMapping, log: SourceLog, clock: Clock, settle_s: float
+        self,
+        *,
+        mapping: EventMapping,
+        log: SourceLog,
+        clock: Clock,
+        settle_s: float,
+        deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.name = f"events of {mapping.trigger.topic} for {mapping.agent.name}"
         #: when the poll task was last seen alive, for the watchdog; monotonic seconds
@@ -39,6 +46,7 @@ class EventWorker:
         self._clock = clock
         #: how long transactions that have begun may take to end
         self._settle_s = settle_s
+        self._deadlines = deadlines
         self._intakes: dict[int, TriggerOwner] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
@@ -54,7 +62,7 @@ class EventWorker:
         return bool(self._intakes) and all(intake.ready for intake in self._intakes.values())
 
     async def run(self) -> None:
-        """Raises what ended it, a right that is denied for a minute too; it can then be run again.
+        """Raises what ended it, a right that stays denied too; it can then be run again.
         Cancelled, it finishes the transactions that have begun, leaves the group, and closes."""
         self._stopping = False
         await self._settle_start()
@@ -68,6 +76,7 @@ class EventWorker:
                     clock=self._clock,
                     alive=self._polls_on,
                     logger=self._logger,
+                    denied_s=self._deadlines.denied_s,
                 )
             )
             await asyncio.shield(polling)
@@ -85,7 +94,7 @@ class EventWorker:
         self.polled_s = float("inf")
 
     async def _settle_start(self) -> None:
-        denials = Denials(self._clock)
+        denials = Denials(self._clock, self._deadlines.denied_s)
         for wait_s in backoff(self._clock):
             try:
                 await self._log.settle_start(self._mapping.trigger.start)
@@ -137,7 +146,11 @@ class EventWorker:
         if self._stopping:
             return
         intake = TriggerOwner(
-            mapping=self._mapping, partition=partition, log=self._log, clock=self._clock
+            mapping=self._mapping,
+            partition=partition,
+            log=self._log,
+            clock=self._clock,
+            deadlines=self._deadlines,
         )
         self._intakes[partition] = intake
         self._serving[partition] = asyncio.create_task(self._serve(intake, after_s))

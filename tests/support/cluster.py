@@ -29,6 +29,7 @@ from confluent_kafka import TopicPartition as Place
 
 from surefoot import Context, Done, Next
 from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.blobs.stores import open_claims
@@ -127,7 +128,14 @@ class Cluster:
             await topics.apply(specs_for(names_of(agents), self.settings))
 
     async def work(
-        self, agent: Agent, *, slot: int = 0, in_flight: int = 64, ready: bool = True, **limits: Any
+        self,
+        agent: Agent,
+        *,
+        slot: int = 0,
+        in_flight: int = 64,
+        ready: bool = True,
+        deadlines: ConsumerDeadlines = DEADLINES,
+        **limits: Any,
     ) -> Running:
         """Start a worker; returns when all its partitions are served (unless `ready` is False)."""
         topics = self.topics(agent)
@@ -138,7 +146,8 @@ class Cluster:
             clock=self.clock,
             slot=slot,
         )
-        executor = Executor(self.clock, open_claims(self.settings, self.clock))
+        claims = open_claims(self.settings, self.clock)
+        executor = Executor(self.clock, claims, deadlines=deadlines)
         executor.start()
         worker = Worker(
             agent=agent,
@@ -151,6 +160,7 @@ class Cluster:
                 **({"idle_commit_s": 0.2, "handover_s": 0.2} | limits),
             ),
             in_flight=in_flight,
+            deadlines=deadlines,
         )
         stop, abort = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(

@@ -28,7 +28,7 @@ FLOORS = {
     "schemas": "pointer text weak_cache payload unions codec foreign trace",
     "state": "errors names machine scheduling ports records reading feeds telemetry egress "
     "declare steps inspect admission",
-    "consumers": "backoff polling attempts partition topic_triggers builtin",
+    "consumers": "deadlines backoff polling attempts partition topic_triggers builtin",
     "producers": "guards event_stream commands dashboard webhooks api sources",
     "infra": "runtime log kafka_client kafka embedded open_log aws blobs writers http telemetry "
     "readers views broker local demo registry sources archive processes dev simulation",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from surefoot import Agent, Approval, Approve, Context, Done, Next, Parallel, Retry, TerminalError
-from surefoot.consumers.attempts import executor
+from surefoot.consumers.deadlines import ConsumerDeadlines
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports.log import ProducerRecord
@@ -224,10 +224,9 @@ async def test_a_run_that_waits_for_a_person_holds_up_nobody_behind_it(
 
 
 async def test_a_step_that_hangs_in_its_thread_is_sent_back_and_done_beside_it(
-    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, app: str, agent_name: str
 ) -> None:
     """Elsewhere the run stays `running` until the process is started again."""
-    monkeypatch.setattr(executor, "TWIN_WAIT_S", 0.01)
     agent = Agent(agent_name)
     begun: list[int] = []
     gates = [threading.Event(), threading.Event()]
@@ -239,7 +238,7 @@ async def test_a_step_that_hangs_in_its_thread_is_sent_back_and_done_beside_it(
         return Done(ctx.epoch)
 
     async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
-        running = await kafka.work(agent)
+        running = await kafka.work(agent, deadlines=ConsumerDeadlines(twin_wait_s=0.01))
         await kafka.start(agent, "r")
         await until(lambda: begun == [0], what="the step to hang")
         await kafka.tell(agent, "r", "rewind", epoch=0, seq=0, step="fetch", payload=b"0")

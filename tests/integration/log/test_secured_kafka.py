@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.consumers import backoff
+from surefoot.consumers.deadlines import ConsumerDeadlines
+from surefoot.consumers.partition.worker import Worker
+from surefoot.consumers.topic_triggers.worker import EventWorker
+from surefoot.infra.processes import trigger as trigger_main
+from surefoot.infra.processes import worker as worker_main
 from tests.support.eventually import until_sync
 from tests.support.secured_broker import PASSWORD, USER, Secured, secured_broker
 
@@ -170,7 +175,9 @@ def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
     secured, tmp_path, monkeypatch, command, name
 ):
     """Every other right is there."""
-    monkeypatch.setattr(backoff, "DENIED_S", 2.0)
+    soon = ConsumerDeadlines(denied_s=2.0)
+    monkeypatch.setattr(worker_main, "Worker", partial(Worker, deadlines=soon))
+    monkeypatch.setattr(trigger_main, "EventWorker", partial(EventWorker, deadlines=soon))
     app, topic = f"txn-{command}", f"orders-{command}"
     file = tmp_path / "waiter.py"
     file.write_text(AGENT.format(name="waiter") + LISTENS.format(name="waiter", topic=topic))

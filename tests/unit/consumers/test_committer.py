@@ -8,7 +8,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from surefoot.consumers.partition.committer import LEASE_POLL_S, Committer
+from surefoot.consumers.deadlines import DEADLINES
+from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
@@ -84,8 +85,8 @@ async def test_a_takeover_that_waits_for_the_lease_does_not_look_less_and_less_o
     monkeypatch.setattr("surefoot.consumers.partition.committer.asyncio.sleep", sleep)
     it = await owned(100_000, leases=chain([0.0] * 20, repeat(1.0)))
     assert it.committer.progress
-    assert waits.count(LEASE_POLL_S) >= 18
-    assert max(waits) == LEASE_POLL_S
+    assert waits.count(DEADLINES.lease_poll_s) >= 18
+    assert max(waits) == DEADLINES.lease_poll_s
 
 
 async def test_what_is_kept_is_told_and_what_is_stale_is_told_as_refused() -> None:

@@ -15,7 +15,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Budget, Context, Cost, Done, Next, Retry, RetryableError, TerminalError
-from surefoot.consumers.attempts import executor as executor_module
 from surefoot.consumers.attempts.attempt import (
     AttemptFailed,
     AttemptLost,
@@ -24,6 +23,7 @@ from surefoot.consumers.attempts.attempt import (
     StepCall,
 )
 from surefoot.consumers.attempts.executor import Executor
+from surefoot.consumers.deadlines import ConsumerDeadlines
 from surefoot.infra.processes.worker import _watch_steps
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
@@ -105,6 +105,16 @@ def names_of_threads() -> set[str]:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     executor = Executor(SystemClock())
+    executor.start()
+    yield Bench(executor)
+    executor.stop()
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[Bench]:
+    """Twins are not waited for, and two threads of a step may be left."""
+    deadlines = ConsumerDeadlines(twin_wait_s=0.01)
+    executor = Executor(SystemClock(), deadlines=deadlines, left_max=2)
     executor.start()
     yield Bench(executor)
     executor.stop()
@@ -396,9 +406,9 @@ async def test_a_twin_begins_when_the_attempt_that_was_given_up_has_ended(bench:
 
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_twin_begins_beside_an_attempt_that_was_given_up_and_does_not_end(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, sync: bool
+    impatient: Bench, sync: bool
 ) -> None:
-    monkeypatch.setattr(executor_module, "TWIN_WAIT_S", 0.01)
+    bench = impatient
     begun: list[str] = []
     end = threading.Event()
 
@@ -435,10 +445,9 @@ async def test_a_twin_begins_beside_an_attempt_that_was_given_up_and_does_not_en
 
 @pytest.mark.parametrize("how", ["given up", "timed out"])
 async def test_a_step_whose_threads_do_not_end_is_begun_so_often_and_then_waits_for_a_person(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+    impatient: Bench, how: str
 ) -> None:
-    monkeypatch.setattr(executor_module, "TWIN_WAIT_S", 0.01)
-    monkeypatch.setattr(executor_module, "LEFT_MAX", 2)
+    bench = impatient
     begun, end = [], threading.Event()
     agent = Agent("a")
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.topic_triggers import owner
+from surefoot.consumers.deadlines import ConsumerDeadlines
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.infra.runtime.clock import SystemClock
@@ -93,10 +93,7 @@ async def test_a_timeout_of_its_own_is_an_error_of_its_own() -> None:
         await Mappings("files inbox/*").payload_of(taker(), late, "event")
 
 
-async def test_one_of_a_topic_is_told_while_it_hangs(
-    held: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, "SLOW_S", 0.01)
+async def test_one_of_a_topic_is_told_while_it_hangs(held: threading.Event) -> None:
     agent = taker()
 
     @agent.on_event(topic="orders")
@@ -114,7 +111,13 @@ async def test_one_of_a_topic_is_told_while_it_hangs(
     )
     with capture_logs() as logs:
         source: Any = log
-        made = TriggerOwner(mapping=mapping, partition=0, log=source, clock=SystemClock())
+        made = TriggerOwner(
+            mapping=mapping,
+            partition=0,
+            log=source,
+            clock=SystemClock(),
+            deadlines=ConsumerDeadlines(slow_mapping_s=0.01),
+        )
         serving = asyncio.create_task(made.serve())
         await until(lambda: made.ready, what="the partition to be read")
         made.ingest(ConsumerRecord("orders", 0, 7, 0, None, b"{}"))

@@ -10,7 +10,8 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.backoff import DENIED_S, Denials
+from surefoot.consumers.backoff import Denials
+from surefoot.consumers.deadlines import DEADLINES
 from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.transaction import PendingInput
@@ -36,6 +37,7 @@ DENIED = NotAllowed("SF3093", "User:ann lacks Write on transactional id app.shop
 AWAY = Unavailable("SF3001", "away")
 #: longest wait between two tries
 WAIT_S = 5.0
+DENIED_S = DEADLINES.denied_s
 
 Answer = Callable[[float], Exception | None]
 
@@ -100,7 +102,7 @@ def ended_after_a_minute(site: Site, ended: Exception | None) -> None:
 
 
 def test_a_denial_is_borne_for_a_minute_from_the_first_one_on(site: Site) -> None:
-    denials = Denials(site.clock)
+    denials = Denials(site.clock, DENIED_S)
 
     def at(now_s: float, error: Exception) -> Exception | None:
         site.clock.move_to(site.began_s + now_s)
@@ -211,6 +213,7 @@ def poll(site: Site) -> Exception | None:
             clock=site.clock,
             alive=lambda: not taken,
             logger=structlog.get_logger(__name__),
+            denied_s=DENIED_S,
         )
     )
 
