@@ -126,7 +126,7 @@ class EmbeddedGroup:
         self._members[instance] = member
         if known:
             _, partitions = self._claims[instance]
-            asyncio.get_running_loop().call_soon(member._assigned, partitions, self.generation)
+            asyncio.get_running_loop().call_soon(member.assigned, partitions, self.generation)
         else:
             self._claims[instance] = (-1, frozenset())
             self._rebalance()
@@ -150,7 +150,7 @@ class EmbeddedGroup:
         while self._again:
             self._again = False
             here = [member for member in self._members.values() if member is not None]
-            await asyncio.gather(*(member._give_back() for member in here))
+            await asyncio.gather(*(member.give_back() for member in here))
         if not self._members:
             return
         self.generation += 1
@@ -158,7 +158,7 @@ class EmbeddedGroup:
             self._claims[instance] = (self.generation, frozenset(partitions))
         for instance, member in list(self._members.items()):
             if member is not None:
-                member._assigned(self._claims[instance][1], self.generation)
+                member.assigned(self._claims[instance][1], self.generation)
 
 
 class EmbeddedLog:
@@ -289,7 +289,7 @@ class EmbeddedLog:
 
     # Membership ------------------------------------------------------------------------------
 
-    async def _give_back(self) -> None:
+    async def give_back(self) -> None:
         """What a rebalance waits for."""
         self._rebalancing = True
         if self._mine and self._on_rebalance is not None:
@@ -299,7 +299,7 @@ class EmbeddedLog:
     async def _rejoin(self) -> None:
         await asyncio.sleep(0)
 
-    def _assigned(self, now: frozenset[int], generation: int) -> None:
+    def assigned(self, now: frozenset[int], generation: int) -> None:
         if self._gone:
             return
         # With no generation in between, nobody else can have had what we had and have again.

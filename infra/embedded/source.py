@@ -26,7 +26,7 @@ class EmbeddedSourceLog:
         self._paused: set[int] = set()
 
     async def settle_start(self, start: StartPosition) -> None:
-        standings = {place: self._standing(place) for place in self._places}
+        standings = {place: _standing(self._broker, self._group, place) for place in self._places}
         if any(each.committed is not None for each in standings.values()):
             return
         offsets = {
@@ -36,14 +36,6 @@ class EmbeddedSourceLog:
         identity = f"{self._group}.start"
         epoch = await self._broker.take(identity)
         await self._broker.commit(self._broker.begin(identity, epoch, []), self._group, offsets)
-
-    def _standing(self, place: TopicPartition) -> SourceOffsets:
-        broker = self._broker
-        return SourceOffsets(
-            broker.committed(self._group, place),
-            broker.begin_offset(place),
-            broker.end_offset(place),
-        )
 
     async def start(
         self,
@@ -96,7 +88,9 @@ class EmbeddedSourceLog:
     async def own(self, partition: int) -> EmbeddedSourceOwnership:
         identity = fence_id(self._group, partition)
         epoch = await self._broker.take(identity)
-        return EmbeddedSourceOwnership(self, self._places[partition], identity, epoch)
+        return EmbeddedSourceOwnership(
+            self._broker, self._group, self._places[partition], identity, epoch
+        )
 
     async def stop(self) -> None:
         self._broker.listeners.pop(self._news.set, None)
@@ -107,20 +101,28 @@ class EmbeddedSourceOwnership:
     """Implements SourceOwnership: one partition under one epoch."""
 
     def __init__(
-        self, log: EmbeddedSourceLog, place: TopicPartition, identity: str, epoch: int
+        self, broker: EmbeddedBroker, group: str, place: TopicPartition, identity: str, epoch: int
     ) -> None:
-        self._log = log
+        self._broker = broker
+        self._group = group
         self._place = place
         self._id = identity
         self._epoch = epoch
 
     async def standing(self) -> SourceOffsets:
-        return self._log._standing(self._place)
+        return _standing(self._broker, self._group, self._place)
 
     async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
-        broker = self._log._broker
-        transaction = broker.begin(self._id, self._epoch, records)
-        await broker.commit(transaction, self._log._group, {self._place: offset})
+        transaction = self._broker.begin(self._id, self._epoch, records)
+        await self._broker.commit(transaction, self._group, {self._place: offset})
 
     async def close(self) -> None:
         """Holds nothing open."""
+
+
+def _standing(broker: EmbeddedBroker, group: str, place: TopicPartition) -> SourceOffsets:
+    return SourceOffsets(
+        broker.committed(group, place),
+        broker.begin_offset(place),
+        broker.end_offset(place),
+    )

@@ -192,7 +192,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task.cancel()
             self.run_until(lambda: not asyncio.all_tasks(self), deadline_s=_CANCELLED_S)
         for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  (asyncio)
         self.run_until_complete(self.shutdown_asyncgens())
         self.close()
 

@@ -142,6 +142,7 @@ class Context:
     plan: Plan = field(init=False)
     _inbox: Inbox = field(init=False)
     _work: Work = field(init=False)
+    _effects: list[Effect] = field(init=False, default_factory=list)
     _calls: Journal = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +157,7 @@ class Context:
                 compensation=self.compensation,
             ),
             carried_on(self.traceparent, self.tracestate, self.baggage),
+            self._effects,
         )
         self.thread = Thread(self.messages)
         self.plan = Plan(self.memory.plan, self.seq)
@@ -222,7 +224,7 @@ class Context:
 
     def effects(self) -> tuple[Effect, ...]:
         """What has been asked for so far."""
-        return tuple(self.outbox._effects)
+        return tuple(self._effects)
 
     def taken(self) -> tuple[str, ...]:
         """Ids of the signals that this attempt has taken out of the inbox."""

@@ -136,7 +136,8 @@ class _End:
                 "" if why is None else why["message"],
                 [(e.key, e.method, e.url, sorted(e.headers.items()), e.body) for e in run.effects],
             )
-        repeated = [f"{what} ran again, though it was committed" for what in sim._repeated]
+        again = sim._repeated  # noqa: SLF001  (one package)
+        repeated = [f"{what} ran again, though it was committed" for what in again]
         return cls(runs, observed, commits, repeated)
 
 
