@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers.mapping import EventMapping, Schemas
 from surefoot.consumers.topic_triggers.owner import TriggerOwner
-from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
+from surefoot.infra.simulation.time import VirtualClock, VirtualLoop, in_thread
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
@@ -133,8 +133,17 @@ class Site:
         return found
 
 
+async def at_once(fn: Callable[..., Any], *args: Any) -> Any:
+    """A thread that runs on while virtual time stands still."""
+    value, error = in_thread(fn, *args)
+    if error is not None:
+        raise error
+    return value
+
+
 @pytest.fixture
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr("surefoot.consumers.topic_triggers.owner.in_thread", at_once)
     made = Site(**getattr(request, "param", {}))
     yield made
     made.close()
