@@ -8,8 +8,9 @@ the order in which its run asked for it. A target that honours the key sees it o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from surefoot.schemas.trace import carried_on
 from surefoot.state.declare.agent import Agent
@@ -20,6 +21,7 @@ from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.http import Deliver, HttpRequest, HttpResponse
 from surefoot.state.steps.context import Context
+from surefoot.state.steps.effects import HTTP, KINDS, EffectKind
 from surefoot.state.steps.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
 from surefoot.state.steps.results import Done
 
@@ -27,29 +29,59 @@ from surefoot.state.steps.results import Done
 _PLACE_MAX = 200
 _OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}
 
-RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
+P = TypeVar("P")
+A = TypeVar("A")
 
 
-def outbox_agent(deliver: Deliver, clock: Clock, *, retry: Retry = RETRY) -> Agent:
-    """The agent that delivers effects through `deliver`."""
+class Delivery(Protocol):
+    """What delivers the effects of one kind, through a port."""
+
+    @property
+    def kind(self) -> EffectKind[Any]: ...
+
+    @property
+    def retry(self) -> Retry:
+        """That of its kind, unless somebody is in a hurry."""
+
+    async def deliver(self, ctx: Context, effect: Any, /) -> Done:
+        """The receipt. Raises: RetryableError, TerminalError — it was not taken."""
+
+
+def outbox_agent(*deliveries: Delivery) -> Agent:
+    """The agent that delivers effects of these kinds."""
     agent = Agent(OUTBOX, flow=Flow(concurrency=1))
+    for each in deliveries:
+        step, start = each.kind.step, each.kind is KINDS[0]
+        agent.step(name=step, start=start, retry=each.retry)(each.deliver)
+    return agent
 
-    async def deliver_effect(ctx: Context, effect: HttpEffect) -> Done:
+
+async def send(ctx: Context, port: Callable[[P], Awaitable[A]], request: P) -> A:
+    """A frozen process that wakes up may have lost the partition long ago: without a valid lease
+    nothing is sent. What is left is the time from here to the socket."""
+    if ctx.lease_left_s() <= 0:
+        raise OwnershipLost
+    return await port(request)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpDelivery:
+    """Sends HTTP requests that steps have asked for."""
+
+    port: Deliver
+    clock: Clock
+    retry: Retry = HTTP.retry
+    kind = HTTP
+
+    async def deliver(self, ctx: Context, effect: HttpEffect, /) -> Done:
         headers = {n: v for n, v in effect.headers.items() if n.lower() not in _OWN_HEADERS}
         headers[KEY_HEADER] = ctx.run_id
         headers |= _carried(ctx, {name.lower() for name in headers})
         request = HttpRequest(
             method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
         )
-        # A frozen process that wakes up may have lost the partition long ago: without a valid
-        # lease nothing is sent. What is left is the time from here to the socket.
-        if ctx.lease_left_s() <= 0:
-            raise OwnershipLost
-        response = await deliver(request)
-        return Done(judge(effect, response, ctx.attempt, clock.now_ms()))
-
-    agent.step(start=True, retry=retry)(deliver_effect)
-    return agent
+        response = await send(ctx, self.port, request)
+        return Done(judge(effect, response, ctx.attempt, self.clock.now_ms()))
 
 
 def _carried(ctx: Context, own: Collection[str]) -> dict[str, str]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
+from surefoot.consumers.builtin.outbox import send
 from surefoot.consumers.builtin.signing import Sign, secret_variable
 from surefoot.consumers.topic_triggers.mapping import (
     EventMapping,
@@ -27,7 +26,7 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.retry import Retry, retry_after_s
 from surefoot.state.declare.subscriptions import Subscription, WebhookMessage
 from surefoot.state.declare.topics import EventTrigger
-from surefoot.state.errors import OwnershipLost, RetryableError, TerminalError
+from surefoot.state.errors import RetryableError, TerminalError
 from surefoot.state.machine.model import Failure
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
@@ -37,27 +36,12 @@ from surefoot.state.reading.runs import event_json
 from surefoot.state.records.encoding import Wire, command_out
 from surefoot.state.records.sizes import record_size
 from surefoot.state.steps.context import Context
+from surefoot.state.steps.effects import WEBHOOK
 from surefoot.state.steps.results import Done
+from surefoot.state.steps.webhook_effect import WebhookEffect
 
-#: the outbox's step that sends them
-STEP = "deliver_hook"
-#: over two days and a half: 1 s, 5 s, ... 4.3 h, then every 12 hours
-RETRY = Retry(attempts=13, initial_s=1.0, multiplier=5.0, max_s=12 * 3600.0)
 #: how a receiver says that it wants no more
 GONE = 410
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookDelivery:
-    """One webhook that the outbox sends. The secret is not in it: the relay knows that by name."""
-
-    hook: str
-    url: str
-    id: str
-    body: str
-
-
-HOOK_DELIVERY: TypeAdapter[HookDelivery] = TypeAdapter(HookDelivery)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +74,15 @@ class HookMapping(EventMapping):
 
     def _delivery(self, event: FramedEvent, message: WebhookMessage, now_ms: int) -> ProducerRecord:
         hook = self.subscription
-        delivery = HookDelivery(hook=hook.name, url=hook.url, id=message.id, body=message.body)
+        effect = WebhookEffect(hook=hook.name, url=hook.url, id=message.id, body=message.body)
         return command_out(
             self.wire.app,
             self.wire.partitions,
             OUTBOX,
             run_id=f"{message.id}:{hook.name}",
             kind="start",
-            step=STEP,
-            payload=dump(HOOK_DELIVERY, delivery),
+            step=WEBHOOK.step,
+            payload=dump(WEBHOOK.stored, effect),
             sent_ms=now_ms,
             headers=(("sf-src", source_of(event.record)),),
         )
@@ -126,27 +110,24 @@ def _untyped(event: bytes) -> bytes:
     return event
 
 
-def add_hook_step(
-    outbox: Agent,
-    deliver: Deliver,
-    clock: Clock,
-    signers: Mapping[str, Sequence[Sign]],
-    *,
-    retry: Retry = RETRY,
-) -> None:
-    """Let the outbox send webhooks: `signers` sign, by name of the subscription."""
+@dataclass(frozen=True, slots=True)
+class WebhookDelivery:
+    """Sends webhooks that subscriptions have made: `signers` sign, by name of the subscription."""
 
-    async def deliver_hook(ctx: Context, hook: HookDelivery) -> Done:
-        request = signed_request(hook, signers, clock.now_ms())
-        if ctx.lease_left_s() <= 0:  # as for every effect: see consumers.builtin.outbox
-            raise OwnershipLost
-        return Done({"status": judge_hook(await deliver(request), clock.now_ms())})
+    port: Deliver
+    clock: Clock
+    signers: Mapping[str, Sequence[Sign]]
+    retry: Retry = WEBHOOK.retry
+    kind = WEBHOOK
 
-    outbox.step(retry=retry)(deliver_hook)
+    async def deliver(self, ctx: Context, hook: WebhookEffect, /) -> Done:
+        request = signed_request(hook, self.signers, self.clock.now_ms())
+        response = await send(ctx, self.port, request)
+        return Done({"status": judge_hook(response, self.clock.now_ms())})
 
 
 def signed_request(
-    hook: HookDelivery, signers: Mapping[str, Sequence[Sign]], now_ms: int
+    hook: WebhookEffect, signers: Mapping[str, Sequence[Sign]], now_ms: int
 ) -> HttpRequest:
     """The request as it is sent now: each attempt has a time, and so a signature, of its own.
 

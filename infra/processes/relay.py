@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.consumers.builtin.signing import signers_of
-from surefoot.consumers.builtin.webhooks_out import add_hook_step
+from surefoot.consumers.builtin.webhooks_out import WebhookDelivery
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.processes.worker import run_worker
 from surefoot.infra.runtime.clock import SystemClock
@@ -22,10 +22,11 @@ def relay_agent(settings: Settings) -> Agent:
     Raises: ConfigError — a secret that signs webhooks is none.
     """
     clock, allowed = SystemClock(), parse_allowed(settings.out_allow)
-    agent = outbox_agent(HttpDeliver(allowed), clock)
-    hooks = HttpDeliver(allowed, timeout_s=HOOK_TIMEOUT_S)
-    add_hook_step(agent, hooks, clock, signers_of(settings.hook_secrets()))
-    return agent
+    patient = HttpDeliver(allowed, timeout_s=HOOK_TIMEOUT_S)
+    return outbox_agent(
+        HttpDelivery(HttpDeliver(allowed), clock),
+        WebhookDelivery(patient, clock, signers_of(settings.hook_secrets())),
+    )
 
 
 def run_relay(settings: Settings, *, slot: int) -> int:

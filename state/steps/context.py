@@ -23,9 +23,9 @@ from surefoot.state.machine.model import (
     Work,
 )
 from surefoot.state.names.topics import OUTBOX
+from surefoot.state.steps.effects import HTTP, EffectKind, T
 from surefoot.state.steps.engine import Engine
 from surefoot.state.steps.http_effect import (
-    HTTP_EFFECT,
     HttpEffect,
     Statuses,
     check_request,
@@ -96,11 +96,11 @@ class Outbox:
             keep_body=keep_body,
             retry_on=None if retry_on is None else parse_statuses(retry_on),
         )
-        return self._add(OUTBOX, dump(HTTP_EFFECT, effect))
+        return self._add(HTTP, effect)
 
-    def _add(self, agent: str, payload: bytes) -> str:
-        key = self._key(len(self._effects))
-        self._effects.append(Effect(agent=agent, run_id=key, payload=payload, **self._carried))
+    def _add(self, kind: EffectKind[T], effect: T) -> str:
+        key, payload = self._key(len(self._effects)), dump(kind.stored, effect)
+        self._effects.append(Effect(agent=OUTBOX, run_id=key, payload=payload, **self._carried))
         return key
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from surefoot.state.egress.policy import Forbidden, target_of
 from surefoot.state.errors import BadArgument
@@ -61,9 +61,6 @@ class HttpEffect:
     retry_on: Annotated[tuple[str, ...] | None, Field(exclude_if=lambda on: on is None)] = None
     #: the beginning of an answer's body is part of the failure that everybody sees
     keep_body: Annotated[bool, Field(exclude_if=lambda keep: not keep)] = False
-
-
-HTTP_EFFECT: TypeAdapter[HttpEffect] = TypeAdapter(HttpEffect)
 
 
 def check_texts(**given: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 import structlog
 from pydantic import TypeAdapter
 
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.simulation.process import Point, Process, World
 from surefoot.infra.simulation.time import VirtualClock
@@ -361,7 +361,7 @@ class Simulation:
         pools = [agent.pool(name) for agent in agents for name in agent.pools]
         pools = [pool for pool in pools if pool.name not in self._agents]
         clocks = [schedules_agent(a, self._world.clock) for a in agents if a.schedules]
-        outbox = outbox_agent(self._outside, self._world.clock)
+        outbox = outbox_agent(HttpDelivery(self._outside, self._world.clock))
         if self._process is not None:
             self._graves.append(self._process)
         self._process = Process(self._world, [*agents, *pools, *clocks, outbox])

@@ -12,9 +12,9 @@ from pathlib import Path
 from standardwebhooks import Webhook
 
 from surefoot import Retry
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.consumers.builtin.signing import signers_of
-from surefoot.consumers.builtin.webhooks_out import add_hook_step
+from surefoot.consumers.builtin.webhooks_out import WebhookDelivery
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.processes.webhooks_out import new_secret
 from surefoot.infra.runtime.clock import SystemClock
@@ -35,10 +35,11 @@ RUNS = 8
 
 def relay(secret: str) -> Agent:
     clock, deliver = SystemClock(), HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=90.0)
-    agent = outbox_agent(deliver, clock)
     quick = Retry(attempts=5, initial_s=0.05, max_s=0.1)
-    add_hook_step(agent, deliver, clock, signers_of({"crm": [secret]}), retry=quick)
-    return agent
+    return outbox_agent(
+        HttpDelivery(deliver, clock),
+        WebhookDelivery(deliver, clock, signers_of({"crm": [secret]}), retry=quick),
+    )
 
 
 async def begin(settings: Settings, url: str, folder: Path, at: str | None) -> Life:

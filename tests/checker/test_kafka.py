@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from surefoot import Agent, Context, Done, Next
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.infra.broker.find import Broker
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.runtime.clock import SystemClock
@@ -148,7 +148,7 @@ async def test_workers_of_which_one_vanished_have_kept_every_promise(
         agent = walking(target.url, agent_name)
         async with cluster(bootstrap, app, agent) as kafka:
             deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=TIMEOUT_S)
-            relay = outbox_agent(deliver, SystemClock())
+            relay = outbox_agent(HttpDelivery(deliver, SystemClock()))
             await kafka.work(relay)
             gone = await kafka.work(agent)
             for run_id in RUNS:

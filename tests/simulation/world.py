@@ -21,7 +21,7 @@ from unittest.mock import patch
 import structlog
 
 from surefoot.consumers.attempts.executor import Executor
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
@@ -208,7 +208,7 @@ class Life:
         self.world = World(Random(f"{self.seed} outside"), self.clock.now_ms)
         self.sink = Sink(Random(f"{self.seed} sink"))
         retry = Retry(attempts=500, initial_s=0.5, max_s=5.0)
-        relay = outbox_agent(self.sink, self.clock, retry=retry)
+        relay = outbox_agent(HttpDelivery(self.sink, self.clock, retry=retry))
         #: all processes have the same code; to declare it takes longer than to live
         self.agents = (workload.walker(self.world), relay)
         self.broker.create([dead_spec(APP, 1_000_000)])

@@ -45,7 +45,8 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics, dead_topic
 from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import Wire, command_out, start_out
-from surefoot.state.steps.http_effect import HTTP_EFFECT, HttpEffect
+from surefoot.state.steps.effects import HTTP
+from surefoot.state.steps.http_effect import HttpEffect
 from tests.checker.kafka import stable_offsets
 from tests.support.eventually import until, until_sync
 
@@ -376,7 +377,7 @@ class Cluster:
         found: dict[str, HttpEffect] = {}
         for record in await self.read(self.topics("outbox").commands):
             command = decode(record.value or b"", "Command")[1]
-            found.setdefault(command["run_id"], load(HTTP_EFFECT, command["payload"]))
+            found.setdefault(command["run_id"], load(HTTP.stored, command["payload"]))
         return found
 
     async def dead(self) -> list[ConsumerRecord]:

@@ -12,7 +12,7 @@ from surefoot.commands.groups import group
 from surefoot.commands.options import AgentFile, AgentFiles, Json, Name
 from surefoot.commands.output import print_each
 from surefoot.consumers.builtin.signing import secret_variable, signers_of
-from surefoot.consumers.builtin.webhooks_out import HookDelivery, judge_hook, signed_request
+from surefoot.consumers.builtin.webhooks_out import judge_hook, signed_request
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.processes.webhooks_out import require_secrets, without_secret
 from surefoot.infra.runtime import logging
@@ -24,6 +24,7 @@ from surefoot.schemas.payload import strict_json
 from surefoot.state.declare.subscriptions import iso
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
+from surefoot.state.steps.webhook_effect import WebhookEffect
 
 #: type of the event that is sent to try it
 TEST = "surefoot.test"
@@ -80,7 +81,7 @@ def try_subscription(agent_file: AgentFile, name: Name) -> None:
     require_secrets(having, settings)
     agent, now_ms = having[0], clock.now_ms()
     body = {"type": TEST, "timestamp": iso(now_ms), "data": {"agent": agent.name}}
-    message = HookDelivery(
+    message = WebhookEffect(
         hook=name,
         url=agent.subscriptions[name].url,
         id=f"test-{clock.unique()}",

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.commands.runs import operate
-from surefoot.consumers.builtin.outbox import outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.infra.http.deliver import HttpDeliver
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.egress.policy import parse_allowed
@@ -37,7 +37,7 @@ QUICK_RETRY = Retry(attempts=4, initial_s=0.05, max_s=0.1)
 
 async def relay(kafka: Cluster, *, timeout_s: float = 60.0, retry: Retry = QUICK_RETRY) -> Running:
     deliver = HttpDeliver(parse_allowed("127.0.0.1"), timeout_s=timeout_s)
-    return await kafka.work(outbox_agent(deliver, SystemClock(), retry=retry))
+    return await kafka.work(outbox_agent(HttpDelivery(deliver, SystemClock(), retry=retry)))
 
 
 def sender(name: str, target: Sink, *, effects: int = 1) -> Agent:

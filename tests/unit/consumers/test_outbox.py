@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from surefoot import RetryableError, TerminalError
-from surefoot.consumers.builtin.outbox import judge, outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, judge, outbox_agent
+from surefoot.infra.processes.relay import relay_agent
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports.http import HttpRequest, HttpResponse
+from surefoot.state.steps.effects import KINDS
 from surefoot.state.steps.http_effect import HttpEffect
 from tests.support.fake_engine import FakeEngine, a_run
 
@@ -124,7 +127,7 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
         requests.append(request)
         return response(200)
 
-    agent = outbox_agent(deliver, SystemClock())
+    agent = outbox_agent(HttpDelivery(deliver, SystemClock()))
     run = a_run(agent="outbox", run_id="a:r:0:0", step="deliver_effect", attempt=2)
     ctx = FakeEngine(run, lease_s=lease_s).attempt()
     effect = HttpEffect(
@@ -147,3 +150,11 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
         with pytest.raises(OwnershipLost):
             await agent.start_step.fn(ctx, effect)
         assert requests == []
+
+
+def test_the_relay_delivers_every_kind_of_effect_as_the_registry_says() -> None:
+    agent = relay_agent(load_settings())
+    assert agent.start_step.name == KINDS[0].step
+    assert {
+        name: (step.retry, step.adapter.json_schema()) for name, step in agent.steps.items()
+    } == {kind.step: (kind.retry, kind.stored.json_schema()) for kind in KINDS}

@@ -15,7 +15,6 @@ from standardwebhooks import Webhook
 from surefoot import Agent, ConfigError, Context, Done, RetryableError, RunEvent, TerminalError
 from surefoot.consumers.builtin.signing import signers_of
 from surefoot.consumers.builtin.webhooks_out import (
-    HookDelivery,
     hook_mapping,
     judge_hook,
     signed_request,
@@ -31,6 +30,7 @@ from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.http import HttpResponse
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire
+from surefoot.state.steps.webhook_effect import WebhookEffect
 
 NOW_MS = 1_795_824_000_000
 OLD, NEW = new_secret(), new_secret()
@@ -179,7 +179,7 @@ def test_names_are_used_once() -> None:
         agent.subscribe("C R M", url="https://crm.example/")
 
 
-DELIVERY = HookDelivery(hook="crm", url="https://crm.example/", id="shop-3-41-1", body='{"ü":1}')
+DELIVERY = WebhookEffect(hook="crm", url="https://crm.example/", id="shop-3-41-1", body='{"ü":1}')
 
 
 def test_a_receiver_with_either_secret_verifies_it_while_one_is_replaced() -> None:

@@ -12,7 +12,7 @@ from surefoot.schemas.payload import Unserialisable, load
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Entry, Memory, PlanItem
 from surefoot.state.steps.context import idempotency_key
-from surefoot.state.steps.http_effect import HTTP_EFFECT
+from surefoot.state.steps.effects import HTTP
 from tests.support.fake_engine import FakeEngine, a_run
 
 
@@ -111,7 +111,7 @@ def test_what_an_author_says_of_answers_is_in_the_effect() -> None:
     ctx.outbox.http("POST", "http://h/", retry_on=(404, "5xx"), keep_body=True)
     ctx.outbox.http("POST", "http://h/", retry_on=())
     ctx.outbox.http("POST", "http://h/")
-    found = [load(HTTP_EFFECT, effect.payload) for effect in ctx.effects()]
+    found = [load(HTTP.stored, effect.payload) for effect in ctx.effects()]
     assert [(effect.retry_on, effect.keep_body) for effect in found] == [
         (("404", "5xx"), True),
         ((), False),
