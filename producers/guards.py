@@ -7,7 +7,7 @@ with the trace in the log only. Nothing of a request is copied into a Kafka head
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -66,6 +66,15 @@ class RequestRefused(Numbered):
         self.status = status
         self.headers = headers
         self.why = why or message
+
+
+def check_agent(agent: str, agents: Collection[str]) -> str:
+    """The agent. Raises RequestRefused when this gateway has none of that name."""
+    if agent not in agents:
+        raise RequestRefused(
+            "SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}"
+        )
+    return agent
 
 
 async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> bytes:

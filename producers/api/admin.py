@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 
 from surefoot.producers.commands.operations import Operator
 from surefoot.producers.commands.schedules import DOES, steer
-from surefoot.producers.guards import RequestRefused
+from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import State
 from surefoot.state.ports.clock import Clock
@@ -75,7 +75,7 @@ class AdminApi:
 
     async def show_agent(self, agent: str) -> Response:
         """What it declares, and how many runs there are, by status and by version."""
-        counts = await self.reader.counts(self._named(agent))
+        counts = await self.reader.counts(check_agent(agent, self.agents))
         declared = self.declared[agent]
         return JSONResponse({"agent": agent, **counts_json(counts), "declared": declared})
 
@@ -98,7 +98,7 @@ class AdminApi:
 
     async def list_schedules(self, agent: Annotated[str | None, Query()] = None) -> Response:
         """The schedules of all agents, or of one, with their next five ticks."""
-        names = self.agents if agent is None else [self._named(agent)]
+        names = self.agents if agent is None else [check_agent(agent, self.agents)]
         found = await asyncio.gather(*(self._schedules(name) for name in names))
         return JSONResponse({"schedules": [each for told in found for each in told]})
 
@@ -125,7 +125,7 @@ class AdminApi:
             raise RequestRefused(
                 "SF5009", 404, f"there is no such operation; there are: {', '.join(DOES)}"
             )
-        states = await self.overview.schedules(self._named(agent))
+        states = await self.overview.schedules(check_agent(agent, self.agents))
         run = states.get(schedule, State(None)).run
         if run is None:
             raise RequestRefused(
@@ -166,17 +166,10 @@ class AdminApi:
         """Each partition of each topic: its offsets, what is not done, and who has it. Of one agent
         with its pools and schedules, or of all and the outbox."""
         if agent is not None:
-            self._named(agent)
+            check_agent(agent, self.agents)
         found = [
             standing_json(each)
             for each in await self.overview.standings()
             if agent is None or each.agent == agent or each.agent.startswith(f"{agent}.")
         ]
         return JSONResponse({"agents": found})
-
-    def _named(self, agent: str) -> str:
-        if agent not in self.agents:
-            raise RequestRefused(
-                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
-            )
-        return agent

@@ -61,6 +61,7 @@ from surefoot.producers.guards import (
     RETRY_AFTER_S,
     RequestRefused,
     carried,
+    check_agent,
     check_json,
     check_origin,
     direct,
@@ -315,7 +316,8 @@ class _Gateway:
         run. Without one it is made of the Idempotency-Key, whatever that is; without either, anew.
         """
         keys = request.headers.getlist("idempotency-key")
-        made = partial(_start, self._agent(agent), keys, self.clock.unique())
+        declared = self.agents[check_agent(agent, self.agents)]
+        made = partial(_start, declared, keys, self.clock.unique())
         start = await self._json(request, made)
         await start_all(
             self.commands, [start], trace=carried(request), deadline_s=self.limits.start_s
@@ -361,7 +363,7 @@ class _Gateway:
             raise RequestRefused(
                 "SF5009", 404, f"there is no such operation; there are: {', '.join(BODIES)}"
             )
-        self._agent(agent)
+        check_agent(agent, self.agents)
         try:
             check_run_id(run_id)
         except BadArgument as error:
@@ -381,7 +383,7 @@ class _Gateway:
         the `before` that goes on with the others. The agent `outbox` has the effects of the app."""
         effects = self.effects if agent == OUTBOX else None
         if effects is None:
-            self._agent(agent)
+            check_agent(agent, self.agents)
         asked = await self._json(request, _failed, empty=b"{}")
         if effects is None:
             told = await self.operator.retry_failed(self.reader, agent, asked)
@@ -404,19 +406,12 @@ class _Gateway:
         return command_id or self.clock.unique(), fields
 
     async def _run(self, agent: str, run_id: str) -> RunView | None:
-        self._agent(agent)
+        check_agent(agent, self.agents)
         try:
             check_run_id(run_id)
         except BadArgument as error:
             raise RequestRefused(error.number, 404, error.message) from None
         return await self.reader.get(agent, run_id)
-
-    def _agent(self, name: str) -> Agent:
-        if name not in self.agents:
-            raise RequestRefused(
-                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
-            )
-        return self.agents[name]
 
     async def _json(
         self, request: Request, make: Callable[[Any], T], *, empty: bytes | None = None
@@ -452,7 +447,7 @@ class _Gateway:
 
     async def agent_ready(self, agent: str) -> Response:
         """200 when a real transaction commits for that agent; else 503 with the reason."""
-        self._agent(agent)
+        check_agent(agent, self.agents)
         why = await self._why_not(agent)
         return _ready({} if why is None else {agent: why}, ready=why is None)
 

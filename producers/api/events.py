@@ -23,7 +23,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.requests import HTTPConnection
 
 from surefoot.producers.event_stream import EventStreams
-from surefoot.producers.guards import AWAY, RETRY_AFTER_S, RequestRefused
+from surefoot.producers.guards import AWAY, RETRY_AFTER_S, RequestRefused, check_agent
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.feeds import event_id
 from surefoot.state.feeds.feed import EventFeed, EventFilter, FeedMessage
@@ -89,7 +89,7 @@ class Feeds:
 
     async def watch_agent(self, agent: str, request: Request) -> Response:
         """Events of every run of one agent, from now on or from a position."""
-        return self.streams.respond(*await self._events([self._known(agent)], request))
+        return self.streams.respond(*await self._events([check_agent(agent, self.agents)], request))
 
     # WebSockets -------------------------------------------------------------------------------
 
@@ -111,7 +111,9 @@ class Feeds:
     async def _socket(self, agents: list[str], socket: WebSocket) -> None:
         try:
             _check_origin(socket.headers)
-            first, rest = await self._events([self._known(agent) for agent in agents], socket)
+            first, rest = await self._events(
+                [check_agent(agent, self.agents) for agent in agents], socket
+            )
         except (RequestRefused, Unavailable) as error:
             await _deny(socket, error)
             return
@@ -124,7 +126,7 @@ class Feeds:
     ) -> tuple[list[FeedMessage] | None, AsyncGenerator[FeedMessage, None]]:
         """(what comes first, what comes then); None: the run is over and all of it was seen."""
         after = offset_of(asked)
-        self._known(agent)
+        check_agent(agent, self.agents)
         try:
             check_run_id(run_id)
         except BadArgument as error:
@@ -153,13 +155,6 @@ class Feeds:
         events = self.feed.follow(agents, start, choice, earliest="from" in query)
         # the log is asked before anything is answered
         return [await anext(events)], events
-
-    def _known(self, agent: str) -> str:
-        if agent not in self.agents:
-            raise RequestRefused(
-                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
-            )
-        return agent
 
     def _position(self, text: str, agents: Collection[str]) -> dict[str, list[int]] | None:
         if not text:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.guards import RequestRefused
+from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Status
@@ -55,7 +55,7 @@ class RunLists:
     ) -> Response:
         """Most recently updated first; payloads and results are left out. `next` is the `before` of
         the next page; `matches` counts the runs of all pages."""
-        self._known(agent)
+        check_agent(agent, self.agents)
         try:
             place = None if before is None else PageCursor.parse(before)
         except BadArgument as error:
@@ -88,7 +88,7 @@ class RunLists:
         """A page of the run's events, the latest first, each with where it stands and what it
         answers. `before` is that of the next page; a page can be short, or empty, and not the last
         one."""
-        self._known(agent)
+        check_agent(agent, self.agents)
         try:
             check_run_id(run_id)
         except BadArgument as error:
@@ -142,7 +142,7 @@ class RunLists:
     ) -> Response:
         """How many runs began and ended in each stretch of time, and of those that are not over,
         the one that has stood longest, by status."""
-        self._known(agent)
+        check_agent(agent, self.agents)
         now_ms = self.clock.now_ms()
         found = await self.reader.activity(
             agent, now_ms, bucket_ms=bucket_s * 1000, buckets=buckets
@@ -165,9 +165,3 @@ class RunLists:
                 "needs_person": found.needs_person,
             }
         )
-
-    def _known(self, agent: str) -> None:
-        if agent not in self.agents:
-            raise RequestRefused(
-                "SF5011", 404, f"there is no such agent; there are: {', '.join(self.agents)}"
-            )

@@ -19,7 +19,7 @@ from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.producers.api.openapi import Schema, operation, path, query
-from surefoot.producers.guards import RequestRefused
+from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.errors import BadArgument
 from surefoot.state.names.ids import RUN_ID_PATTERN, check_run_id
 from surefoot.state.reading.ports import Views
@@ -31,29 +31,22 @@ _MINUTES_MOST = 24 * 60
 def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
     """Serve the views of these agents."""
 
-    def known(agent: str) -> str:
-        if agent not in agents:
-            raise RequestRefused(
-                "SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}"
-            )
-        return agent
-
     async def summary(agent: str) -> Response:
-        return JSONResponse(await views.summary(known(agent)))
+        return JSONResponse(await views.summary(check_agent(agent, agents)))
 
     async def attention(
         agent: str, limit: Annotated[int, Query(ge=1, le=_LIMIT_MOST)] = 50
     ) -> Response:
-        return JSONResponse(await views.attention(known(agent), limit))
+        return JSONResponse(await views.attention(check_agent(agent, agents), limit))
 
     async def windows(
         agent: str, minutes: Annotated[int, Query(ge=1, le=_MINUTES_MOST)] = 60
     ) -> Response:
-        return JSONResponse(await views.windows(known(agent), minutes))
+        return JSONResponse(await views.windows(check_agent(agent, agents), minutes))
 
     async def run(agent: str, run_id: str) -> Response:
         try:
-            found = await views.run(known(agent), check_run_id(run_id))
+            found = await views.run(check_agent(agent, agents), check_run_id(run_id))
         except BadArgument as error:
             raise RequestRefused(error.number, 404, error.message) from None
         if found["run"] is None:
