@@ -1,7 +1,7 @@
-"""What an author declares: agents and their steps.
+"""Agents and their steps, as an author declares them.
 
-Everything that can be wrong with a declaration is an error here, at import: an unknown target, a
-payload of the wrong type, a second start step, a name that could not be a topic.
+Every mistake in a declaration is an error at import: an unknown target, a payload of the wrong
+type, a second start step, a name that cannot be a topic.
 """
 
 from __future__ import annotations
@@ -66,16 +66,17 @@ class Step:
     name: str
     fn: Callable[..., Any]
     payload_type: Any
-    #: type of the third argument, which comes from before a wait; None: the step takes two
+    #: type of the third argument, carried over a wait; None: the step takes two arguments
     carry_type: Any
     retry: Retry
     timeout_s: float | None
     is_async: bool
     #: the pool whose workers run it; None: the owner of the run does
+    #: the pool whose workers run the step; None: the owner of the run does
     pool: str | None = None
-    #: how many of it one worker of the pool runs at a time
+    #: how many of this step one worker of the pool runs at a time
     concurrency: int | None = None
-    #: how often it is run for the runs of one key
+    #: limit on how often the step runs for the runs of one key
     rate: Rate | None = None
 
     @cached_property
@@ -89,21 +90,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one run may use; when it runs out, the run waits for somebody to grant as much again."""
+    """What one run may use. When it is spent, the run waits until somebody grants as much again."""
 
-    #: as told by `ctx.call(..., cost=...)`
+    #: as reported by `ctx.call(..., cost=...)`
     tokens: int | None = None
     #: the same, in your currency
     money: float | None = None
-    #: of step bodies, all attempts
+    #: seconds in step bodies, all attempts together
     seconds: float | None = None
     #: committed steps
     steps: int | None = None
 
     def amounts(self) -> Amounts:
-        """In the units that are kept: money in millionths, time in milliseconds.
+        """Return the limits in stored units: money in millionths, time in milliseconds.
 
-        Raises: ConfigError for what is not above 0.
+        Raises: ConfigError - a value is not above 0
         """
         made = []
         units = (
@@ -124,19 +125,19 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What a compensation step is given: the step that did not happen, and why."""
+    """Input of a compensation step: the step that did not complete, and why."""
 
     step: str
     payload: Any
     code: str
     message: str
-    #: `ctx.once` calls whose outcome nobody knows
+    #: `ctx.once` calls with an unknown outcome
     in_doubt: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """What a verify hook is given: the run as it is about to go on."""
+    """Input of a verify hook: the run that is about to continue."""
 
     run_id: str
     seq: int
@@ -148,9 +149,12 @@ class Resuming:
 class Agent:
     """A named, versioned set of steps; owns its topics and its consumer group.
 
-    `flow` says when its runs may begin (see state.declare.flow_control); the built-in outbox uses
-    it to keep the order of a run's effects. `home` is set on the agent of a pool: the agent whose
-    steps it runs.
+    Create it at module level and declare everything with its decorators: steps, triggers,
+    schedules. `flow` limits when its runs may begin (see state.declare.flow_control); the built-in
+    outbox uses it to deliver a run's effects in order. `home` is set only on the agent of a pool:
+    the agent whose steps the pool runs.
+
+    Raises: ConfigError - the name cannot be a topic, or the version is below 1
     """
 
     name: str
@@ -164,7 +168,7 @@ class Agent:
     schedules: dict[str, Schedule] = field(default_factory=dict, init=False)
     queues: list[QueueTrigger] = field(default_factory=list, init=False)
     folders: list[FolderTrigger] = field(default_factory=list, init=False)
-    #: who is told of the events of its runs, by name
+    #: outgoing webhooks for the events of its runs, by name
     subscriptions: dict[str, Subscription] = field(default_factory=dict, init=False)
     verifiers: list[Callable[[Resuming], Any]] = field(default_factory=list, init=False)
     upcasters: dict[int, Callable[[str, Any], tuple[str, Any]]] = field(
@@ -214,15 +218,16 @@ class Agent:
     ) -> Any:
         """Declare a step: `async def name(ctx: Context, payload: T) -> Next | Done | Wait | ...`.
 
-        A plain `def` runs in a thread, and what it gives is awaited if it can be. The step is
-        called as the function; a partial, or an object that can be called, needs `name`. `timeout`
-        is per attempt ("2m" or seconds). The first step declared is the start step unless another
-        says start=True. A step that goes on after a wait may take a third argument: what the
-        waiting step gave as `carry`. A step with `pool` is run by the workers of that pool
-        (`surefoot worker --pool`), `concurrency` at a time in each. `rate` limits how often it is
-        run for all runs of one key of the agent's flow.
+        A plain `def` runs in a thread; an awaitable that it returns is awaited. The step has the
+        name of the function; a partial or a callable object needs `name`. The first step declared
+        is the start step, unless another one has start=True. A step that continues after a wait
+        may take a third argument: the `carry` of the step that waited.
 
-        Raises: ConfigError at import when the declaration cannot work.
+        Args:    start: whether runs begin with this step. retry: its retry policy. timeout: for
+                 one attempt, "2m" or seconds. pool: the pool whose workers run it (`surefoot
+                 worker --pool`); concurrency: how many of it each of them runs at a time. rate:
+                 how often it runs for all runs of one key of the agent's flow
+        Raises:  ConfigError - at import, when the declaration cannot work
         """
 
         def declare(fn: F) -> F:
@@ -306,12 +311,14 @@ class Agent:
         return step
 
     def on_cancel(self, fn: F) -> F:
-        """Declare the step that a cancelled run still does: `async def undo(ctx, ended: Ended)`.
-        The run is `cancelled` when it returns Done (or the last step that it leads to does)."""
+        """Declare the compensation of a cancelled run: `async def undo(ctx, ended: Ended)`.
+
+        The run becomes `cancelled` when this step, or the last step it leads to, returns Done.
+        """
         return self._compensate("cancelled", fn)
 
     def on_failure(self, fn: F) -> F:
-        """Declare the step that a run does before it is `failed`; see on_cancel."""
+        """Declare the compensation that runs before a run becomes `failed`; see on_cancel."""
         return self._compensate("failed", fn)
 
     def _compensate(self, ending: str, fn: F) -> F:
@@ -330,14 +337,21 @@ class Agent:
         return fn
 
     def verify(self, fn: F) -> F:
-        """Declare a check of a run that is about to go on after a wait or a takeover:
-        `async def check(run: Resuming) -> None`. What it raises parks the run for a person."""
+        """Declare a check of a run that continues after a wait or a takeover.
+
+        `async def check(run: Resuming) -> None`. Any exception it raises parks the run for a
+        person.
+        """
         self.verifiers.append(fn)
         return fn
 
     def upcast(self, *, from_version: int) -> Callable[[F], F]:
-        """Declare how state of an older version becomes that of the next one:
-        `def up(step: str, payload: Any) -> tuple[str, Any]`, on plain JSON values."""
+        """Declare how state of an older version becomes state of the next one.
+
+        `def up(step: str, payload: Any) -> tuple[str, Any]`, on plain JSON values.
+
+        Raises: ConfigError - `from_version` is not below the agent's version, or declared twice
+        """
 
         def declare(fn: F) -> F:
             if not 1 <= from_version < self.version or from_version in self.upcasters:
@@ -361,10 +375,13 @@ class Agent:
     ) -> Callable[[F], F]:
         """Start runs from a verified delivery: `def f(delivery: Webhook) -> payload | None`.
 
-        None says that the delivery is not for this agent; a list of `Start` makes a run of each.
-        Served at /webhooks/<source>. `provider` is who sends there, and need not be said where the
-        source is called after it. `event` is a name that the sender gives (GitHub: X-GitHub-Event),
-        or several; `where` sees the rest of the delivery.
+        Return None to ignore the delivery, or a list of `Start` to start several runs. The route
+        is /webhooks/<source>.
+
+        Args:    provider: who sends, and so how a delivery is verified; needless where `source` is
+                 the name of a built-in one. event: the sender's event name (GitHub:
+                 X-GitHub-Event), or several; None: all. where: filters on the rest of the delivery
+        Raises:  ConfigError - at import, when the declaration cannot work
         """
 
         def add(fn: F) -> F:
@@ -384,12 +401,16 @@ class Agent:
         where: Callable[..., Any] | None = None,
         start: str = "latest",
     ) -> Callable[[F], F]:
-        """Start a run from each record of a Kafka topic: `def f(event: T) -> payload | None`. Each
-        of the three functions may take a second argument, `received: Received`.
+        """Start a run from each record of a Kafka topic: `def f(event: T) -> payload | None`.
 
-        None says that the event is not for this agent, as does `where`. `key` is a function or a
-        field of T that names the run; one run an event without it. `schema` is what Avro is read
-        as: an .avsc file beside the agent's. `start` is where a new trigger begins.
+        Return None to ignore the event. `fn`, `where` and `key` may each take a second argument,
+        `received: Received`.
+
+        Args:    schema: the schema that Avro is read with: an .avsc file beside the agent's. key:
+                 a function, or a field of T, that gives the run_id; without it, each event starts
+                 a run of its own. where: filters events. start: where a new trigger begins,
+                 "latest" or "earliest"
+        Raises:  ConfigError - at import, when the declaration cannot work
         """
 
         def declare(fn: F) -> F:
@@ -407,9 +428,13 @@ class Agent:
         return declare
 
     def sqs(self, queue: str) -> Callable[[F], F]:
-        """Start runs from the messages of an SQS queue (its name or URL):
-        `def f(message: S3Object | EventBridgeEvent | QueueMessage) -> payload | None`; which of
-        them it takes is what its argument is annotated with. None: not for this agent."""
+        """Start runs from the messages of an SQS queue, given by name or URL.
+
+        `def f(message: S3Object | EventBridgeEvent | QueueMessage) -> payload | None`: annotate
+        the argument with the one type the function takes. Return None to ignore the message.
+
+        Raises: ConfigError - at import, when the declaration cannot work
+        """
 
         def declare(fn: F) -> F:
             self.queues.append(queue_trigger(self.name, queue, fn))
@@ -430,13 +455,13 @@ class Agent:
     ) -> Callable[[F], F]:
         """Start a run at each tick of a cron expression: `def f(tick: Tick) -> payload | None`.
 
-        None says that there is nothing to do this time. The schedule's name is that of the
-        function unless another is given. `jitter` puts each start off by up to so long. `overlap`
-        says what happens to a tick while the run of an earlier one is not over: skip it, queue it,
-        cancel the earlier run, or allow both. `misfire` says which ticks are run that are more
-        than `grace` late: all, the latest, or none.
+        Return None to start nothing at this tick.
 
-        Raises: ConfigError at import when the declaration cannot work.
+        Args:    name: default: the function's name. jitter: delays each start by up to this long.
+                 overlap: what happens to a tick while an earlier run is unfinished: skip it, queue
+                 it, cancel the earlier run, or allow both. misfire: which ticks still run when
+                 they are more than `grace` late: all, the latest, or none
+        Raises:  ConfigError - at import, when the declaration cannot work
         """
 
         def declare(fn: F) -> F:
@@ -468,8 +493,14 @@ class Agent:
         return declare
 
     def files(self, pattern: str) -> Callable[[F], F]:
-        """Start a run from each file that comes into a folder ("inbox/*.json", from where the
-        command is run): `def f(file: WatchedFile) -> payload | None`."""
+        """Start a run from each file that appears in a folder.
+
+        `def f(file: WatchedFile) -> payload | None`. `pattern` is a folder and a file name, such
+        as "inbox/*.json", relative to the working directory of the command. Return None to ignore
+        the file.
+
+        Raises: ConfigError - at import, when the declaration cannot work
+        """
 
         def declare(fn: F) -> F:
             self.folders.append(folder_trigger(self.name, pattern, fn))
@@ -487,11 +518,13 @@ class Agent:
         data: Callable[[RunEvent], Any] | None = None,
         start: StartPosition = "latest",
     ) -> None:
-        """Send a signed webhook to `url` of each of these events of the agent's runs for which
-        `where` says so. `data` makes what is sent of an event, as JSON; without it, what a RunEvent
-        has. `start` is where a new subscription begins. SUREFOOT_HOOK_<NAME>_SECRET signs.
+        """Send a signed webhook to `url` for each of these events of the agent's runs.
 
-        Raises: ConfigError at import when the declaration cannot work.
+        The secret in SUREFOOT_HOOK_<NAME>_SECRET signs it.
+
+        Args:    events: event types. where: filters events. data: makes the JSON to send; default:
+                 the fields of RunEvent. start: where a new subscription begins
+        Raises:  ConfigError - at import, when the declaration cannot work
         """
         if name in self.subscriptions:
             raise ConfigError(
@@ -505,7 +538,7 @@ class Agent:
 
     @property
     def start_step(self) -> Step:
-        """The step that a new run begins with; ConfigError when there is none."""
+        """The step that a new run begins with. Raises ConfigError when the agent has no steps."""
         ordinary = [name for name in self.steps if name not in self.compensations.values()]
         if not ordinary:
             raise ConfigError(
@@ -514,10 +547,11 @@ class Agent:
         return self.steps[self._start or ordinary[0]]
 
     def name_run(self, run_id: str, payload: bytes, *, given: bool = False) -> str:
-        """What a run that starts with that payload is called: whoever starts one has to ask.
-        `run_id` is its name otherwise; `given` by somebody who wants it to be called so.
+        """Return the run_id of a run that starts with that payload. Everything that starts one
+        calls this.
 
-        Raises: BadArgument when the flow's functions fail, or what comes out cannot name a run.
+        Args:    run_id: its id without a flow. given: somebody asked for exactly this id
+        Raises:  BadArgument - the flow's functions fail, or their result cannot name a run
         """
         if self.flow is None:
             return check_run_id(run_id)
@@ -533,21 +567,21 @@ class Agent:
         return check_run_id(name)
 
     def priority_of(self, payload: bytes) -> int:
-        """Of a run that waits, by its stored payload; 0 when the flow does not say, or fails."""
+        """Return the priority of a waiting run, by its stored payload; 0 if unset or failing."""
         if self.flow is None or self.flow.priority is None:
             return 0
         try:
             return int(self.flow.priority(load(self.start_step.adapter, unescaped(payload))))
-        except Exception:  # noqa: BLE001  (the author's code: it orders runs, and loses none)
+        except Exception:  # noqa: BLE001  (the author's code; only the order depends on it)
             return 0
 
     def step_of(self, fn: Callable[..., Any]) -> Step | None:
-        """The step that was declared with this function, if it is one of this agent."""
+        """Return this agent's step that was declared with `fn`, or None."""
         return next((step for step in self.steps.values() if step.fn is fn), None)
 
     @cached_property
     def rules(self) -> Rules:
-        """What the machine has to know of the agent. Declare everything first."""
+        """What the state machine needs to know of the agent. Cached: declare everything first."""
         return Rules(
             agent=self.name,
             steps=frozenset(self.steps),
@@ -559,8 +593,9 @@ class Agent:
         )
 
     def _accepts(self, step: str, payload: bytes) -> str | None:
-        """Why that step cannot take that stored input; None when it can, or when that is seen only
-        once the input is fetched."""
+        """Say why a step cannot take a stored input.
+
+        None when it can, or when only fetching the input (a blob) can tell."""
         if pointers(payload):
             return None
         try:
@@ -571,12 +606,16 @@ class Agent:
 
     @property
     def pools(self) -> list[str]:
-        """The pools that its steps name."""
+        """Names of the pools that the steps use, sorted."""
         return sorted({step.pool for step in self.steps.values() if step.pool})
 
     def pool(self, name: str) -> Agent:
-        """The agent that runs the steps of one pool: a pooled step is a child run of it, so that
-        it has a consumer group and topics of its own. ConfigError when there is no such pool."""
+        """Return the agent that runs the steps of one pool.
+
+        A pooled step is a child run of that agent, which has its own topics and consumer group.
+
+        Raises: ConfigError - no step names this pool
+        """
         if name not in self.pools:
             raise ConfigError(
                 "SF1110",
@@ -592,7 +631,7 @@ class Agent:
 
 
 def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
-    """(type of the payload, type of the carry or None)."""
+    """Return (type of the payload, type of the carry or None)."""
     parameters = list(inspect.signature(fn).parameters.values())
     if len(parameters) not in (2, 3):
         raise ConfigError(

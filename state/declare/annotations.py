@@ -1,8 +1,8 @@
-"""What an author's function is annotated with, each annotation resolved by itself.
+"""Resolves the annotations of an author's function, each one by itself.
 
-One that cannot be resolved matters only if somebody asks for it: the type of `ctx`, or of what a
-step returns, nobody does. Names are looked up where Python would (the function's module, what is
-around the function), and in what the module imports for type checkers only.
+An annotation that cannot be resolved matters only if somebody needs it; nobody needs the type of
+`ctx`, or what a step returns. Names are looked up where Python looks (the function's module, the
+enclosing functions), and in the module's imports for type checkers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 from surefoot.state.errors import ConfigError
 
-#: of a parameter, or of what is returned, that has no annotation
+#: marks a parameter or a return value without an annotation
 MISSING = inspect.Parameter.empty
 
 
 def plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that is called in the end: of a partial, an object, a method; and what a
-    decorator that uses functools.wraps has wrapped."""
+    """Return the function behind a partial, a callable object or a method, and behind decorators
+    that use functools.wraps."""
     while True:
         if isinstance(fn, partial):
             fn = fn.func
@@ -40,8 +40,8 @@ def plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def why_hidden(fn: Callable[..., Any]) -> str:
-    """What there is to say besides where the arguments of `fn` are not what they have to be: that a
-    decorator may have hidden them. Empty where nothing looks like one."""
+    """Return a hint for a message about wrong arguments of `fn`: a decorator may hide the real
+    ones. Empty when `fn` does not look decorated."""
     made = plain_function(fn)
     any_number = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     passes_on = any(each.kind in any_number for each in inspect.signature(fn).parameters.values())
@@ -52,11 +52,11 @@ def why_hidden(fn: Callable[..., Any]) -> str:
 
 
 def annotation(fn: Callable[..., Any], name: str, where: str) -> Any:
-    """The type that `fn` gives its parameter `name` (or "return"); MISSING when it gives none.
+    """Return the annotated type of parameter `name` (or "return") of `fn`; MISSING without one.
 
-    Raises: ConfigError — naming it, when it cannot be resolved.
+    Raises: ConfigError - it cannot be resolved; the message names it
     """
-    # A decorator may say something else than the function that it wraps.
+    # A decorator may declare other annotations than the function it wraps.
     annotated, fn = fn if inspect.isroutine(fn) else plain_function(fn), plain_function(fn)
     written = getattr(annotated, "__annotations__", {}).get(name, MISSING)
     if written is MISSING or isinstance(written, type):
@@ -70,10 +70,12 @@ def annotation(fn: Callable[..., Any], name: str, where: str) -> Any:
 
 
 def resolved(written: Any, known: dict[str, Any], names: dict[str, Any], module: str | None) -> Any:
-    """The type that is written there. What neither `known` nor `names` has is looked for in what
-    the module imports for type checkers only, and put into `names`.
+    """Resolve a written annotation to a type.
 
-    Raises: NameError — it is not there either; whatever else an annotation that is none raises.
+    A name in neither `known` nor `names` is looked for among the module's imports for type
+    checkers, and added to `names`.
+
+    Raises: NameError - it is not there either; whatever else an invalid annotation raises
     """
     alone: Any = SimpleNamespace(__annotations__={"it": written})
     while True:
@@ -96,8 +98,8 @@ def _unresolved(where: str, name: str, written: Any, why: str) -> ConfigError:
 
 
 def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
-    """What the functions around `fn` have defined: what it uses of them, and all that they have as
-    long as they run."""
+    """Return the names that the functions around `fn` define: those it uses, and, while these
+    functions run, all of their locals."""
     found: dict[str, Any] = {}
     code: Any = getattr(fn, "__code__", None)
     frame: FrameType | None = sys._getframe()
@@ -112,7 +114,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _closed_over(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The variables around `fn` that it uses, as far as they are filled."""
+    """Return the enclosing variables that `fn` uses, if they have a value yet."""
     found: dict[str, Any] = {}
     for name, cell in zip(
         getattr(getattr(fn, "__code__", None), "co_freevars", ()),
@@ -127,17 +129,17 @@ def _closed_over(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _holds(outer: CodeType, inner: CodeType) -> bool:
-    """Whether `inner` is made by `outer`, or by the body of a class in it."""
+    """Whether `inner` is defined in `outer`, or in the body of a class in it."""
     made = [each for each in outer.co_consts if isinstance(each, CodeType)]
     return any(each is inner or _holds(each, inner) for each in made)
 
 
 def _for_checkers(name: str | None) -> dict[str, Any]:
-    """What that module imports under `if TYPE_CHECKING:`, of modules that are loaded."""
+    """Return the module's imports under `if TYPE_CHECKING:`, from modules that are loaded."""
     module = sys.modules.get(name or "")
     try:
         tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
-    except (OSError, TypeError, SyntaxError):  # there is no source
+    except (OSError, TypeError, SyntaxError):  # the source is not available
         return {}
     found: dict[str, Any] = {}
     for block in ast.walk(tree):

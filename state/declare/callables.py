@@ -1,8 +1,8 @@
-"""How the author's functions are called, wherever they are.
+"""How the engine calls an author's functions.
 
-What is declared `async` runs on the loop that it is called from; anything else gets a thread, since
-it may block, or run a loop of its own. Whatever it gives that can be awaited is awaited: a plain
-decorator around an async function gives a coroutine.
+An `async` function runs on the caller's loop. Any other gets a thread, since it may block or run a
+loop of its own. An awaitable result is awaited: a plain decorator around an async function returns
+a coroutine.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it does nothing yet but make a coroutine. What it wraps does not count: a
-    wrapper that is a plain `def` may do anything."""
+    """Whether calling `fn` only makes a coroutine. What it wraps does not count: a wrapper that is
+    a plain `def` may do anything."""
     while isinstance(fn, partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(type(fn), "__call__", None)  # noqa: B004  (of an object that can be called)
+        getattr(type(fn), "__call__", None)  # noqa: B004  (for a callable object)
     )
 
 
 def finished(value: Any) -> Any:
-    """What a function has come to: an awaitable is run to its end, on a loop of its own. Call it in
-    the thread that has called the function, where no loop is running."""
+    """Return a function's result, running an awaitable to its end on a loop of its own. Call it in
+    the thread that called the function; no loop may be running there."""
     if not inspect.isawaitable(value):
         return value
 
@@ -37,7 +37,7 @@ def finished(value: Any) -> Any:
 
 
 def label(fn: Callable[..., Any]) -> str:
-    """What messages call it."""
+    """Return the function's name for messages."""
     while isinstance(fn, partial):
         fn = fn.func
     return getattr(fn, "__name__", None) or type(fn).__name__

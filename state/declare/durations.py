@@ -11,7 +11,10 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration_s(value: str | float | None) -> float | None:
-    """Seconds of "250ms", "30s", "2m", "1h", "2d" or of a plain number; None stays None."""
+    """Return the seconds in "250ms", "30s", "2m", "1h", "2d" or a plain number; None stays None.
+
+    Raises: ConfigError - not a duration, or not above 0
+    """
     if value is None:
         return None
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""Declares when runs may begin: how many at a time, how often, which first.
+"""When runs may begin: how many at a time, how often, in which order.
 
-Runs with one key share these limits and live in one partition, so one owner sees them all. The key
-is the first part of the run's id, `KEY=NAME` (see state.names.partitioner); whoever starts a run
-gives it that name (Agent.name_run).
+Runs with the same key share these limits and live in one partition, so one owner sees them all. The
+key is the first part of the run_id, `KEY=NAME` (see state.names.partitioner); whoever starts a run
+gives it that id (Agent.name_run).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,99}")
-#: the key of all runs of an agent whose runs have none of their own
+#: the key of all runs of an agent without a key function
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `limit` in any stretch of `per` ("1m", or seconds)."""
+    """At most `limit` in any period of `per` ("1m", or seconds)."""
 
     limit: int
     per: str | float
@@ -44,17 +44,17 @@ class Rate:
 class Flow:
     """When the runs of an agent may begin. `key`, `id` and `priority` are functions of the payload.
 
-    key          runs with the same key share the limits; without it all runs of the agent do
-    id           what makes two starts the same run: within the deduplication window there is one
-    dedup        for how long ("1h"); by default SUREFOOT_DEDUP_WINDOW_S
-    concurrency  runs of a key that are under way at a time, waits included
-    throttle     runs of a key that begin within a time
-    debounce     a run begins when no other of its key has been asked for for so long; those before
-                 it are cancelled
-    singleton    with a run of the key under way, "skip" a new one, or "cancel" what is there
-    priority     higher ones begin first; else in the order in which they were asked for
+    key          runs with the same key share the limits; without it, all runs of the agent do
+    id           starts with the same id are one run within the deduplication window
+    dedup        length of that window ("1h"); default: SUREFOOT_DEDUP_WINDOW_S
+    concurrency  runs of one key in progress at a time, waits included
+    throttle     how many runs of one key may begin in a period
+    debounce     a run begins once nobody has asked for another of its key for this long; the
+                 earlier ones are cancelled
+    singleton    while a run of the key is in progress: "skip" a new one, or "cancel" the current
+    priority     higher ones begin first; equal ones in the order they were asked for
 
-    Raises: ConfigError for what contradicts itself.
+    Raises: ConfigError - options that contradict each other
     """
 
     key: Callable[[Any], object] | None = None
@@ -97,12 +97,12 @@ class Flow:
 
     @property
     def at_once(self) -> int | None:
-        """How many runs of a key may be under way; None: any number."""
+        """How many runs of a key may be in progress; None: no limit."""
         return 1 if self.singleton is not None else self.concurrency
 
     @property
     def debounce_ms(self) -> int:
-        """0: none."""
+        """In milliseconds; 0: no debounce."""
         return round((duration_s(self.debounce) or 0) * 1000)
 
     @property
@@ -111,10 +111,10 @@ class Flow:
         return None if seconds is None else round(seconds * 1000)
 
     def name(self, run_id: str, value: Any, *, given: bool) -> str:
-        """The name of the run that starts with that payload: `run_id` is what it is called
-        otherwise, `given` by somebody who wants it to be called so.
+        """Return the run_id, `KEY=NAME`, of the run that starts with this payload.
 
-        Raises: whatever the author's functions raise.
+        Args:    run_id: its name without a flow. given: somebody asked for exactly this name
+        Raises:  whatever the author's functions raise
         """
         if self.id is not None and not given:
             run_id = _word(self.id(value))
@@ -123,7 +123,7 @@ class Flow:
 
 
 def _word(value: object) -> str:
-    """As part of a run's name: itself if it can be, else its digest."""
+    """Return the text of a value if it can be part of a run_id, else a digest of it."""
     if inspect.iscoroutine(value):
         value.close()
         raise TypeError("it gives something to be awaited; a Flow's functions cannot wait")

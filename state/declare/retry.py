@@ -1,4 +1,4 @@
-"""When a failed step may be tried again. Pure: time and chance come in as arguments."""
+"""When a failed step is tried again. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from email.utils import parsedate_to_datetime
 
 from surefoot.state.errors import BadArgument, ConfigError, RetryableError, TerminalError
 
-#: what no further attempt can help
+#: errors that no further attempt can fix
 FINAL: tuple[type[BaseException], ...] = (TerminalError, BadArgument)
-#: the longest that another side's Retry-After is obeyed, in seconds
+#: upper bound on a Retry-After that is obeyed, in seconds
 RETRY_AFTER_MAX_S = 24 * 3600.0
-#: a number in a header: ASCII digits, and a fraction that some send; no sign, "inf", "nan" or "1e9"
+#: a number in a header: ASCII digits with an optional fraction; no sign, "inf", "nan" or "1e9"
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A step's retry policy: exponential backoff, capped, spread out by chance."""
+    """A step's retry policy: exponential backoff, capped, with jitter."""
 
-    #: attempts in all, the first one included
+    #: attempts in total, the first one included
     attempts: int = 5
     #: wait after the first failed attempt
     initial_s: float = 1.0
-    #: longest wait of the policy's own
+    #: longest wait that the backoff itself produces
     max_s: float = 300.0
-    #: how much longer each wait is than the one before
+    #: factor from each wait to the next
     multiplier: float = 2.0
-    #: share of a wait that is left to chance: 0 waits to the millisecond, 1 from nothing to all
+    #: random share of each wait: 0 waits exactly, 1 waits anything from nothing to the full time
     jitter: float = 0.5
-    #: only these exceptions are worth another attempt, and what says so itself (RetryableError, a
-    #: timeout); None: all that does not say otherwise
+    #: retry only these exceptions, and those that ask for a retry themselves (RetryableError, a
+    #: timeout); None: all that do not rule it out
     on: tuple[type[BaseException], ...] | None = None
-    #: these never are
+    #: never retry these
     give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Retry:
 
 
 def worth_retrying(policy: Retry, error: BaseException) -> bool:
-    """Whether another attempt can help after that exception. Pure."""
+    """Whether another attempt may succeed after that exception. Pure."""
     if isinstance(error, (*FINAL, *policy.give_up_on)):
         return False
     return policy.on is None or isinstance(error, (RetryableError, *policy.on))
@@ -89,12 +89,11 @@ def worth_retrying(policy: Retry, error: BaseException) -> bool:
 def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | None = None) -> int:
     """Return the wait in milliseconds, at least 1, before the attempt after `attempt`. Pure.
 
-    Args:    attempt: the one that failed, counted from 0; rand: from 0 to 1, by chance;
-             retry_after_s: what the other side asked for, obeyed up to 24 hours; nonsense (not a
-             finite number, negative) is ignored
-    Returns: without retry_after_s at most the policy's max_s. With it never less than asked, and
-             spread over up to jitter * max_s more, so that those told the same do not come back
-             in the same instant
+    Args:    attempt: the one that failed, counted from 0; rand: random, from 0 to 1;
+             retry_after_s: what the other side asked for, obeyed up to 24 hours; an invalid value
+             (negative, not a finite number) is ignored
+    Returns: without retry_after_s, at most the policy's max_s. With it, never less than asked, and
+             up to jitter * max_s more, so that clients given the same time do not return together
     """
     wait_s = _backoff_s(policy, attempt)
     spread_s = wait_s * policy.jitter * rand
@@ -105,10 +104,10 @@ def delay_ms(policy: Retry, attempt: int, rand: float, retry_after_s: float | No
 
 
 def retry_after_s(headers: Mapping[str, str], now_ms: int) -> float | None:
-    """Seconds from now that the other side asks to wait, from 0 to RETRY_AFTER_MAX_S; None when it
-    does not say, or nothing that can be meant. Pure.
+    """Return the seconds from now that the other side asks to wait, from 0 to RETRY_AFTER_MAX_S;
+    None when it sends no usable value. Pure.
 
-    Args: headers: of its answer. Read are `retry-after-ms`, which providers of models send, and
+    Args: headers: of its answer. Reads `retry-after-ms`, which model providers send, and
           `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3)
     """
     told = {name.lower(): value.strip() for name, value in headers.items()}
@@ -126,5 +125,5 @@ def retry_after_s(headers: Mapping[str, str], now_ms: int) -> float | None:
 def _backoff_s(policy: Retry, attempt: int) -> float:
     try:
         return min(policy.max_s, policy.initial_s * float(policy.multiplier) ** attempt)
-    except OverflowError:  # more than a float can hold, so more than max_s
+    except OverflowError:  # too large for a float, so above max_s
         return policy.max_s

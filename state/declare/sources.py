@@ -1,4 +1,4 @@
-"""What an author declares of the sources that start runs: queues and folders. Pure."""
+"""Declarations of the sources that start runs: queues and folders. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from surefoot.state.declare.annotations import annotation, why_hidden
 from surefoot.state.declare.callables import label
 from surefoot.state.errors import ConfigError
 
-#: folders that the files of a watched folder are moved to
+#: subfolders that the files of a watched folder move to
 DONE, FAILED = "done", "failed"
 
 
@@ -25,22 +25,22 @@ class QueueMessage:
     #: equal on every redelivery
     id: str
     body: str
-    #: the message's own attributes, those that are text
+    #: the message's own attributes, text ones only
     attributes: Mapping[str, str]
-    #: its MessageGroupId; messages of one group come from a FIFO queue in the order they were sent
+    #: its MessageGroupId; a FIFO queue delivers the messages of one group in sending order
     group: str | None = None
-    #: its MessageDeduplicationId, of a FIFO queue
+    #: its MessageDeduplicationId, in a FIFO queue
     deduplication_id: str | None = None
 
     @property
     def json(self) -> Any:
-        """The body as strict JSON; raises BadPayload, which makes it a bad message."""
+        """The body as strict JSON. Raises BadPayload, which makes it a bad message."""
         return parse_json(self.body.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBridgeEvent:
-    """An event that a rule of EventBridge has sent to the queue."""
+    """An event that an EventBridge rule sent to the queue."""
 
     #: equal on every redelivery
     id: str
@@ -59,9 +59,9 @@ class S3Object:
 
     bucket: str
     key: str
-    #: of a bucket with versions
+    #: object version, if the bucket has versioning
     version: str | None
-    #: orders the events of one key; of a store that gives none, the event's time and the ETag
+    #: orders the events of one key; from a store without sequencers, the event's time and the ETag
     sequencer: str
     size: int
     etag: str
@@ -71,20 +71,20 @@ class S3Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFile:
-    """A file that has come into a watched folder, read whole."""
+    """A file found in a watched folder, read whole."""
 
-    #: where it was found; it moves to `done/` once its run is asked for
+    #: where it was found; it moves to `done/` once its run has been requested
     path: PurePath
     body: bytes
 
     @property
     def name(self) -> str:
-        """Its name as text: what of it is not UTF-8 is U+FFFD here, and whole in `path`."""
+        """Its name as text: bytes that are not UTF-8 are U+FFFD here, and intact in `path`."""
         return self.path.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     @property
     def json(self) -> Any:
-        """The content as strict JSON; raises BadPayload, which makes it a bad file."""
+        """The content as strict JSON. Raises BadPayload, which makes it a bad file."""
         return parse_json(self.body)
 
 
@@ -93,25 +93,25 @@ QueueEvent = QueueMessage | EventBridgeEvent | S3Object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTrigger:
-    """Starts a run from what is in a message when `fn` returns a payload rather than None."""
+    """Starts a run from a message for which `fn` returns a payload rather than None."""
 
-    #: its name, or its URL
+    #: name or URL
     queue: str
-    #: what `fn` takes
+    #: the type that `fn` takes
     shape: type[QueueEvent]
     fn: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderTrigger:
-    """Starts a run from a file when `fn` returns a payload rather than None."""
+    """Starts a run from a file for which `fn` returns a payload rather than None."""
 
     pattern: str
     fn: Callable[[WatchedFile], Any]
 
 
 def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigger:
-    """Raises ConfigError when the declaration cannot work."""
+    """Check a queue trigger's declaration. Raises ConfigError when it cannot work."""
     where = f"queue mapping {label(fn)!r} of agent {agent!r}"
     shape = _only_argument(fn, where)
     shapes = get_args(QueueEvent)
@@ -126,7 +126,7 @@ def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigge
 
 
 def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTrigger:
-    """Raises ConfigError when the declaration cannot work."""
+    """Check a folder trigger's declaration. Raises ConfigError when it cannot work."""
     where = f"folder mapping {label(fn)!r} of agent {agent!r}"
     if _only_argument(fn, where) is not WatchedFile:
         raise ConfigError(
@@ -143,7 +143,7 @@ def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTr
 
 
 def _only_argument(fn: Callable[..., Any], where: str) -> Any:
-    """Its annotated type."""
+    """Return the annotated type of the function's only argument."""
     parameters = list(inspect.signature(fn).parameters)
     if len(parameters) != 1:
         raise ConfigError("SF1128", f"{where} must take one argument{why_hidden(fn)}")

@@ -1,4 +1,4 @@
-"""What of an author's types can be stored, said where they are declared."""
+"""Checks, at declaration, which of an author's types can be stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surefoot.state.errors import ConfigError
 
 
 def adapter_of(kind: Any, where: str) -> TypeAdapter[Any]:
-    """Raises ConfigError when nothing of that type can be stored."""
+    """Return the adapter of a type. Raises ConfigError when no value of it can be stored."""
     try:
         return TypeAdapter(kind)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -29,7 +29,8 @@ def adapter_of(kind: Any, where: str) -> TypeAdapter[Any]:
 
 
 def check_stored(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
-    """Raises ConfigError when not all of it would come back. Call it when all types are defined."""
+    """Raise ConfigError if a stored value may not be read back as it was. Call it once all types
+    are defined."""
     check_defined(adapter, kind, where)
     lost = mixed(kind)
     if lost is not None:
@@ -41,8 +42,8 @@ def check_stored(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
 
 
 def check_defined(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
-    """Raises ConfigError when a field, at whatever depth, has a type that is not defined. Call it
-    when all types are."""
+    """Raise ConfigError if a field, at any depth, has an undefined type. Call it once all types
+    are defined."""
     if adapter.pydantic_complete:
         return
     undefined = completed(kind)
@@ -58,8 +59,8 @@ def check_defined(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
 
 
 def completed(kind: Any) -> list[str]:
-    """Tell its classes what their fields name that is imported for type checkers only. Returns the
-    fields, at whatever depth, that name what is not defined."""
+    """Resolve the fields of its classes whose types are imported for type checkers only. Returns
+    the fields, at any depth, whose type is not defined."""
     return list(_undefined(kind, set()))
 
 
@@ -79,7 +80,7 @@ def _undefined(kind: Any, seen: set[Any]) -> Iterator[str]:
                 part = resolved(written, known, names, owner.__module__)
             except NameError:
                 yield f"{owner.__qualname__}.{field}"
-            except Exception:  # noqa: BLE001, S112  (something else is wrong with it)
+            except Exception:  # noqa: BLE001, S112  (wrong in another way)
                 continue
             else:
                 yield from _undefined(part, seen)
@@ -93,7 +94,7 @@ def _undefined(kind: Any, seen: set[Any]) -> Iterator[str]:
 
 
 def _complete(owner: type, field: str, kind: Any) -> None:
-    """So that whoever looks at the class finds it."""
+    """Set the type on the class, where everybody looks for it."""
     owner.__annotations__[field] = kind
     if is_dataclass(owner):
         owner.__dataclass_fields__[field].type = kind

@@ -1,7 +1,7 @@
-"""What an author declares of webhooks that go out: who is told of which events of an agent's runs.
+"""Declarations of outgoing webhooks: who receives which events of an agent's runs.
 
-Everything that can be wrong with a declaration is an error here, at import. What is sent of an
-event is decided here too; signing is the relay's business (consumers.builtin.webhooks_out). Pure.
+Every mistake in a declaration is an error here, at import. This module also decides what an event
+sends; signing is the relay's business (consumers.builtin.webhooks_out). Pure.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class RunEvent:
     next_step: str | None = None
     attempt: int = 0
     epoch: int = 0
-    #: JSON values of what the run came to
+    #: the run's result, as JSON values
     result: Any = None
     #: code, number, message, step
     failure: Mapping[str, Any] | None = None
-    #: of the signal, the question, the choice; and who asked
+    #: name of the signal, question or choice; and who asked
     name: str | None = None
     by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookMessage:
-    """What is sent of one event, and under which id: the same whenever it is sent again."""
+    """The body sent for one event, and its id: both are the same whenever it is sent again."""
 
     id: str
     body: str
@@ -61,7 +61,7 @@ class WebhookMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Somebody who is told, at `url`, of an agent's events."""
+    """A receiver, at `url`, of an agent's events."""
 
     name: str
     url: str
@@ -71,10 +71,10 @@ class Subscription:
     start: StartPosition
 
     def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> WebhookMessage | None:
-        """What is sent of an event that stands at (partition, offset); None: nothing. `event`: its
-        JSON values, as state.reading.runs.event_json has them.
+        """Return what to send for the event at (partition, offset); None: nothing.
 
-        Raises: whatever the author's functions raise; Unserialisable.
+        Args:    event: its JSON values, as state.reading.runs.event_json makes them
+        Raises:  whatever the author's functions raise; Unserialisable
         """
         if event["type"] not in self.events:
             return None
@@ -84,26 +84,26 @@ class Subscription:
         partition, offset = place
         data = default_data(told, offset) if self.data is None else finished(self.data(told))
         body = {"type": told.type, "timestamp": iso(told.at_ms), "data": data}
-        # The time tells it from that of a topic that was made anew.
+        # The time distinguishes it from an event at this offset of a recreated topic.
         identity = f"{told.agent}-{partition}-{offset}-{told.at_ms}"
         return WebhookMessage(id=identity, body=strict_json(body).decode())
 
 
 def run_event(event: Mapping[str, Any]) -> RunEvent:
-    """What may be known outside of an event: neither inputs nor what a run carries along."""
+    """Return the part of an event that may leave the system: no inputs, no carried data."""
     return RunEvent(**{name: event[name] for name in RunEvent.__slots__})
 
 
 def default_data(event: RunEvent, offset: int) -> dict[str, Any]:
-    """What is sent unless the declaration says otherwise. The later one of two events of a run has
-    the higher offset."""
+    """Return what is sent without a `data` function. Of two events of a run, the later one has the
+    higher offset."""
     fields = {name: getattr(event, name) for name in RunEvent.__slots__}
     del fields["type"], fields["at_ms"]
     return {**fields, "offset": offset}
 
 
 def iso(at_ms: int) -> str:
-    """ISO 8601, UTC, to the millisecond."""
+    """Format as ISO 8601, UTC, with milliseconds."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -117,7 +117,7 @@ def subscription(
     data: Callable[[RunEvent], Any] | None,
     start: StartPosition,
 ) -> Subscription:
-    """Raises ConfigError when the declaration cannot work."""
+    """Check a subscription's declaration. Raises ConfigError when it cannot work."""
     place = f"subscription {name!r} of agent {agent!r}"
     if not _NAME.fullmatch(name):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""What an author declares about events that start runs: records of any Kafka topic.
+"""Declarations of events that start runs: records of any Kafka topic.
 
-Everything that can be wrong with a declaration is an error here, at import. What a trigger makes of
-one event is decided here too, but for the bytes: `start` is given what they say.
+Every mistake in a declaration is an error here, at import. This module also decides what a trigger
+makes of one event, once a decoder has turned its bytes into a value.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.ports.sources import LostEvents, Received, SourceOffsets, StartPosition
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
-#: so that topic, partition and offset still make a run_id
+#: leaves room for partition and offset in a run_id
 _TOPIC_MAX = 220
-#: arguments of an author's function that also asks where the event came from
+#: number of arguments of an author's function that also takes `received`
 _BOTH = 2
 
 
@@ -68,7 +68,7 @@ class EventTrigger:
     start: StartPosition
     key: Callable[..., Any] | str | None = None
     where: Callable[..., Any] | None = None
-    #: Avro schemas of the author's by fingerprint, and the one that events are read as
+    #: the author's Avro schemas by fingerprint, and the one that events are read with
     schemas: Mapping[bytes, Any] = field(default_factory=dict)
     reader_schema: Any | None = None
 
@@ -78,7 +78,7 @@ class EventTrigger:
 
     @cached_property
     def takes_null(self) -> bool:
-        """Whether a tombstone, or an event without data, is given to the function as None."""
+        """Whether the function gets None for a tombstone, or for an event without data."""
         try:
             return validate(self.adapter, None) is None
         except BadPayload:
@@ -86,27 +86,27 @@ class EventTrigger:
 
     @cached_property
     def by_branch(self) -> ByBranch | None:
-        """What an event in Avro is validated with where the type has unions of records."""
+        """What validates an Avro event if the type has unions of records; None otherwise."""
         made = ByBranch(self.adapter)
         return made if made.unions else None
 
     def of_json(self, text: bytes) -> Any:
-        """The event that a JSON text is. Raises Unusable."""
+        """Return the event in a JSON text. Raises Unusable."""
         try:
-            parse_json(text)  # says it without doubt
+            parse_json(text)  # strict: refuses what pydantic would accept
             return load(self.adapter, text.removeprefix(b"\xef\xbb\xbf"))
         except BadPayload as error:
             raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
 
     def of_value(self, value: Any) -> Any:
-        """The event that a decoder's value is. Raises Unusable."""
+        """Return the event of a decoder's value. Raises Unusable."""
         try:
             return validate(self.by_branch or self.adapter, value)
         except BadPayload as error:
             raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
 
     def begin(self, event: Any, received: Received) -> EventStart | None:
-        """Ask the author's functions what to start; None: nothing. Raises Unusable."""
+        """Ask the author's functions which run to start; None: no run. Raises Unusable."""
         if not self._asked["where"](event, received):
             return None
         payload = self._asked["fn"](event, received)
@@ -123,7 +123,7 @@ class EventTrigger:
 
     @cached_property
     def _asked(self) -> Mapping[str, Callable[[Any, Received], Any]]:
-        """The author's functions, all called in one way."""
+        """The author's functions, all with the same signature."""
         key = _field(self.key) if isinstance(self.key, str) else self.key
         return {
             "fn": _asking(self.fn, label(self.fn)),
@@ -133,7 +133,7 @@ class EventTrigger:
 
 
 def default_run_id(received: Received) -> str:
-    """A run_id for the event's place: the same however often it is read."""
+    """Return a run_id made of the event's place: the same each time it is read."""
     topic = received.topic if received.topic[0].isalnum() else f"t={received.topic}"
     return f"{topic}-{received.partition}-{received.offset}"
 
@@ -141,11 +141,14 @@ def default_run_id(received: Received) -> str:
 def begin_at(
     standing: SourceOffsets, start: StartPosition, *, refused: bool
 ) -> tuple[int, LostEvents | None]:
-    """The offset to go on at, and what was lost. Pure.
+    """Return the offset to continue at, and what was lost. Pure.
 
-    A partition without a committed offset was added after the trigger had begun, so all that is in
-    it is new. `refused`: the broker has said that the committed offset is out of range. Before it
-    does, an end that lies below proves nothing: a new leader may not know it all yet (KIP-207).
+    A partition without a committed offset was added after the trigger began, so everything in it
+    is new.
+
+    Args: refused: the broker said that the committed offset is out of range. Until it does, an end
+          below the committed offset proves nothing: a new leader may not know the log's end yet
+          (KIP-207)
     """
     committed, first, end = standing
     if committed is None:
@@ -194,7 +197,7 @@ def declare_event(
     where: Callable[..., Any] | None,
     start: str,
 ) -> EventTrigger:
-    """Raises ConfigError when the declaration cannot work."""
+    """Check an event trigger's declaration. Raises ConfigError when it cannot work."""
     place = f"on_event {label(fn)!r} of agent {agent!r}"
     if not _TOPIC.fullmatch(topic) or len(topic) > _TOPIC_MAX:
         raise ConfigError("SF1126", f"{place}: {topic[:80]!r} cannot be the name of a topic")
@@ -239,15 +242,15 @@ def declare_event(
 
 
 def _arguments(fn: Callable[..., Any]) -> int:
-    """How many arguments it is to be given: the event, and where it came from if it asks."""
+    """Return how many arguments to pass: the event, and `received` if the function takes it."""
     try:
         parameters = inspect.signature(fn).parameters.values()
-    except ValueError:  # some builtins do not tell
+    except ValueError:  # some builtins have no signature
         return 1
     asked = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in asked if p.default is p.empty]
     if not needed and any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return 1  # a decorator's, which does not tell
+        return 1  # a decorator's (*args), which hides the number
     return len(needed)
 
 
@@ -273,7 +276,7 @@ def _check_field(event_type: Any, name: str, place: str) -> None:
         fields = event_type.model_fields
     elif dataclasses.is_dataclass(event_type):
         fields = {each.name for each in dataclasses.fields(event_type)}
-    elif hasattr(event_type, "__required_keys__"):  # a TypedDict of whichever module
+    elif hasattr(event_type, "__required_keys__"):  # a TypedDict, from typing or elsewhere
         fields = event_type.__annotations__
     if fields is not None and name not in fields:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""What the body of a delivery says, as JSON or as a form. Pure; read when somebody asks.
+"""Reads the body of a delivery as JSON or as a form. Pure; parsed on first access.
 
-Whatever is wrong with it is a BadPayload that says what to do: the bytes are there all the same.
+Any problem is a BadPayload that says what to do instead: the raw bytes are always available.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from surefoot.schemas.text import halves_are_refused, whole
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 1_000
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([A-Za-z0-9_.:-]+)", re.IGNORECASE | re.ASCII)
-#: what senders use; Python has other codecs that take more than their input is worth
+#: what senders use; some other codecs of Python expand their input without bound
 _CHARSETS = frozenset({"utf-8", "ascii", "iso8859-1", "cp1252"})
 
 
 def json_values(content_type: str, body: bytes) -> Any:
-    """The values of a JSON body; of a form, its fields as texts. A form with the one field
-    `payload` holds JSON, as GitHub and Slack send it.
+    """Return the values of a JSON body, or the fields of a form as texts. A form whose only field
+    is `payload` holds JSON, as GitHub and Slack send it.
 
     Raises: BadPayload
     """
@@ -46,7 +46,7 @@ def json_values(content_type: str, body: bytes) -> Any:
 
 
 def form_fields(content_type: str, body: bytes) -> dict[str, list[str]]:
-    """Every field of a form with its values, in the order in which they came.
+    """Return every field of a form with its values, in the order received.
 
     Raises: BadPayload
     """
@@ -55,7 +55,7 @@ def form_fields(content_type: str, body: bytes) -> dict[str, list[str]]:
         raise BadPayload("$", f"the body is {kind or 'of no type'}, no form: read delivery.body")
     try:
         pairs = parse_qsl(
-            body.decode("latin-1"),  # any byte, for now
+            body.decode("latin-1"),  # maps every byte; the fields are decoded below
             keep_blank_values=True,
             strict_parsing=True,
             encoding="latin-1",
@@ -79,7 +79,7 @@ def _one(name: str, values: list[str]) -> str:
 
 
 def _kind(content_type: str) -> tuple[str, str]:
-    """(media type, name of the charset as Python has it) of a Content-Type."""
+    """Return (media type, charset by Python's name for it) of a Content-Type."""
     kind = content_type.partition(";")[0].strip().lower()
     found = _CHARSET.search(content_type)
     charset = "utf-8" if found is None else found[1]

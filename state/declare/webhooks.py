@@ -1,4 +1,4 @@
-"""What an author declares of webhooks: who sends, how that is known, and what runs come of it."""
+"""Declarations of webhooks: who sends, how a delivery is verified, and which runs it starts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from surefoot.state.declare.callables import label
 from surefoot.state.declare.webhook_body import form_fields, json_values
 from surefoot.state.errors import ConfigError
 
-#: senders whose way of signing is built in
+#: senders with a built-in signature scheme
 Known = Literal["github", "slack", "standard", "stripe"]
 KNOWN: tuple[Known, ...] = get_args(Known)
-#: runs that one delivery may start of one agent
+#: maximum number of runs that one delivery may start of one agent
 STARTS_MAX = 1_000
 
-#: what a name in a URL and in a variable can be
+#: names that fit in a URL and in an environment variable
 _SOURCE = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 _SIGNED = re.compile(r"(?:[^{}]|\{(?:body|timestamp|id)\})*")
@@ -26,9 +26,10 @@ _SIGNED = re.compile(r"(?:[^{}]|\{(?:body|timestamp|id)\})*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Where a delivery says what it is. A field is a path in the JSON body, such as "event.id"."""
+    """Where a delivery carries its id and its event name. A field is a path in the JSON body, such
+    as "event.id"."""
 
-    #: the id that is equal on every redelivery; without either, equal bodies are one delivery
+    #: the id that is equal on every redelivery; with neither, equal bodies are the same delivery
     id_header: str | None = None
     id_field: str | None = None
     #: the name of the event
@@ -57,18 +58,20 @@ def _check_header(declared: Any, name: str) -> None:
 class Hmac(Naming):
     """A sender that signs with a shared secret in one header.
 
-    `signed` is what is signed: "{body}", or what stands around it, such as
-    "v0:{timestamp}:{body}" or "{id}.{body}". A header that is not part of it could be changed by
-    whoever has seen one delivery: without a timestamp in it, an old delivery is good for ever.
+    `signed` is the text that is signed: "{body}", alone or in a template such as
+    "v0:{timestamp}:{body}" or "{id}.{body}". Anybody who has seen one delivery can change a header
+    that is not part of it: without a timestamp in `signed`, an old delivery stays valid forever.
+
+    Raises: ConfigError - the parts contradict each other
     """
 
     header: str
     algorithm: Literal["sha256", "sha384", "sha512"] = "sha256"
-    #: in front of the signature
+    #: text in front of the signature
     prefix: str = ""
     encoding: Literal["hex", "base64"] = "hex"
     signed: str = "{body}"
-    #: epoch seconds, of which more than five minutes in the past or the future are refused
+    #: epoch seconds; more than five minutes in the past or the future is refused
     timestamp_header: str | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +97,7 @@ class Hmac(Naming):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer(Naming):
-    """A sender that shows a secret token in a header. Whoever sees one delivery can send others."""
+    """A sender that shows a secret token in a header. Whoever sees one delivery can forge more."""
 
     header: str = "Authorization"
     prefix: str = "Bearer "
@@ -112,14 +115,14 @@ _UNREAD: Any = object()
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class Webhook:
-    """One verified delivery, as a webhook mapping sees it."""
+    """One verified delivery: the input of a webhook mapping."""
 
     source: str
     #: the sender's own id of the delivery, equal on every redelivery
     id: str
     event: str
     headers: Mapping[str, str]
-    #: the bytes that came; of a body that came as gzip, what is in it
+    #: the bytes received, decompressed if they came as gzip
     body: bytes
 
     def __init__(
@@ -139,12 +142,12 @@ class Webhook:
     @cached_property
     def json(self) -> Any:
         """The values of a JSON body; of a form, its fields as texts, or the JSON in its only field
-        `payload`. Raises BadPayload for any other body: the sender is told, with 422."""
+        `payload`. Raises BadPayload for any other body: the sender gets a 422."""
         return json_values(self.headers.get("content-type", ""), self.body)
 
     @cached_property
     def form(self) -> Mapping[str, list[str]]:
-        """The fields of a form, each with all its values. Raises BadPayload for any other body."""
+        """The fields of a form, each with all its values. Raises BadPayload for other bodies."""
         return form_fields(self.headers.get("content-type", ""), self.body)
 
 
@@ -152,8 +155,8 @@ class Webhook:
 class Start:
     """One run that a delivery starts; a mapping may return a list of them.
 
-    The run is called after the source and `id`; without one, after the delivery and the place in
-    the list. So the same delivery, sent again, names the same runs.
+    The run_id is made of the source and `id`; without `id`, of the delivery and the position in
+    the list. The same delivery, sent again, therefore names the same runs.
     """
 
     payload: Any
@@ -166,7 +169,7 @@ class WebhookTrigger:
 
     source: str
     provider: Provider
-    #: names of the events that are wanted; None: all
+    #: names of the events to take; None: all
     events: frozenset[str] | None
     where: Callable[[Webhook], Any] | None
     fn: Callable[[Webhook], Any]
