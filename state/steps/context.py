@@ -1,6 +1,6 @@
-"""What a step's body is given: who it is, and what it wants to happen when it commits.
+"""The Context of a step's body: which run it is, and what it wants to happen when it commits.
 
-Effects, messages and the plan are only collected: nothing of them exists before the step's commit.
+Effects, messages and the plan are only collected: none of them exists before the step's commit.
 Calls are recorded while the step runs (state.steps.journal).
 """
 
@@ -42,16 +42,19 @@ from surefoot.state.steps.thread import Plan, Thread
 def idempotency_key(
     agent: str, run_id: str, seq: int, index: int, *, emit: int = 0, compensation: bool = False
 ) -> str:
-    """Key of effect `index` of step `seq`: the same on every attempt, redrive and replay, unless
-    somebody asked for a replay whose effects are sent anew (`emit`, the epoch of the run). What
-    compensation sends has keys of its own: the run may be sent back and come to that seq again."""
+    """Return the key of effect `index` of step `seq`: the same on every attempt, redrive and
+    replay.
+
+    Two exceptions: a replay that somebody asked to send its effects again (`emit`, the run's epoch)
+    has new keys, and so has compensation, since the run may be rewound and reach that seq again.
+    """
     marks = (f"~e{emit}" if emit else "") + ("~c" if compensation else "")
     return f"{agent}:{run_id}{marks}:{seq}:{index}"
 
 
 @dataclass(slots=True)
 class Outbox:
-    """Side effects of the step, delivered after its commit and only then."""
+    """Side effects of the step, delivered only after its commit."""
 
     _key: Callable[[int], str]
     _carried: Carried = field(default_factory=Carried)
@@ -70,14 +73,14 @@ class Outbox:
     ) -> str:
         """Send an HTTP request once this step has committed. Returns its idempotency key.
 
-        It is delivered at least once, always with the same Idempotency-Key header and body, in the
-        order in which this run asked for it.
+        It is delivered at least once, always with the same Idempotency-Key header and body. The
+        effects of a run are delivered in the order in which it asked for them.
 
         Args:   json: strict JSON. retry_on: the statuses, such as 404 or "5xx", after which it is
-                sent again for as long as an outage may last, instead of the usual ones; any other
-                but 2xx is final then. keep_body: if it fails, show the beginning of what the target
-                answered to everybody who may see the run; the status only otherwise
-        Raises: BadArgument (a bug in the step, so not retried) for what can never be sent.
+                sent again for as long as an outage may last, instead of the default ones; any other
+                status but 2xx is then final. keep_body: on failure, show the beginning of the
+                target's answer to everybody who may see the run; without it, only the status
+        Raises: BadArgument - it can never be sent; a bug in the step, so not retried
         """
         check_texts(method=method, url=url, body="" if body is None else body)
         method, sent = method.upper(), dict(headers or {})
@@ -106,37 +109,41 @@ class Outbox:
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """Handed to every attempt of a step; dead once the attempt is over."""
+    """Passed to every attempt of a step; unusable once the attempt is over.
+
+    It says which run and step this is, and collects what the step asks for: effects in `outbox`,
+    messages in `thread`, to-do items in `plan`. `call` and `once` make work durable within a step.
+    """
 
     agent: str
     run_id: str
     #: number of this step in the run, from 0
     seq: int
     step: str
-    #: attempts of this step that are over, from 0
+    #: number of this attempt, from 0
     attempt: int
     engine: Engine
     #: see model.Run
     epoch: int = 0
     emit: int = 0
-    #: this step is what a cancelled or failed run still does
+    #: this step is the compensation of a cancelled or failed run
     compensation: bool = False
-    #: W3C trace context, to hand on to whatever the step calls; None: its run belongs to no trace
+    #: W3C trace context, to pass on to whatever the step calls; None: the run has no trace
     traceparent: str | None = None
-    #: W3C: what goes on with it, as it came
+    #: W3C: what accompanies it, unchanged
     tracestate: str | None = None
     baggage: str | None = None
-    #: what earlier attempts of this step have recorded, by slot
+    #: what earlier attempts of this step recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     #: the run's thread so far
     messages: Sequence[bytes] = ()
-    #: signals that nobody has taken yet
+    #: signals that no step has taken yet
     signals: Sequence[Entry] = ()
     memory: Memory = NO_MEMORY
-    #: to other runs, with this step's commit; for the built-in agents
+    #: commands to other runs, sent with this step's commit; for the built-in agents
     commands: list[CommandRecord] = field(default_factory=list)
     outbox: Outbox = field(init=False)
-    #: the run's conversation, to read and to append to
+    #: the run's conversation, to read and append to
     thread: Thread = field(init=False)
     #: the run's to-do list
     plan: Plan = field(init=False)
@@ -165,7 +172,7 @@ class Context:
         self._calls = Journal(self.journal, self._work, self.memory, self.engine)
 
     def lease_left_s(self) -> float:
-        """Seconds for which this worker may still act as the owner of the run."""
+        """Return the seconds for which this worker may still act as the owner of the run."""
         return self.engine.lease_left_s()
 
     def call(
@@ -177,17 +184,19 @@ class Context:
         reserve: Cost | None = None,
         cost: Callable[[Any], Cost | Awaitable[Cost]] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Call `fn(*args)` and record its result: after a crash the step runs again and this gives
-        the recorded result without calling. Durable when it returns.
+        """Call `fn(*args)` and record its result. Durable when it returns.
 
-        Args:    name: the same name again in one attempt is the next occurrence, counted in the
-                 order of the calls: name what runs side by side apart. fn: async, or sync (then in
-                 a thread). args: data; with other ones than recorded the run goes to `attention`.
-                 permanent: exceptions that are recorded too, like TerminalError. reserve: what it
-                 uses at most, set aside before; cost: of its result, what it used
-        Raises:  CallFailed for a recorded failure, without the exception that it was made of;
-                 what `fn` raises otherwise, unrecorded
-        Under cancellation nothing is recorded, and it is called again.
+        After a crash the step runs again, and this returns the recorded result without a call.
+
+        Args:    name: repeating a name in one attempt means its next occurrence, counted in call
+                 order; give concurrent calls different names. fn: async, or sync (then run in a
+                 thread). args: plain data; if they differ from the recorded ones, the run goes to
+                 `attention`. permanent: exceptions to record, as TerminalError always is. reserve:
+                 the most it can use, set aside before the call; cost: maps its result to what it
+                 used
+        Raises:  CallFailed - a recorded failure, without its original exception; whatever else `fn`
+                 raises, unrecorded
+        Under cancellation: nothing is recorded; the next attempt calls again
         """
         return self._calls.call(name, fn, *args, permanent=permanent, reserve=reserve, cost=cost)
 
@@ -199,38 +208,38 @@ class Context:
         probe: Callable[..., Any] | None = None,
         permanent: ErrorKinds = (),
     ) -> Coroutine[Any, Any, Any]:
-        """Call `fn(*args)` at most once, whatever crashes: the intent is committed before, the
-        outcome after.
+        """Call `fn(*args)` at most once, whatever crashes. Its intent is committed before the call,
+        its outcome after.
 
-        When only the intent is there, `probe(*args)` decides: None or False, it did not happen (and
-        is done now); True, it did; anything else, it did, and that is its result. Without a probe
-        the run goes to `attention`. An exception of `fn` leaves it in doubt too, unless it is
-        NotDone (certainly nothing happened; retried), TerminalError or one of `permanent`
-        (recorded, raised as CallFailed).
+        If only the intent is recorded, `probe(*args)` decides: None or False, it did not happen
+        (and is done now); True, it did; any other value, it did, with that result. Without a probe
+        the run goes to `attention`. An exception of `fn` leaves the call in doubt too, unless it is
+        NotDone (certainly nothing happened; retried), TerminalError or one of `permanent` (both
+        recorded, and raised as CallFailed).
 
-        It holds over rewinds: the same call of the same step, with the same arguments, gets the
-        recorded outcome back. In a copy of the run (`surefoot runs fork`) it is in doubt.
+        This holds across rewinds: the same call of the same step, with the same arguments, returns
+        the recorded outcome. In a copy of the run (`surefoot runs fork`) it is in doubt.
         """
         return self._calls.once(name, fn, *args, probe=probe, permanent=permanent)
 
     def inbox(self, name: str) -> list[Signal]:
-        """The signals of that name that had come when this attempt began and that nobody has
-        taken: a message in the middle of a run, for one. They are gone with this step's commit."""
+        """Take the signals of that name that arrived before this attempt and that no step has
+        taken, such as a message in the middle of a run. This step's commit removes them."""
         return self._inbox.take(name)
 
     def stream(self, name: str) -> Stream:
-        """Partial output under that name: `async with ctx.stream("draft") as draft`."""
+        """Return the partial output of that name: `async with ctx.stream("draft") as draft`."""
         return Stream(self.run_id, name, self._work, self.journal, self.engine)
 
     def effects(self) -> tuple[Effect, ...]:
-        """What has been asked for so far."""
+        """Return the effects asked for so far."""
         return tuple(self._effects)
 
     def taken(self) -> tuple[str, ...]:
-        """Ids of the signals that this attempt has taken out of the inbox."""
+        """Return the ids of the signals that this attempt took from the inbox."""
         return self._inbox.taken()
 
     @property
     def spent(self) -> Amounts:
-        """What this step's calls have used, in all its attempts."""
+        """What this step's calls used, in all its attempts."""
         return self._calls.spent

@@ -1,7 +1,6 @@
-"""One HTTP request as an effect: what of it can never be sent, and which answers are worth another
-attempt. Pure.
+"""One HTTP request as an effect: which ones can never be sent, which answers to retry. Pure.
 
-Sources: RFC 9110, sections 5.1, 5.5, 7.6.1 and 15; RFC 9112, section 6
+Source: RFC 9110, sections 5.1, 5.5, 7.6.1 and 15; RFC 9112, section 6
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from surefoot.state.errors import BadArgument
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
-#: fields that say where a message ends
+#: header fields that delimit a message
 FRAMING = frozenset({"content-length", "transfer-encoding"})
-#: what is between the relay and whoever it talks to
+#: header fields between the relay and its peer
 _RELAYS = FRAMING | {
     "connection",
     "expect",
@@ -31,16 +30,16 @@ _RELAYS = FRAMING | {
     "trailer",
     "upgrade",
 }
-#: by which the target tells an effect that is sent again
+#: header by which the target recognises an effect that is sent again
 KEY_HEADER = "Idempotency-Key"
 
-#: what an answer's status is among: itself, or all that begin with that digit
+#: an HTTP status, or all with that first digit
 Statuses = int | Literal["3xx", "4xx", "5xx"]
-#: not now: the target, or what is before it, is out, full, or busy with this very key
+#: retry: the target, or a proxy in front of it, is down, full, or busy with this very key
 OUTAGE = frozenset({"408", "409", "421", "423", "425", "429", "5xx"})
-#: not like this, or just not yet: a deploy, a token that is being replaced
+#: retry for a while: a deploy, or a token being replaced
 DOUBTFUL = frozenset({"401", "403", "404"})
-#: attempts of an effect after which a doubtful answer is believed: two to four minutes
+#: attempts after which a doubtful answer is final: two to four minutes
 DOUBTFUL_ATTEMPTS = 10
 _STATUS = re.compile(r"[345](?:[0-9]{2}|xx)")
 
@@ -57,21 +56,21 @@ class HttpEffect:
     headers: dict[str, str]
     #: sent as UTF-8
     body: str
-    #: answers that are outages; None: OUTAGE, and for a while DOUBTFUL
+    #: statuses that mean an outage; None: OUTAGE, and for a while DOUBTFUL
     retry_on: Annotated[tuple[str, ...] | None, Field(exclude_if=lambda on: on is None)] = None
-    #: the beginning of an answer's body is part of the failure that everybody sees
+    #: include the beginning of the answer's body in the failure that everybody sees
     keep_body: Annotated[bool, Field(exclude_if=lambda keep: not keep)] = False
 
 
 def check_texts(**given: Any) -> None:
-    """Raises BadArgument for what is no text, by the name of the argument."""
+    """Raise BadArgument, by argument name, for a value that is not text."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise _refused(f"{name} is text; got {type(value).__name__}")
 
 
 def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
-    """Raises BadArgument for what can never be sent as it is, wherever it goes."""
+    """Raise BadArgument for a request that can never be sent, whatever the target."""
     if method not in _METHODS:
         raise _refused(f"unknown method {method!r}; there are: {', '.join(sorted(_METHODS))}")
     try:
@@ -89,7 +88,7 @@ def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
 
 
 def _why_not(name: Any, value: Any) -> str | None:
-    """What is wrong with a header; its value may be a secret."""
+    """Say what is wrong with a header, without its value, which may be a secret."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "has a name that is not made of letters, digits and !#$%&'*+-.^_`|~"
     if name.lower() in _RELAYS:
@@ -108,7 +107,7 @@ def _why_not(name: Any, value: Any) -> str | None:
 
 
 def parse_statuses(given: Iterable[Statuses]) -> tuple[str, ...]:
-    """Raises BadArgument for what is no status of an answer that was not taken."""
+    """Parse `retry_on`. Raises BadArgument for anything but the status of a failure."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise _refused(f"retry_on is a list of statuses, also for one; got {given!r}")
     told = tuple(str(each) for each in given)
@@ -121,7 +120,7 @@ def parse_statuses(given: Iterable[Statuses]) -> tuple[str, ...]:
 
 
 def worth_another(effect: HttpEffect, status: int, attempt: int) -> bool:
-    """Whether a target that has answered so, to that attempt (from 0), is asked again."""
+    """Whether to send again after this status of that attempt (from 0)."""
     words = {str(status), f"{status // 100}xx"}
     if effect.retry_on is not None:
         return not words.isdisjoint(effect.retry_on)

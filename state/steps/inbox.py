@@ -1,4 +1,4 @@
-"""Signals that a step takes as they come, without waiting for them."""
+"""Signals that a step takes without waiting for them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from surefoot.state.steps.results import Signal
 
 
 class Inbox:
-    """The signals that had come when the attempt began, and that nobody has taken."""
+    """The signals that arrived before the attempt began and that no step has taken."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self._taken: dict[str, None] = {}
 
     def take(self, name: str) -> list[Signal]:
-        """The signals of that name, in the order in which they came; gone with the step's commit.
-        What comes while the step runs is there for the next one."""
+        """Take the signals of that name, in order of arrival; the step's commit removes them.
+        Those that arrive while the step runs are left to the next one."""
         found = [
             Signal(entry.id or "", name, parse_json(entry.value or b"null"), entry.by, entry.at_ms)
             for entry in self._entries
@@ -28,5 +28,5 @@ class Inbox:
         return found
 
     def taken(self) -> tuple[str, ...]:
-        """Ids of what this attempt has taken."""
+        """Return the ids of the signals that this attempt took."""
         return tuple(self._taken)

@@ -1,9 +1,9 @@
 """Calls inside a step whose results outlive the attempt that made them.
 
-`call` repeats nothing that has been recorded; what was in the air when the worker died is done
-again. `once` never is: its intent is committed before, its outcome after, and what lies between is
-in doubt: a probe decides, or a person does. What an earlier line of history has done stands for it
-(state/machine/actions.py).
+`call` never repeats what is recorded; a call in progress when the worker died is made again. `once`
+is never made twice: its intent is committed before, its outcome after, and a crash in between
+leaves it in doubt, for a probe or a person to decide. What an earlier line of history did counts as
+done here (state/machine/actions.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ErrorKinds = tuple[type[Exception], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a call uses, or may use at most."""
+    """What a call used, or may use at most."""
 
     tokens: int = 0
     money: float = 0.0
@@ -70,29 +70,29 @@ class Cost:
                 )
 
     def amounts(self) -> Amounts:
-        """In the units that are kept: money in millionths."""
+        """Return the amounts in stored units: money in millionths."""
         made = (Amount("money", round(self.money * 1e6)), Amount("tokens", self.tokens))
         return tuple(each for each in made if each.amount)
 
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """What has come of a call, now or in an earlier attempt."""
+    """Outcome of a call, from this attempt or an earlier one."""
 
     value: Any = None
     failure: Failure | None = None
 
     def told(self) -> Any:
-        """To the step. An error is that of the record, also when it has just been made: with the
-        cause and the traceback of the call itself the step would do, in the attempt that made it,
-        what no later attempt can do again."""
+        """Return or raise it to the step. A failure is always rebuilt from its record, even right
+        after the call: with the original cause and traceback, the attempt that made the call could
+        do what no later attempt can repeat."""
         if self.failure is not None:
             raise CallFailed(self.failure.message, kind=self.failure.kind)
         return self.value
 
 
 class Journal:
-    """What one attempt has recorded, and what it records."""
+    """What earlier attempts recorded, and what this one adds."""
 
     def __init__(
         self, entries: Mapping[str, Entry], work: Work, memory: Memory, engine: Engine
@@ -108,7 +108,7 @@ class Journal:
 
     @property
     def spent(self) -> Amounts:
-        """By this step's calls, in all its attempts."""
+        """What this step's calls used, in all its attempts."""
         return total(*self._costs.values())
 
     def call(
@@ -120,7 +120,7 @@ class Journal:
         reserve: Cost | None = None,
         cost: Callable[[Any], Cost | Awaitable[Cost]] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """See Context.call. The occurrence is counted here, in the order of the calls."""
+        """See Context.call. Counts the occurrence here, in call order."""
         return self._call(self._slot(name), fn, args, permanent, reserve, cost)
 
     def once(
@@ -226,7 +226,7 @@ class Journal:
                 await self._act(slot, kind="call", digest=mark, value=data)
                 return _Came(value)
         else:
-            require_lease(self._engine)  # an intent that nothing follows leaves the run in doubt
+            require_lease(self._engine)  # an intent without a call would leave the run in doubt
             await self._act(slot, kind="intent", digest=mark, value=b"null")
         try:
             value = await self._do(fn, args)
@@ -244,8 +244,8 @@ class Journal:
         return _Came(value)
 
     async def _take(self, slot: str, mark: bytes) -> Entry | None:
-        """What the same call has done in an earlier line of history, or in the run that this one
-        is a copy of: recorded as its own, so that no later call takes it too."""
+        """Take over what the same call did in an earlier line of history, or in the run that this
+        one is a copy of. It is recorded as this call's own, so that no later call takes it too."""
         past = self._past.get((slot.removeprefix("c:"), mark))
         if not past:
             return None
@@ -309,16 +309,17 @@ async def _amounts(cost: Cost | Awaitable[Cost]) -> Amounts:
 
 
 def require_lease(engine: Engine) -> None:
-    """A frozen process that wakes up may have lost the run long ago, and somebody else be at it.
+    """Refuse to act without a valid lease: a frozen process that wakes up may have lost the run
+    to another worker long ago.
 
-    Raises: OwnershipLost — then the attempt is put back, and does not count.
+    Raises: OwnershipLost - the attempt is put back and does not count
     """
     if engine.lease_left_s() <= 0:
         raise OwnershipLost
 
 
 def in_doubt(slot: str, by: str | None = None) -> Parked:
-    """Nobody knows whether it happened; or whether it shall again, when another run has done it."""
+    """Return the error for an unknown outcome, or, in a copy, for a call that run `by` made."""
     was = "was begun, and nobody knows whether it happened: find out, then"
     if by is not None:
         was = f"was done or begun by run {by}, of which this is a copy: decide, and"
@@ -339,9 +340,9 @@ def _mismatch(slot: str, why: str) -> Parked:
 
 
 def result_adapter(fn: Callable[..., Any], where: str = "") -> TypeAdapter[Any]:
-    """Of what the function says that it returns; of plain JSON when it does not say.
+    """Return the adapter of a function's annotated result; of plain JSON without an annotation.
 
-    Raises: ConfigError — what it says cannot be resolved, or cannot be stored.
+    Raises: ConfigError - the annotation cannot be resolved, or the type cannot be stored
     """
     while isinstance(fn, partial):
         fn = fn.func
@@ -356,7 +357,7 @@ def _known_adapter(fn: Callable[..., Any]) -> TypeAdapter[Any]:
 
 def _adapter_of(fn: Callable[..., Any], where: str) -> TypeAdapter[Any]:
     kind = annotation(fn, "return", where)
-    if get_origin(kind) in (Awaitable, Coroutine):  # what a plain def gives, and is awaited
+    if get_origin(kind) in (Awaitable, Coroutine):  # of a plain def; the result is awaited
         kind = get_args(kind)[-1]
     if kind is MISSING or kind is Any:
         return _ANY
@@ -366,9 +367,9 @@ def _adapter_of(fn: Callable[..., Any], where: str) -> TypeAdapter[Any]:
 
 
 def digest_of(args: Sequence[Any]) -> bytes:
-    """Of a call's arguments: equal in every process for equal arguments.
+    """Digest a call's arguments: equal in every process for equal arguments.
 
-    Raises: Unserialisable for what has no such form.
+    Raises: Unserialisable - an argument is not data
     """
     for number, arg in enumerate(args):
         try:
@@ -398,7 +399,7 @@ def _canonical(value: Any) -> Any:
             return value
         case Iterator():
             raise TypeError("an iterator is used up by looking at it")
-        case BaseModel():  # as Python values: a set as JSON has no order to rely on
+        case BaseModel():  # as Python values: a set would have no stable order as JSON
             return _canonical(value.model_dump())
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: _canonical(getattr(value, each.name)) for each in fields(value)}

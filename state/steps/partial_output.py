@@ -1,4 +1,4 @@
-"""Partial output of a step: told live, and kept well enough to go on from after a crash."""
+"""Partial output of a step: shown live, and kept so that the step can continue after a crash."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from surefoot.schemas.text import joined
 from surefoot.state.machine.model import Entry, EntryRecorded, OutputPiece, Work
 from surefoot.state.steps.engine import Engine
 
-#: at most so much output, in seconds, is lost by a crash
+#: a crash loses at most this much output, in seconds
 KEEP_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What an attempt that did not finish had written so far; up to a second of it may be lost."""
+    """What an unfinished attempt had written; up to a second of it may be lost."""
 
     text: str
     complete: bool = False
@@ -36,10 +36,10 @@ class Stream:
         self._engine = engine
         self._slot = f"p:{self._name}"
         entry = entries.get(self._slot)
-        #: what an earlier attempt had written; None: there was none, or it had written nothing
+        #: what an earlier attempt had written; None: nothing
         self.partial = None if entry is None else Partial(str(parse_json(entry.value or b'""')))
         self._pieces: list[str] = []
-        #: the first half of a surrogate pair, until the other one comes
+        #: first half of a surrogate pair, until the second half arrives
         self._half = ""
         self._length = 0
         self._kept = 0
@@ -47,7 +47,7 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """All that this attempt has written."""
+        """Everything that this attempt has written."""
         return "".join(self._pieces)
 
     async def __aenter__(self) -> Self:
@@ -69,16 +69,16 @@ class Stream:
             await self._keep()
 
     async def go_on(self) -> str:
-        """Take over what the earlier attempt had written, as if this one had; returns it."""
+        """Continue from what the earlier attempt had written, as if this one had; returns it."""
         text = self.partial.text if self.partial is not None else ""
         await self.write(text)
         return text
 
     async def write(self, text: str) -> None:
-        """Append. Watchers have it at once; after a crash the next attempt is given it. A character
-        that is split over two pieces is put together.
+        """Append text. Watchers see it at once; after a crash the next attempt gets it. A surrogate
+        pair that is split over two pieces is joined.
 
-        Raises: Unserialisable for what is no text.
+        Raises: Unserialisable - not text
         """
         if isinstance(text, str):
             text, self._half = joined(self._half + text), ""

@@ -1,4 +1,4 @@
-"""What a step may return."""
+"""What a step may return, and what the steps after it receive."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ StepFn = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Go on with another step of the same agent."""
+    """Continue with another step of the same agent."""
 
-    #: the step function (as decorated with @agent.step)
+    #: the step function, as decorated with @agent.step
     step: StepFn
-    #: its input; of the type that the step declares
+    #: input of that step, of the type it declares
     payload: Any
-    #: not before this long from now ("10m" or seconds)
+    #: earliest start, from now ("10m" or seconds); None: at once
     after: str | float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Go on with another step at a time: an aware datetime, or so long from now ("3d", seconds).
-    The time is of the wall clock, in UTC, and survives everything."""
+    """Continue with another step later: at an aware datetime, or after a time ("3d", or seconds).
+
+    The time is wall-clock time in UTC, and survives restarts and takeovers.
+    """
 
     until: datetime | str | float
     then: StepFn
@@ -37,14 +39,14 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The run is finished; `result` is kept in its receipt."""
+    """The run is finished. Its receipt keeps `result`."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """Several signals in one wait; made by all_of, any_of, n_of."""
+    """Several signals in one wait; built by all_of, any_of and n_of."""
 
     names: tuple[str, ...]
     mode: str
@@ -52,17 +54,17 @@ class Signals:
 
 
 def all_of(*names: str) -> Signals:
-    """One signal of each name."""
+    """Wait for one signal of each name."""
     return Signals(_unique(names), "all", len(names))
 
 
 def any_of(*names: str) -> Signals:
-    """The first signal of any of these names."""
+    """Wait for the first signal with any of these names."""
     return Signals(_unique(names), "any", 1)
 
 
 def n_of(need: int, *names: str) -> Signals:
-    """The first `need` signals of these names, each as often as it comes."""
+    """Wait for `need` signals with any of these names; a name may count more than once."""
     if need < 1:
         raise ConfigError("SF1119", f"n_of: wait for at least one signal; got {need!r}")
     return Signals(_unique(names), "count", need)
@@ -76,12 +78,12 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for a signal, or for several. Signals that came earlier count.
+    """Wait for one or several signals. Signals that arrived earlier count.
 
-    With one name the input of `then` is the payload of the signal, and a signal whose payload does
-    not fit is refused; with all_of, any_of and n_of it is a list of Signal, in the order in which
-    they came. Without `on_timeout` the run fails when the time is over; with it, that step goes on
-    and its input is `carry`. `timeout` is so long from now, or a time: an aware datetime.
+    With one name, the input of `then` is the signal's payload, and a signal whose payload has the
+    wrong type is refused. With all_of, any_of and n_of it is a list of Signal, in order of arrival.
+    `timeout` is an aware datetime, or a time from now ("3d", or seconds). When it is over, the run
+    fails, or continues with `on_timeout`, whose input is `carry`.
     """
 
     signal: str | Signals
@@ -94,9 +96,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Ask a person. The answer is bound to a digest of `what`, which is also the third argument of
-    `then`; the second one is an Approval. `by` names who may answer; empty: anybody.
-    `on_timeout` goes on with `what` when nobody has answered within `expires`."""
+    """Ask a person for a decision.
+
+    `then` receives an Approval, and `what` as its third argument; the answer is bound to a digest
+    of `what`. `by` names who may answer; empty: anybody. If nobody answers within `expires`, the
+    run continues with `on_timeout`, whose input is `what`.
+    """
 
     what: Any
     then: StepFn
@@ -107,11 +112,11 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Run branches side by side, each a run of its own, and go on when all are over.
+    """Run branches concurrently, each as a run of its own, and continue when all are over.
 
-    A branch is (step function or Agent or agent name, payload). With on_error="fail" the input of
-    `join` is the list of results, in the order of the branches, and the first branch that fails
-    fails this run and cancels the others; with "collect" it is a list of BranchResult.
+    A branch is (step function or Agent or agent name, payload). With on_error="fail", the input of
+    `join` is the list of results in the order of the branches; the first branch that fails makes
+    this run fail and cancels the others. With "collect" it is a list of BranchResult.
     """
 
     branches: Sequence[tuple[StepFn | Agent | str, Any]]
@@ -125,7 +130,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run another agent, and go on with its result as the input of `then`."""
+    """Run another agent, and continue with its result as the input of `then`."""
 
     agent: Agent | str
     payload: Any
@@ -136,8 +141,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """Another agent goes on in this run's place: whoever waits for this run gets that one's
-    result."""
+    """Let another agent replace this run: whoever waits for this run gets that agent's result."""
 
     agent: Agent | str
     payload: Any
@@ -148,7 +152,7 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One signal that has come."""
+    """A signal that arrived."""
 
     id: str
     name: str
@@ -170,9 +174,9 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class BranchResult:
-    """What became of a branch."""
+    """Outcome of a branch."""
 
     ok: bool
     result: Any = None
-    #: code and message, when it is not ok
+    #: code and message of the failure; None if ok
     failure: dict[str, Any] | None = field(default=None)

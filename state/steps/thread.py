@@ -1,4 +1,4 @@
-"""What a run remembers beside its payload: its thread of messages, and its plan."""
+"""What a run remembers besides its payload: its thread of messages, and its plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from surefoot.state.machine.model import PlanItem
 
 
 class Thread:
-    """The run's messages, oldest first. What is appended is committed with the step; each message
-    is stored once, so the hundredth costs no more than the first."""
+    """The run's messages, oldest first.
+
+    Appended messages are committed with the step. Each message is stored once, so the hundredth
+    costs no more than the first.
+    """
 
     def __init__(self, stored: Sequence[bytes]) -> None:
         self._stored = stored
@@ -22,7 +25,7 @@ class Thread:
 
     @property
     def messages(self) -> list[Any]:
-        """All of them, those appended by this attempt included. A copy."""
+        """All messages, including those appended by this attempt. A copy."""
         if self._parsed is None:
             self._parsed = [parse_json(message) for message in self._stored]
         return [*self._parsed, *(parse_json(message) for message in self._new)]
@@ -31,19 +34,19 @@ class Thread:
         return len(self._stored) + len(self._new)
 
     def append(self, *messages: Any) -> None:
-        """Add messages made of plain JSON types.
+        """Append messages made of plain JSON types.
 
-        Raises: Unserialisable, with the path of what is not.
+        Raises: Unserialisable - with the path of the value that is not JSON
         """
         self._new += [strict_json(message) for message in messages]
 
     def appended(self) -> tuple[bytes, ...]:
-        """What this attempt has added."""
+        """Return the messages that this attempt appended."""
         return tuple(self._new)
 
 
 class Plan:
-    """A to-do list that lasts as long as the run; changes are committed with the step."""
+    """A to-do list that lasts as long as the run. Changes are committed with the step."""
 
     def __init__(self, items: tuple[PlanItem, ...], seq: int) -> None:
         self._before = items
@@ -53,18 +56,18 @@ class Plan:
 
     @property
     def items(self) -> list[PlanItem]:
-        """In the order in which they were added; `state` is open, done or dropped."""
+        """All items, in the order added; an item's `state` is open, done or dropped."""
         return list(self._items.values())
 
     @property
     def open(self) -> list[PlanItem]:
-        """What is still to be done."""
+        """The items still to do."""
         return [item for item in self._items.values() if item.state == "open"]
 
     def add(self, text: str) -> str:
-        """Add an item; returns its id, which is the same on every attempt of this step.
+        """Add an item. Returns its id, which is the same on every attempt of this step.
 
-        Raises: Unserialisable for what is no text.
+        Raises: Unserialisable - not text
         """
         told = text_of(text)
         made = f"{self._seq}.{self._added}"
@@ -73,11 +76,11 @@ class Plan:
         return made
 
     def tick(self, item_id: str) -> None:
-        """It is done. ValueError for an id that there is not."""
+        """Mark an item as done. Raises BadArgument, a ValueError, for an unknown id."""
         self._move(item_id, "done")
 
     def drop(self, item_id: str) -> None:
-        """It need not be done any more. ValueError for an id that there is not."""
+        """Mark an item as no longer needed. Raises BadArgument, a ValueError, for an unknown id."""
         self._move(item_id, "dropped")
 
     def _move(self, item_id: str, state: str) -> None:
@@ -88,6 +91,6 @@ class Plan:
         self._items[item_id] = replace(self._items[item_id], state=state)
 
     def changed(self) -> tuple[PlanItem, ...] | None:
-        """The items as they are now; None when nothing has changed."""
+        """Return the current items; None when nothing has changed."""
         now = tuple(self._items.values())
         return None if now == self._before else now
