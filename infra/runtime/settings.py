@@ -248,7 +248,7 @@ class Settings(BaseSettings):
     def within(self, **deadlines: float) -> Self:
         """The same settings with these deadlines instead."""
         made = self.model_copy()
-        made._deadlines = replace(self._deadlines, **deadlines)
+        made._deadlines = replace(self._deadlines, **deadlines)  # noqa: SLF001  (of its own class)
         return made
 
     @property
