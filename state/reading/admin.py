@@ -13,26 +13,26 @@ from surefoot.state.reading.lag import AgentStanding
 
 
 class DeadLetters(NamedTuple):
-    """One page, the newest first."""
+    """One page, newest first."""
 
     letters: Sequence[DeadLetter]
-    #: offset to ask for what is older than this page; None: there is nothing older
+    #: offset to ask for the next, older page with; None: this is the last one
     older: int | None
 
 
 class Overview(Protocol):
-    """Reads only. Every method raises Unavailable when the log cannot be read just now."""
+    """Read-only. Every method raises Unavailable while the log cannot be read."""
 
     async def standings(self) -> Sequence[AgentStanding]:
-        """Of every agent, its pools, its schedules, and the outbox."""
+        """Return the standing of every agent, its pools, its schedules, and the outbox."""
 
     async def deliveries(
         self, *, source: str | None, outcome: DeliveryOutcome | None, limit: int
     ) -> Sequence[Delivery]:
-        """The newest first."""
+        """Return the newest deliveries, newest first."""
 
     async def dead_letters(self, *, before: int | None, limit: int) -> DeadLetters:
-        """Those with an offset below `before`; None: from the newest on."""
+        """Return the dead letters with an offset below `before`; None: the newest ones."""
 
     async def schedules(self, agent: str) -> Mapping[str, State]:
-        """Those of one agent by name, as of everything that is committed by now."""
+        """Return the schedules of an agent by name, as of everything committed so far."""

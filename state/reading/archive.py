@@ -1,16 +1,16 @@
-"""The archive: what its objects are called, what is in them, and runs read back from it. Pure.
+"""The archive: the names and contents of its objects, and runs read back from it. Pure.
 
-    agent=A/kind=events/date=2026-01-31/p=03/FIRST.avro   events of one partition, in their order
-    agent=A/kind=runs/date=2026-01-31/p=03/FIRST.avro     those of them with which a run is over
-    agent=A/kind=index/p=03/date=2026-01-31/FIRST         which runs the events are of
-    agent=A/kind=index/p=03/date=2026-01-31/day           the same of all files of a past day
+    agent=A/kind=events/date=2026-01-31/p=03/FIRST.avro   events of one partition, in order
+    agent=A/kind=runs/date=2026-01-31/p=03/FIRST.avro     those of them that end a run
+    agent=A/kind=index/p=03/date=2026-01-31/FIRST         which runs the events belong to
+    agent=A/kind=index/p=03/date=2026-01-31/day           the same for all files of a past day
 
-FIRST is the offset of the first record, and the date is that of its time: so the name of a file is
-known from where the one before it ends, whoever writes it. A file is only ever made, never
-replaced: of two that write the same one, one finds that it is there, and goes on behind it. So the
-files of a partition follow on each other without an overlap, whatever dies or comes back when.
+FIRST is the offset of the first record, and the date is that record's. The end of one file thus
+determines the name of the next, whoever writes it. A file is created, never replaced: of two
+writers of the same file, one finds that it exists and continues after it. The files of a partition
+therefore follow each other without overlap, whatever crashes or wakes up again.
 
-An index is rows of 16 bytes in their order: 8 of the SHA-256 of a run_id, 8 of a FIRST.
+An index is sorted rows of 16 bytes: 8 of the SHA-256 of a run_id, 8 of a FIRST.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import ends_run, is_history
 from surefoot.state.records.encoding import memory_of
 
-#: time of the last day that can be written with four digits of a year, in ms
+#: the last day with a four-digit year, epoch ms
 _LATEST_MS = 253_402_214_400_000
 _HALF = 8
 _ROW = 16
 DAY = "day"
 _INDEX_KEY = re.compile(r"date=(\d{4}-\d\d-\d\d)/(\d{20}|day)")
 
-#: an offset and the event there
+#: (offset, event)
 ArchivedEvent = tuple[int, dict[str, Any]]
 
 
 def date_of(time_ms: int) -> str:
-    """The day in UTC; that of a time that cannot be is the first or the last that there is."""
+    """Return the day in UTC; an impossible time counts as the first or the last possible day."""
     at = datetime.fromtimestamp(min(max(time_ms, 0), _LATEST_MS) / 1000, UTC)
     return at.date().isoformat()
 
@@ -66,7 +66,7 @@ class Shelf:
 
     @property
     def indexes(self) -> str:
-        """What the names of all its indexes begin with."""
+        """Prefix of the names of all its indexes."""
         return f"agent={self.agent}/kind=index/p={self.partition:02}/"
 
     def index(self, date: str, first: int) -> str:
@@ -76,7 +76,7 @@ class Shelf:
         return f"{self.indexes}date={date}/{DAY}"
 
     def by_date(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        """Those of the keys that are indexes of it, by date, the latest date first."""
+        """Return those keys that are indexes of this shelf, by date, the latest date first."""
         found: dict[str, list[str]] = {}
         for key in keys:
             if match := _INDEX_KEY.fullmatch(key.removeprefix(self.indexes)):
@@ -88,13 +88,14 @@ class Shelf:
 
 
 def day_end_ms(time_ms: int) -> int:
-    """When that day is over."""
+    """Return the end of the day of that time, epoch ms."""
     return (time_ms // DAY_MS + 1) * DAY_MS
 
 
 def cut(records: Sequence[ConsumerRecord], bytes_most: int) -> int:
-    """How many of the records, the first ones, go into one file. A later day begins a new one; what
-    comes late, as the clocks of workers differ, does not."""
+    """Return how many records, from the first on, go into one file.
+
+    A later day starts a new file. A record of an earlier day does not: workers' clocks differ."""
     until_ms, size = day_end_ms(records[0].timestamp_ms), 0
     for count, record in enumerate(records):
         size += len(record.value or b"")
@@ -110,13 +111,13 @@ class File:
     date: str
     first: int
     last: int
-    #: of the first record, as (time, key): tells whether two files are of the same log
+    #: (time, key) of the first record; tells whether two files come from the same log
     mark: str
     events: bytes
-    #: None: no run is over with any of the events
+    #: None: none of the events ends a run
     runs: bytes | None
     index: bytes
-    #: how many events, and (offset, reason) of the records that are none
+    #: number of events, and (offset, reason) of each record that is not an event
     count: int
     unread: tuple[tuple[int, str], ...] = ()
 
@@ -127,8 +128,11 @@ def pack(
     records: Sequence[ConsumerRecord],
     gap: tuple[int, int] | None = None,
 ) -> File:
-    """The file of these records. `gap`: (from, to), the offsets before the first one that retention
-    had deleted before they could be archived."""
+    """Make the file of these records.
+
+    Args: gap: (from, to): the offsets before the first record that retention deleted before they
+          could be archived
+    """
     first, last = records[0].offset, records[-1].offset
     rows, unread = [], []
     for record in records:
@@ -157,7 +161,7 @@ def pack(
 
 
 def unpack(date: str, events: bytes) -> File:
-    """A file that is in the archive. Raises UndecodableError."""
+    """Read a file of the archive. Raises UndecodableError."""
     metadata, rows = read_rows(events)
     try:
         return _file(metadata, rows, events, date, [])
@@ -193,7 +197,7 @@ def _mark(record: ConsumerRecord) -> str:
 
 
 def same_log(file: File, record: ConsumerRecord) -> bool:
-    """Whether the file begins with this record, and not with that of another log."""
+    """Whether the file begins with this record, and not with one of another log."""
     return file.first == record.offset and file.mark == _mark(record)
 
 
@@ -205,13 +209,13 @@ def _digest(run_id: str) -> bytes:
 
 
 def index_of(run_ids: Iterable[str], first: int) -> bytes:
-    """The index of one file."""
+    """Return the index of one file."""
     place = first.to_bytes(_HALF, "big")
     return b"".join(sorted(_digest(run_id) + place for run_id in run_ids))
 
 
 def merged(indexes: Iterable[bytes]) -> bytes:
-    """One index of several, each of which may be given more than once."""
+    """Merge indexes into one. Each may be given more than once."""
     rows = {
         index[at : at + _ROW]
         for index in indexes
@@ -221,7 +225,7 @@ def merged(indexes: Iterable[bytes]) -> bytes:
 
 
 def files_of(index: bytes, run_id: str) -> list[int]:
-    """FIRST of each file that has events of the run, or, once in 2**64, of another one."""
+    """Return FIRST of each file with events of the run, or, once in 2**64, of another run."""
     wanted = _digest(run_id)
     rows = range(len(index) // _ROW)
     at = bisect_left(rows, wanted, key=lambda row: index[row * _ROW : row * _ROW + _HALF])
@@ -233,7 +237,7 @@ def files_of(index: bytes, run_id: str) -> list[int]:
 
 
 def newest(index: bytes) -> int | None:
-    """FIRST of the latest file of the index."""
+    """Return FIRST of the latest file of the index."""
     places = (index[at + _HALF : at + _ROW] for at in range(0, len(index), _ROW))
     latest = max(places, default=None)
     return None if latest is None else int.from_bytes(latest, "big")
@@ -243,7 +247,7 @@ def newest(index: bytes) -> int | None:
 
 
 def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[ArchivedEvent]:
-    """The events of one run in the rows of a file."""
+    """Return the events of one run in the rows of a file."""
     return [
         (row[OFFSET], {name: row[name] for name in row if name not in (OFFSET, TIME)})
         for row in rows
@@ -252,16 +256,16 @@ def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[ArchivedEv
 
 
 def latest_life(items: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
-    """The history of a run, in the order of the offsets and each event once. Of a run_id that was
-    used again, when its first run was forgotten: of the latest run."""
+    """Return the history of a run, by offset, each event once. If the run_id was used again after
+    its first run was forgotten, it is the history of the latest run."""
     ordered = [item for _, item in sorted({offset: (offset, e) for offset, e in items}.items())]
     starts = [at for at, (_, event) in enumerate(ordered) if event["type"] == "run.started"]
     return ordered[starts[-1] :] if starts else ordered
 
 
 def run_of(history: Sequence[ArchivedEvent]) -> RunView | None:
-    """The run as its history leaves it; what it was started with, and what went through its steps,
-    is in the history."""
+    """Return the run as its history leaves it, without its input and its steps' payloads, which the
+    history has."""
     told = [event for _, event in history if is_history(event)]
     if not told:
         return None

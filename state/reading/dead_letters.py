@@ -1,6 +1,6 @@
 """A dead letter as a person sees it: where it came from, why it is here, and what to do. Pure.
 
-Everything in it may be anybody's: headers that are missing or are no numbers are told as unknown.
+Anybody may have written its headers: missing or non-numeric ones are shown as unknown.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from surefoot.state.errors.catalogue import number_of
 from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord
 from surefoot.state.records.encoding import decode_command
 
-#: what a shell takes as one word without quotes
+#: characters that a shell takes as part of one word without quotes
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:~=+-")
 
 
 _OURS = "sf-dead-"
-#: what stands with a dead letter that has no more than the place of its input
+#: headers of a dead letter that keeps only the place of its input
 _PARTLY = frozenset({"sf-dead-bytes", "sf-dead-until"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterSource:
-    """Where the input stood, of which nothing could be made."""
+    """Where the input that could not be used stood."""
 
     topic: str
     partition: int | None
@@ -40,18 +40,18 @@ class DeadLetter:
     code: str
     message: str
     attempts: int
-    #: whose run is out of attempts, or whose trigger could not use the input
+    #: agent whose run has no attempts left, or whose trigger could not use the input
     agent: str | None
-    #: of a run that is out of attempts
+    #: of the run that has no attempts left
     run_id: str | None
     step: str | None
-    #: of an input that could not be used
+    #: place of an input that could not be used
     source: DeadLetterSource | None
     value_bytes: int
 
 
 def dead_letter(record: ConsumerRecord) -> DeadLetter:
-    """What the headers tell of it."""
+    """Read a dead letter from the headers of its record."""
     headers = {
         name: (value or b"").decode("utf-8", "backslashreplace") for name, value in record.headers
     }
@@ -80,8 +80,8 @@ def dead_letter(record: ConsumerRecord) -> DeadLetter:
 
 
 def event_of(record: ConsumerRecord) -> ConsumerRecord | None:
-    """The event of somebody's topic that the dead letter `record` is of, as it stood there; None:
-    it is of none, or not all of it was kept."""
+    """Return the original event of a dead letter, as it stood in its topic; None if the letter is
+    not of an event, or does not keep all of it."""
     kept = list(record.headers)
     ours: dict[str, bytes] = {}
     while kept and kept[-1][0].startswith(_OURS):
@@ -102,7 +102,7 @@ def event_of(record: ConsumerRecord) -> ConsumerRecord | None:
 
 
 def _agent(headers: Mapping[str, str]) -> str | None:
-    """Whose input it was (`APP.AGENT.tasks/PARTITION/OFFSET`); None where a timer was its cause."""
+    """Return whose input it was (`APP.AGENT.tasks/PARTITION/OFFSET`); None if a timer caused it."""
     topic, *place = headers.get("sf-src", "").split("/")
     _, _, inner = topic.partition(".")
     agent, _, kind = inner.rpartition(".")
@@ -122,7 +122,7 @@ def _step(record: ConsumerRecord) -> str | None:
 
 
 def what_to_do(letter: DeadLetter) -> list[str]:
-    """Commands to type, and what they are for where a command is not all."""
+    """Return commands to type, and sentences where a command is not enough."""
     number = number_of(letter.code)
     told = [] if number is None else [f"surefoot explain {number}"]
     if letter.run_id is not None and _PLAIN.issuperset(letter.run_id):
@@ -140,7 +140,7 @@ def what_to_do(letter: DeadLetter) -> list[str]:
 
 
 def _is_own(letter: DeadLetter) -> bool:
-    """Whether it is of the agent's own events, of which webhooks are made."""
+    """Whether its input is one of the agent's own events, the source of outgoing webhooks."""
     return letter.source is not None and letter.source.topic.endswith(f".{letter.agent}.events")
 
 

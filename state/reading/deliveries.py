@@ -1,8 +1,7 @@
-"""The record of one delivery: what came in, whether it was verified, and what became of it.
+"""The record of one delivery: what was received, whether it was verified, and its outcome.
 
-It is for people, and for mapping a delivery again. Nothing in it is a credential: what a mapping
-must not see is not here either. Of a delivery that nobody has signed there is little, as anybody
-can send one.
+It serves people, and mapping a delivery again. It has no credentials: what a mapping must not see
+is not here either. An unsigned delivery leaves little, since anybody can send one.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
 from surefoot.state.ports.log import ProducerRecord
 
-#: started: with its runs; ignored: nobody wants it; answered: it asked for an answer only;
-#: failed: it does not fit an agent; refused: not verified, or not to be read; unavailable: the log
-#: did not take it
+#: started: it started its runs; ignored: no agent wants it; answered: it only asked for an answer;
+#: failed: it does not fit an agent; refused: not verified, or not readable; unavailable: the log
+#: did not accept it
 DeliveryOutcome = Literal["started", "ignored", "answered", "failed", "refused", "unavailable"]
 OUTCOMES: tuple[DeliveryOutcome, ...] = get_args(DeliveryOutcome)
 
@@ -46,11 +45,11 @@ class Delivery:
 
 class DeliveryLog(Protocol):
     def offer(self, delivery: Delivery) -> None:
-        """Take it to be written some time; never waits, never raises, and may drop it."""
+        """Queue it to be written some time. Never waits or raises, and may drop it."""
 
 
 def delivery_out(app: str, partitions: int, delivery: Delivery) -> ProducerRecord:
-    """The record to write."""
+    """Return the record to write."""
     fields = {name: getattr(delivery, name) for name in delivery.__slots__}
     fields["verified"] = int(delivery.verified)
     fields["headers"] = [{"name": name, "value": value} for name, value in delivery.headers]
@@ -65,7 +64,7 @@ def delivery_out(app: str, partitions: int, delivery: Delivery) -> ProducerRecor
 
 
 def read_delivery(value: bytes | None) -> Delivery:
-    """Raises UndecodableError."""
+    """Decode a delivery. Raises UndecodableError."""
     fields: dict[str, Any] = decode(value, "Delivery")[1]
     if fields["outcome"] not in OUTCOMES:
         raise UndecodableError(f"Delivery.outcome is {fields['outcome']!r}")
@@ -77,7 +76,7 @@ def read_delivery(value: bytes | None) -> Delivery:
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:
-    """What is shown of it, the body as text."""
+    """Return its JSON values for display, with the body as text."""
     body = None if delivery.body is None else delivery.body.decode("utf-8", "backslashreplace")
     return {
         "id": delivery.id,

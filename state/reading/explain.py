@@ -1,7 +1,7 @@
 """Explains why a run does not move, and what to type. Pure.
 
-The run's checkpoint has all of it except the queue ahead of the run, which only the broker knows;
-it is left out unless somebody asked the broker.
+Everything comes from the run's checkpoint except the queue ahead of the run: only the broker knows
+it, and it is left out unless the caller asked the broker.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences for people."""
+    """Sentences and commands for people."""
 
-    #: what the run waits for, the most important first
+    #: what the run waits for, most important first
     because: tuple[str, ...]
-    #: commands to type; empty when there is nothing to do but wait
+    #: commands to type; empty when waiting is all there is to do
     do: tuple[str, ...]
 
 
 def explain(
     run: RunView, now_ms: int, backlog: Backlog | None = None, version: int | None = None
 ) -> Explanation:
-    """Why the run is where it is at that time (epoch ms, UTC). `version`: of the agent's code on
-    this machine; None: there is none."""
+    """Explain why the run is where it is at `now_ms` (epoch ms, UTC).
+
+    Args: version: of the agent's code on this machine; None: there is no such code here
+    """
     because = (*_held(run, backlog, version), *_because(run, now_ms, backlog))
     return Explanation(because=because, do=tuple(_commands(run, backlog)))
 
 
 def clock_time(epoch_ms: int) -> str:
-    """A time as people read it, in UTC, to the second."""
+    """Format a time for people: UTC, to the second."""
     return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -47,8 +49,8 @@ def clock_time(epoch_ms: int) -> str:
 
 
 def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterator[str]:
-    """That the run waits for newer code. The workers' code is unknown: the code here tells, or
-    workers that have nothing left to do."""
+    """Say that the run waits for newer code. The version of the workers' code is unknown; signs of
+    it are the code on this machine, or workers that have nothing left to do."""
     if run.archived or run.status in TERMINAL or run.status == "attention":
         return
     if version is not None and run.version > version:
@@ -100,7 +102,7 @@ def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str
 
 
 def _next(run: RunView, now_ms: int) -> Iterator[str]:
-    """What a waiting run waits for; of a paused one, what it will wait for."""
+    """Say what a waiting run waits for, or a paused one will wait for."""
     wait = run.wait
     if wait is not None:
         yield _waits_for(run, wait, now_ms)
@@ -178,7 +180,7 @@ def _attempts(run: RunView, now_ms: int) -> Iterator[str]:
 
 
 def _before_it(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str]:
-    """What keeps it from moving although it is due."""
+    """Say what holds the run up although it is due."""
     if backlog is None:
         return
     if not backlog.workers:
@@ -276,7 +278,7 @@ def _when(due_ms: int, now_ms: int) -> str:
 
 
 def _span(ms: int) -> str:
-    """The two largest units of a duration."""
+    """Format a duration with its two largest units."""
     told: list[str] = []
     for unit, size in _UNITS:
         count, ms = divmod(max(ms, 0), size)

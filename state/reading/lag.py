@@ -1,8 +1,8 @@
-"""Where an agent's topics stand: what is in them, what is done, and who has which partition. Pure.
+"""Where an agent's topics stand: what they hold, what is done, and who owns which partition. Pure.
 
-The log of a transaction ends with a marker, which is no record but takes an offset. So the
-difference of two offsets is not the backlog: `lag` is counted in records, where that is cheap, and
-is otherwise an upper bound that says so.
+A transaction ends with a marker in the log, which takes an offset but is not a record. A difference
+of offsets is therefore not the backlog: `lag` counts records where that is cheap; elsewhere it is
+an upper bound, and marked as such.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A worker, as its consumer group has it."""
+    """A worker, as its consumer group knows it."""
 
-    #: as the worker calls itself: its machine and its slot
+    #: the worker's own name: its machine and its slot
     name: str
     host: str
-    #: of the agent; empty while the group shares them out anew
+    #: partitions of the agent; empty during a rebalance
     partitions: frozenset[int]
 
 
@@ -29,25 +29,25 @@ class PartitionStanding:
 
     topic: str
     partition: int
-    #: of the first record that retention has left
+    #: first offset that retention has kept
     start: int
     #: high watermark
     end: int
-    #: last stable offset: what lies behind it is in a transaction that is open
+    #: last stable offset: where committed reads end, because a transaction is open
     stable: int
-    #: next to read, as the group has it; None: never, or nobody reads the topic in a group
+    #: the group's committed offset; None: none yet, or no group reads the topic
     committed: int | None = None
-    #: committed records that are not done; None: nobody reads the topic in a group
+    #: committed records that are not done; None: no group reads the topic
     lag: int | None = None
-    #: False: `lag` is offsets, of which some are markers
+    #: False: `lag` counts offsets, some of which are markers
     exact: bool = True
-    #: name of the member that has the partition
+    #: name of the member that owns the partition
     owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStanding:
-    """One agent: its own topics, or those of a pool, of its schedules, of the outbox."""
+    """The topics of one agent, one pool, one agent's schedules, or the outbox."""
 
     agent: str
     group: str
@@ -64,13 +64,13 @@ class AgentStanding:
 
 
 def owner_of(members: Iterable[Member], partition: int) -> str | None:
-    """Who has the partition; None: nobody, or the group shares them out just now."""
+    """Return the member that owns the partition; None: nobody, or a rebalance is in progress."""
     return next((each.name for each in members if partition in each.partitions), None)
 
 
 def behind(committed: int | None, start: int, stable: int) -> tuple[int, int]:
-    """The stretch of offsets of what is not done. Without a committed offset it is all there is;
-    what retention has deleted is no backlog."""
+    """Return the range of offsets that are not done. Without a committed offset, it is everything
+    in the log; records that retention has deleted are not backlog."""
     first = start if committed is None else max(committed, start)
     return first, max(stable, first)
 

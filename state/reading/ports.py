@@ -1,4 +1,4 @@
-"""What reads runs, and sends commands to them, as Protocols."""
+"""Protocols for reading runs and for sending commands to them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RunView:
     carry: bytes | None = None
     memory: Memory | None = None
     parent: Parent | None = None
-    #: what it will be when its compensation is over
+    #: its status once its compensation is over
     ending: Status | None = None
-    #: tells a repeated start from another one
+    #: distinguishes a repeated start from a different one
     input_digest: bytes = b""
-    #: read from the archive: the log has no such run any more
+    #: read from the archive: the log no longer has this run
     archived: bool = False
 
 
@@ -52,7 +52,7 @@ class RunPage:
     """Part of a list of runs."""
 
     runs: Sequence[RunView]
-    #: how many there are on all pages
+    #: number of runs on all pages
     matches: int
     #: where the next page begins; None: this is the last one
     next: PageCursor | None
@@ -60,15 +60,15 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What a run's partition holds that no worker has finished."""
+    """The unfinished records in a run's partition."""
 
     partition: int
-    #: records after the committed offset; one in work counts
+    #: records after the committed offset, including those in progress
     commands: int
     tasks: int
     #: members of the agent's consumer group
     workers: int
-    #: what to type to have one
+    #: command that starts a worker
     start_worker: str = "surefoot worker AGENT.py"
 
 
@@ -87,10 +87,9 @@ class Commands(Protocol):
     ) -> Position:
         """Ask for a run. Returns once all in-sync replicas have the command.
 
-        `by`: what asks for it, where its run_id does not say so.
-
-        Raises: Unavailable — it may or may not have been written; asking again with the same
-        run_id makes one run.
+        Args:    by: who asks for it, if the run_id does not tell
+        Raises:  Unavailable - it may or may not have been written; ask again with the same run_id,
+                 which makes one run
         """
 
     async def send(
@@ -103,88 +102,91 @@ class Commands(Protocol):
         deadline_s: float,
         **fields: Any,
     ) -> Position:
-        """Ask something of a run. `fields`: those of schemas/avro/Command.avsc; `id` makes it safe
-        to ask again. `stored`: the payload is one that stands in the log, pointers and all.
-        Returns and raises like `start`."""
+        """Send a command to a run.
+
+        Args:    fields: those of schemas/avro/Command.avsc; with an `id` it is safe to send again.
+                 stored: the payload comes from the log, pointers included
+        Returns and raises like `start`.
+        """
 
 
 class RunReader(Protocol):
-    """Reads committed state and history only."""
+    """Reads only committed state and history."""
 
     async def get(self, agent: str, run_id: str) -> RunView | None: ...
 
     async def list(
         self, agent: str, *, status: Status | None = None, limit: int = 50
     ) -> Sequence[RunView]:
-        """Most recently updated first."""
+        """Return an agent's runs, most recently updated first."""
 
     def events(
         self, agent: str, run_id: str, after: int | None
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
-        """(offset, event) of one run from the offset after `after`, then live; ends after the
+        """Yield (offset, event) of one run from the offset after `after`, then live; ends after the
         event that ends the run."""
 
     def answers(
         self, agent: str, run_id: str
     ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
-        """Events of one run from now on: whatever is committed once this has been entered is
-        among them. A watcher that is too slow is let go.
+        """Yield the events of one run from now on: everything committed after entering the context
+        is included. A watcher that is too slow is dropped.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable - the log cannot be read
         """
 
     async def latest(self, agent: str, run_id: str) -> RunView | None:
-        """The run as of everything that has been committed by now. Raises Unavailable."""
+        """Return the run as of everything committed so far. Raises Unavailable."""
 
     async def counts(self, agent: str) -> Mapping[tuple[int, Status], int]:
-        """How many runs there are of each (version of the agent, status)."""
+        """Return the number of runs by (version of the agent, status)."""
 
     async def backlog(self, agent: str, run_id: str) -> Backlog:
-        """How much stands before a run in its partition. Raises Unavailable."""
+        """Return how much is queued in the run's partition. Raises Unavailable."""
 
 
 class Views(Protocol):
-    """What an agent's runs look like from far away (state/reading/statistics.py), as JSON values.
-    Every answer has `lag`: how many events are not in it, and for how long the oldest has not been.
+    """Aggregated views of an agent's runs (state/reading/statistics.py), as JSON values.
 
-    All raise Unavailable while a partition is nobody's, or cannot be read.
+    Every answer has `lag`: how many events it does not include yet, and how long the oldest of them
+    has waited. All methods raise Unavailable while a partition has no owner or cannot be read.
     """
 
     async def summary(self, agent: str) -> dict[str, Any]:
-        """`statuses`: of each, how many runs, since when the oldest, how many of which age."""
+        """Return `statuses`: of each, the number of runs, the oldest one's time, and the ages."""
 
     async def attention(self, agent: str, limit: int) -> dict[str, Any]:
-        """`runs` that need a person, those that have waited longest first; `total` of them."""
+        """Return `runs` that need a person, longest waiting first, and their number as `total`."""
 
     async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
-        """`windows`: what each step came to in each of the last minutes, the present included;
-        `steps`: in all of them together."""
+        """Return `windows`: the results of each step in each of the last minutes, the current one
+        included; and `steps`: the same over all these minutes."""
 
     async def run(self, agent: str, run_id: str) -> dict[str, Any]:
-        """`run`: where it stands; None where it is not known."""
+        """Return `run`: where it stands; None if unknown."""
 
 
 class RunBrowser(RunReader, Protocol):
-    """The same for people who look at many runs, and at long ones."""
+    """A RunReader for people who look at many runs, and at long ones."""
 
     async def page(self, agent: str, query: RunQuery) -> RunPage:
-        """Most recently updated first. Raises Unavailable."""
+        """Return one page of runs, most recently updated first. Raises Unavailable."""
 
     async def activity(self, agent: str, now_ms: int, *, bucket_ms: int, buckets: int) -> Activity:
-        """What the agent has been doing up to now. Raises Unavailable."""
+        """Return the agent's recent activity, up to now. Raises Unavailable."""
 
     async def past(self, agent: str, run_id: str, *, before: int | None, limit: int) -> HistoryPage:
-        """The latest events of one run that stand before the offset `before`. A page can have
-        fewer than `limit` although there are more: looking for them has a limit, too.
+        """Return the latest events of one run before the offset `before`. A page may have fewer
+        than `limit` although there are more, since the search for them is limited too.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable - the log cannot be read
         """
 
     async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
-        """The latest event of the effect's delivery, which was asked for at that time; None: it has
-        not begun, or its history has expired. Raises Unavailable."""
+        """Return the latest event of the delivery of an effect that was asked for at `since_ms`;
+        None: it has not begun, or its history has expired. Raises Unavailable."""
 
 
 class Readiness(Protocol):
     async def check(self, agent: str) -> None:
-        """Commit a real transaction to the agent's state topic. Raises Unavailable with why not."""
+        """Commit a real transaction to the agent's state topic. Raises Unavailable with a reason."""

@@ -1,4 +1,4 @@
-"""What may be asked of many runs, or of a long history, and what is answered: a page at a time."""
+"""Queries over many runs or a long history, and their answers, one page at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACE = re.compile(r"([0-9]{1,18})~(.{1,256})", re.ASCII)
 
 
 class PageCursor(NamedTuple):
-    """Where a run stands in a list that has the latest first."""
+    """The place of a run in a list that is ordered latest first."""
 
     updated_ms: int
     run_id: str
@@ -24,7 +24,7 @@ class PageCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> PageCursor:
-        """Raises BadArgument for what no page has named."""
+        """Parse the cursor of a page. Raises BadArgument for any other text."""
         found = _PLACE.fullmatch(text)
         if found is None:
             raise BadArgument(
@@ -35,26 +35,26 @@ class PageCursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """Which runs of an agent; every field that is given has to fit."""
+    """Selects runs of an agent; every given field has to match."""
 
     status: Status | None = None
-    #: only those that wait for a person: an answer to a question, or somebody to look
+    #: only runs that wait for a person: for an answer, or with status `attention`
     needs_person: bool = False
     version: int | None = None
     step: str | None = None
     prefix: str = ""
-    #: those after this place
+    #: only runs after this place
     before: PageCursor | None = None
     limit: int = 50
 
 
 class Bucket(NamedTuple):
-    """A stretch of time."""
+    """A period of time."""
 
     at_ms: int
     #: runs that began in it
     started: int
-    #: runs that ended in it, and have not gone on since
+    #: runs that ended in it and have not continued since
     completed: int
     failed: int
     cancelled: int
@@ -62,7 +62,7 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The run that has stood in a status for the longest time."""
+    """The run that has been in a status for longest, and how many runs share that status."""
 
     run_id: str
     step: str
@@ -72,31 +72,31 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What an agent has been doing lately."""
+    """What an agent has been doing recently."""
 
     bucket_ms: int
-    #: the oldest first; the last one is not over yet
+    #: oldest first; the last one is still in progress
     buckets: Sequence[Bucket]
-    #: by status; runs that are over are left out
+    #: by status, for unfinished runs
     oldest: dict[Status, Waiting]
     needs_person: int
 
 
 class HistoryEntry(NamedTuple):
-    """An event and where it stands."""
+    """An event and its place."""
 
     partition: int
     offset: int
-    #: what it answers: topic/partition/offset of a command or task, or the timer
+    #: what caused it: topic/partition/offset of a command or task, or the timer
     source: str | None
     event: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
-    """Part of a run's history, the latest event first."""
+    """Part of a run's history, latest event first."""
 
     topic: str
     events: Sequence[HistoryEntry]
-    #: offset before which the next page begins; None: this was the first event
+    #: pass as `before` for the next page; None: this page has the first event
     before: int | None

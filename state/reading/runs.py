@@ -1,8 +1,8 @@
 """Runs as the outside sees them: pure projections of the state and events topics.
 
-A RunIndex folds every partition of an agent's state topic into one small summary a run, so that a
-million runs can be listed without holding a million payloads. Where the rest stands in the topic is
-in the summary.
+A RunIndex folds every partition of an agent's state topic into one small summary per run, so that
+a million runs can be listed without a million payloads in memory. The summary says where in the
+topic the checkpoint stands.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from surefoot.state.reading.ports import RunView
 from surefoot.state.records.encoding import decode_checkpoint, memory_of, split_key, wait_of
 
 _ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
-#: how an author names what a budget is kept in, and how many of ours are one of theirs
+#: an author's name for each budget amount, and how many stored units make one of the author's
 _UNITS = {"ms": ("seconds", 1e3), "money": ("money", 1e6)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What is kept in memory of a run."""
+    """The part of a run that is kept in memory."""
 
     run_id: str
     version: int
@@ -49,16 +49,16 @@ class RunSummary:
     created_ms: int
     updated_ms: int
     due_ms: int | None
-    #: code of the failure, if there is one
+    #: code of the failure, if any
     failure: str | None
     epoch: int
-    #: it has a parent that waits for it
+    #: a parent run waits for it
     child: bool
-    #: kind of what it waits for, besides its time
+    #: kind of its wait, if it waits for more than a time
     waits: WaitKind | None
-    #: where its checkpoint stands in the partition of the state topic
+    #: offset of its checkpoint in the partition of the state topic
     offset: int
-    #: why the checkpoint cannot be read; the other fields are then guesses for people
+    #: why the checkpoint cannot be read; the other fields are then placeholders
     broken: str | None = None
 
     @property
@@ -68,17 +68,17 @@ class RunSummary:
 
 class RunIndex:
     """The runs of one agent, by run_id; with `only`, those of that status. Feed it committed
-    records in the order of their offsets."""
+    records in offset order."""
 
     def __init__(self, only: Status | None = None) -> None:
         self._only = only
         self.runs: dict[str, RunSummary] = {}
-        #: how many runs there are of each (version of the agent, status)
+        #: number of runs by (version of the agent, status)
         self.counts: Counter[tuple[int, Status]] = Counter()
 
     def apply(self, record: ConsumerRecord) -> str | None:
-        """Take in one record of the state topic. Returns the reason when it cannot be decoded: the
-        run is then shown as needing attention."""
+        """Apply one record of the state topic. Returns the reason if it cannot be decoded; the run
+        then counts as needing attention."""
         if record.key is None or record.key.startswith(b"@"):
             return None
         run_id, slot = split_key(record.key)
@@ -144,8 +144,8 @@ def _broken(run_id: str, record: ConsumerRecord, reason: str) -> RunSummary:
 
 
 def listed(agent: str, run: RunSummary) -> RunView:
-    """A run as it stands in a list: payload, result and what it carries along are left out, and of
-    a failure only the code is told, unless the checkpoint itself is what cannot be read."""
+    """Return a run as it stands in a list: without payload, result and what it carries, and with
+    only the code of a failure, unless the checkpoint itself cannot be read."""
     failure = {"code": run.failure, "message": run.broken or ""} if run.failure else None
     return RunView(
         run_id=run.run_id,
@@ -166,7 +166,7 @@ def listed(agent: str, run: RunSummary) -> RunView:
 
 
 def shown(run: Run) -> RunView:
-    """A run with everything that its checkpoint holds."""
+    """Return a run with everything in its checkpoint."""
     return RunView(
         run_id=run.run_id,
         agent=run.agent,
@@ -192,12 +192,12 @@ def shown(run: Run) -> RunView:
 
 
 def ends_run(event: Mapping[str, Any]) -> bool:
-    """Whether the run is over with this event. It may be sent back or tried again later."""
+    """Whether this event ends the run. It may still be rewound or retried later."""
     return event["type"] in _ENDS
 
 
 def is_history(event: Mapping[str, Any]) -> bool:
-    """Whether a watcher of the run is told: not of what was asked in vain once it was over."""
+    """Whether a watcher of the run sees it: not if it refuses a request to a finished run."""
     over = event["status"] in TERMINAL
     return not over or ends_run(event) or event["type"] == "signal.unread"
 
@@ -206,7 +206,7 @@ def is_history(event: Mapping[str, Any]) -> bool:
 
 
 def run_json(run: RunView) -> dict[str, Any]:
-    """JSON values of one run. Integers are exact, also those beyond 2**53."""
+    """Return the JSON values of one run. Integers are exact, even beyond 2**53."""
     fields = {name: getattr(run, name) for name in RunView.__slots__}
     del fields["input_digest"]
     if not run.archived:
@@ -223,23 +223,23 @@ def run_json(run: RunView) -> dict[str, Any]:
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
-    """In one line, for people: its code, the class of what was raised, and what that said."""
+    """Return a failure in one line for people: its code, the exception class and its message."""
     kind, message = failure.get("kind") or "", failure["message"]
     told = message if not kind or message.startswith(kind) else f"{kind}: {message}"
     return f"{numbered(failure['code'])}: {told}"
 
 
 def _failure_json(failure: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """With its number, by which `surefoot explain` tells more."""
+    """Add the number that `surefoot explain` takes."""
     return None if failure is None else {"number": number_of(failure["code"]), **failure}
 
 
-#: what a list leaves out
+#: fields that a list leaves out
 _NOT_LISTED = ("payload", "result", "wait", "carry", "memory", "parent", "ending")
 
 
 def run_list_json(run: RunView) -> dict[str, Any]:
-    """The same, without what a list leaves out."""
+    """Return the JSON values of a run in a list."""
     fields = run_json(run)
     for name in _NOT_LISTED:
         del fields[name]
@@ -247,7 +247,7 @@ def run_list_json(run: RunView) -> dict[str, Any]:
 
 
 def counts_json(counts: Mapping[tuple[int, Status], int]) -> dict[str, Any]:
-    """How many runs there are: of all, by status, and by status of each version of the agent."""
+    """Return the number of runs: in total, by status, and by status for each agent version."""
     statuses: Counter[str] = Counter()
     versions: dict[str, dict[str, int]] = {}
     for (version, status), count in sorted(counts.items()):
@@ -257,7 +257,7 @@ def counts_json(counts: Mapping[tuple[int, Status], int]) -> dict[str, Any]:
 
 
 def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values of one event."""
+    """Return the JSON values of one event."""
     return {
         **event,
         "result": _parsed(event["result"]),
@@ -269,12 +269,12 @@ def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wait_json(wait: WaitState | None) -> dict[str, Any] | None:
-    """What a run waits for; of the branches of a fork only how many there are."""
+    """Return a wait's JSON values, with only the number of a fork's branches."""
     return None if wait is None else jsonable(wait) | {"branches": len(wait.branches)}
 
 
 def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
-    """What a run carries along; the budget in the units in which an author gives it."""
+    """Return a memory's JSON values, with the budget in the author's units."""
     if memory is None:
         return None
     return jsonable(memory) | {
@@ -287,7 +287,7 @@ def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
 
 
 def amounts_json(amounts: tuple[Amount, ...]) -> dict[str, float]:
-    """Amounts by name, in the units of state.declare.agent.Budget."""
+    """Return amounts by name, in the units of state.declare.agent.Budget."""
     told: dict[str, float] = {}
     for each in amounts:
         name, unit = _UNITS.get(each.what, (each.what, 1))
@@ -296,8 +296,8 @@ def amounts_json(amounts: tuple[Amount, ...]) -> dict[str, float]:
 
 
 def _parsed(data: bytes | None) -> Any:
-    """None for what is not kept: a finished run has no payload. Text for what is no JSON: a
-    producer of somebody else's may start a run with anything."""
+    """Parse a stored payload. None if it is not kept, as in a finished run; text if it is not JSON,
+    since any producer may start a run with anything."""
     if not data:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Choosing and counting among the summaries of an agent's runs. Pure."""
+"""Selects and counts summaries of an agent's runs. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from surefoot.state.machine.model import TERMINAL, Status
 from surefoot.state.reading.query import Activity, Bucket, PageCursor, RunQuery, Waiting
 from surefoot.state.reading.runs import RunSummary
 
-#: what only a person can end
+#: kinds of wait that only a person can end
 _ASKS = frozenset({"approval", "budget"})
 
 
@@ -22,7 +22,7 @@ def place(run: RunSummary) -> PageCursor:
 
 
 def select(runs: Iterable[RunSummary], query: RunQuery) -> tuple[list[RunSummary], int]:
-    """The runs of a page, the latest first, one more than it may have; and how many fit in all."""
+    """Return the runs of a page, latest first, plus one more; and how many match in all."""
     fit = [run for run in runs if _fits(run, query)]
     before = query.before
     rest = fit if before is None else [run for run in fit if place(run) < before]
@@ -40,7 +40,7 @@ def _fits(run: RunSummary, query: RunQuery) -> bool:
 
 
 def activity(runs: Collection[RunSummary], now_ms: int, bucket_ms: int, buckets: int) -> Activity:
-    """What has begun and ended, in so many stretches up to now."""
+    """Count the runs that began and ended in each of the latest `buckets` periods."""
     first = now_ms // bucket_ms - buckets + 1
     tally: dict[str, list[int]] = {
         kind: [0] * buckets for kind in ("started", "completed", "failed", "cancelled")

@@ -1,18 +1,18 @@
-"""What an agent's runs look like from far away: a fold of its events topic. Pure.
+"""Statistics of an agent's runs: a fold of its events topic. Pure.
 
-A partition of the topic is folded by itself, into a few small values under keys:
+Each partition of the topic is folded by itself, into a few small values by key:
 
     r|RUN_ID        where the run stands: status, since when, its step, whether a person is needed
-    w|MINUTE|STEP   what steps came to in that minute: how many, how long, failures, tokens, money
-    a               offset of the latest event that is in
+    w|MINUTE|STEP   results of a step in that minute: how many, how long, failures, tokens, money
+    a               offset of the latest event that is included
 
-Every value names the offset of the latest event in it, and an event that is in already changes
-nothing. `Partition.fold` returns windows first, then runs, then `a`: whatever prefix of that was
-kept when a process died, folding the same events again makes the values that they would have
-become. (The windows first, as what a step has cost is the difference to what its run had spent.)
+Every value has the offset of the latest event in it, and applying an event again changes nothing.
+`PartitionStatistics.fold` returns windows first, then runs, then `a`. If a process dies after
+storing any prefix of these, folding the same events again yields the values that the whole would
+have. (Windows come first since a step's cost is the difference from what its run had spent.)
 
-What can be told from the values is not kept beside them: counts by status and age, and who needs a
-person, are made anew when a partition is opened.
+Whatever follows from the values is not stored: counts by status and age, and the runs that need a
+person, are computed when a partition is opened.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from surefoot.state.machine.model import TERMINAL
 
 MINUTE_MS = 60_000
 _HOUR_MS = 60 * MINUTE_MS
-#: of event time: how long windows are kept, and runs that are over
+#: in event time: how long windows are kept, and finished runs
 WINDOWS_KEPT_MS = 24 * _HOUR_MS
 RUNS_KEPT_MS = 7 * 24 * _HOUR_MS
 
 APPLIED = b"a"
 
-#: events that say nothing of where the run stands: an answer to somebody, or of another start
+#: events that do not change where the run stands: an answer to a sender, or about another start
 _NO_NEWS = frozenset({"start.ignored", "signal.unread", "command.repeated", "command.refused"})
-#: events after which a run still waits for what it waited for
+#: events that leave the run's wait as it was
 _STILL_WAITS = frozenset(
     {
         "run.paused",
@@ -49,12 +49,12 @@ _STILL_WAITS = frozenset(
 )
 _COMMITTED = frozenset({"step.completed", "run.completed"})
 _FAILED = frozenset({"run.failed", "run.failing", "run.attention"})
-#: waits that a person ends
+#: kinds of wait that a person ends
 _ASKS = frozenset({"approval", "budget"})
 
 
 class Values(Protocol):
-    """The values of one partition, as they were last kept."""
+    """The stored values of one partition."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -65,16 +65,16 @@ class Values(Protocol):
 class RunStanding:
     """Where a run stands."""
 
-    #: of the latest event in it
+    #: offset of the latest event included
     offset: int
     status: str
-    #: since when it has had this status, for this reason
+    #: when it entered this status, for this reason
     since_ms: int
     updated_ms: int
     step: str
     seq: int
     version: int
-    #: kind of the wait that it is in: approval, budget, signal, children, pool
+    #: kind of its current wait: approval, budget, signal, children, pool
     wait: str | None
     #: code of the failure, or id of the question
     about: str | None
@@ -98,18 +98,18 @@ class RunStanding:
 
 @dataclass(slots=True)
 class Window:
-    """What the attempts of one step came to in one minute. Windows of several partitions add up."""
+    """Results of the attempts of one step in one minute. Windows of several partitions add up."""
 
     offset: int = -1
     #: attempts that were committed as steps of their runs
     steps: int = 0
-    #: attempts that failed: there is another one, or there is none
+    #: attempts that failed: with another attempt to come, or without
     retries: int = 0
     failures: int = 0
     tokens: int = 0
     #: in millionths
     money: int = 0
-    #: how many attempts took how long, by `bucket_of`
+    #: number of attempts by duration, see `bucket_of`
     took: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: Window) -> None:
@@ -145,7 +145,7 @@ class Window:
 
 
 def bucket_of(ms: int) -> int:
-    """Bucket of a duration: exact below 8 ms, else to an eighth of the power of two below it."""
+    """Return the bucket of a duration: exact below 8 ms, else an eighth of a power of two wide."""
     ms = max(ms, 0)
     if ms < 8:  # noqa: PLR2004
         return ms
@@ -154,7 +154,7 @@ def bucket_of(ms: int) -> int:
 
 
 def bucket_ms(bucket: int) -> int:
-    """The middle of a bucket: within 6.25 % of every duration in it."""
+    """Return the middle of a bucket, in ms: within 6.25 % of every duration in it."""
     if bucket < 16:  # noqa: PLR2004
         return bucket
     shift = (bucket >> 3) - 1
@@ -162,7 +162,7 @@ def bucket_ms(bucket: int) -> int:
 
 
 def percentile(took: Mapping[int, int], per_cent: int) -> int | None:
-    """The duration, in ms, that so many of a hundred do not exceed."""
+    """Return the duration, in ms, that `per_cent` percent of attempts do not exceed."""
     rank = -(-sum(took.values()) * per_cent // 100)
     for bucket, count in sorted(took.items()):
         rank -= count
@@ -175,24 +175,27 @@ def percentile(took: Mapping[int, int], per_cent: int) -> int | None:
 
 
 class PartitionStatistics:
-    """The views of one partition. One writer: who folds events in keeps what `fold` returns, in its
-    order, before the next call; after a failure to keep it, a new Partition is opened."""
+    """The statistics of one partition, for one writer.
+
+    Store what `fold` returns, in its order, before calling it again. If storing fails, open a new
+    PartitionStatistics.
+    """
 
     def __init__(self, values: Values) -> None:
-        """Not usable before every step of `open` has been taken."""
+        """Not usable until `open` has been iterated to its end."""
         self._values = values
-        #: offset of the latest event in the views
+        #: offset of the latest event included
         self.applied = -1
-        #: how many runs have each status since that minute
+        #: number of runs by (status, minute in which they entered it)
         self.counts: Counter[tuple[str, int]] = Counter()
         #: runs that need a person
         self.people: dict[str, RunStanding] = {}
         self.windows: dict[tuple[int, str], Window] = {}
-        #: newest time of an event
+        #: newest time of any event
         self._newest_ms = 0
 
     def open(self, at_a_time: int = 1_000) -> Iterator[None]:
-        """Go through what is kept; a step of the iterator is so many values."""
+        """Read the stored values; each iteration reads `at_a_time` of them."""
         for number, (key, value) in enumerate(self._values.items(), 1):
             if key == APPLIED:
                 self.applied, self._newest_ms = json.loads(value)
@@ -211,8 +214,9 @@ class PartitionStatistics:
     def fold(
         self, events: Iterable[tuple[int, Mapping[str, Any] | None]]
     ) -> list[tuple[bytes, bytes | None]]:
-        """Take in (offset, event), in their order; None for one that cannot be decoded. Returns
-        what is to be kept, in that order: key and value, None for what is forgotten."""
+        """Apply (offset, event) in order, with None for an event that cannot be decoded.
+
+        Returns what to store, in that order: (key, value), or (key, None) to delete."""
         before = self.applied
         runs: dict[str, RunStanding | None] = {}
         places: dict[tuple[int, str], None] = {}
@@ -249,7 +253,7 @@ class PartitionStatistics:
     def _forget(
         self, runs: dict[str, RunStanding | None], places: dict[tuple[int, str], None]
     ) -> None:
-        """What is too old; at the first event of an hour, wherever in a batch that is."""
+        """Drop what is too old. Done at the first event of an hour, anywhere in a batch."""
         for place in list(self.windows):
             if self._is_late(place[0]):
                 del self.windows[place]
@@ -283,7 +287,7 @@ class PartitionStatistics:
     def _measure(
         self, was: RunStanding | None, now: RunStanding, event: Mapping[str, Any]
     ) -> tuple[int, str] | None:
-        """Add what an event tells of an attempt to its window. Returns the window's place."""
+        """Add what an event says of an attempt to its window. Returns the window's place."""
         kind, step = event["type"], event["step"]
         tokens = money = 0
         if was is not None and kind != "run.started":
@@ -338,7 +342,7 @@ def _moved(was: RunStanding | None, event: Mapping[str, Any], offset: int) -> Ru
 
 # Answers -------------------------------------------------------------------------------------
 
-#: upper ends of the ages that runs are counted by; what is older comes last
+#: upper bounds of the ages that runs are counted by; the last one has none
 AGES: tuple[tuple[str, int | None], ...] = (
     ("1m", MINUTE_MS),
     ("10m", 10 * MINUTE_MS),
@@ -349,7 +353,7 @@ AGES: tuple[tuple[str, int | None], ...] = (
 
 
 def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str, Any]:
-    """By status: how many runs, how long they have had it, the oldest's minute."""
+    """Return by status: number of runs, ages, and the minute of the oldest."""
     found: dict[str, Any] = {}
     for partition in partitions:
         for (status, minute), count in partition.counts.items():
@@ -365,7 +369,7 @@ def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str,
 
 
 def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Of several instances, as one."""
+    """Add up the summaries of several instances."""
     total: dict[str, Any] = {}
     for part in parts:
         for status, told in part.items():
@@ -380,7 +384,7 @@ def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[dict[str, Any]]:
-    """The runs that need a person, those that have waited longest first."""
+    """Return the runs that need a person, longest waiting first."""
     found = [
         standing_json(run_id, run)
         for partition in partitions
@@ -402,7 +406,7 @@ Windows = dict[tuple[int, str], Window]
 
 
 def windows(partitions: Iterable[PartitionStatistics], since_minute: int) -> Windows:
-    """By minute and step, of that minute and later ones."""
+    """Return the windows by (minute, step), from `since_minute` on."""
     return add_windows(
         {place: each for place, each in partition.windows.items() if place[0] >= since_minute}
         for partition in partitions
@@ -418,7 +422,7 @@ def add_windows(parts: Iterable[Windows]) -> Windows:
 
 
 def packed(found: Windows) -> list[list[Any]]:
-    """As JSON takes it, to be added up elsewhere."""
+    """Return the windows as JSON values, to be added up elsewhere."""
     return [[minute, step, each.encode().decode()] for (minute, step), each in found.items()]
 
 
@@ -434,7 +438,7 @@ def windows_json(found: Windows) -> list[dict[str, Any]]:
 
 
 def steps_json(found: Windows, minutes: int) -> list[dict[str, Any]]:
-    """Of each step, all these minutes together."""
+    """Return the results of each step over all these minutes."""
     total: dict[str, Window] = {}
     for (_, step), window in found.items():
         total.setdefault(step, Window()).add(window)
@@ -456,7 +460,7 @@ def _came_to(window: Window, minutes: int) -> dict[str, Any]:
 
 
 def digest(values: Values) -> str:
-    """Of everything that is kept of a partition: equal for equal events, however they came in."""
+    """Digest everything stored of a partition: equal for equal events, in any batches."""
     of = hashlib.sha256()
     for key, value in sorted(values.items()):
         of.update(b"%d:%b%d:%b" % (len(key), key, len(value), value))

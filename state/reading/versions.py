@@ -1,8 +1,8 @@
-"""What a run was before: its versions, as its history tells them. Pure, but for the port.
+"""Earlier versions of a run, from its history. Pure, except for the port.
 
-Version N of a run is what it was right after its step N-1 was committed; version 0 is how it
-started. A rewind to version N begins a new line of history there: what came after N on the old one
-is no version of the run any more.
+Version N of a run is its state right after step N-1 was committed; version 0 is its start. A rewind
+to version N begins a new line of history there: what came after N on the old line is no longer a
+version of the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from surefoot.state.machine.model import Entry, Memory, WaitState
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.records.encoding import memory_of, wait_of
 
-#: (seq, step) -> whether that version is wanted
+#: (seq, step) -> whether to keep that version
 Keep = Callable[[int, str], bool]
 
 
@@ -32,24 +32,24 @@ class Version:
     due_ms: int | None
     #: when it was committed
     at_ms: int
-    #: rewinds of the run until then
+    #: number of rewinds of the run until then
     epoch: int
 
 
 class Line:
-    """The current line of history of one run. Feed it the run's events in their order."""
+    """The current line of history of one run. Feed it the run's events in order."""
 
     def __init__(self, keep: Keep = lambda _seq, _step: True) -> None:
         self._keep = keep
         self._compensating = False
         self.versions: dict[int, Version] = {}
-        #: ids of the rewinds that made it
+        #: ids of the rewinds that led to it
         self.rewinds: set[str] = set()
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take in one decoded event."""
+        """Apply one decoded event."""
         match event["type"]:
-            case "run.started":  # also of a run_id that is used again, when the first is forgotten
+            case "run.started":  # also when a forgotten run's id is used again
                 self._compensating = False
                 self.versions.clear()
                 self.rewinds.clear()
@@ -62,7 +62,7 @@ class Line:
                 self._forget_from(event["seq"])
                 self._add(event, event["seq"])
             case "run.cancelling" | "run.failing":
-                self._compensating = True  # there is no going back into the middle of that
+                self._compensating = True  # nobody can rewind into the middle of a compensation
 
     def _forget_from(self, seq: int) -> None:
         for later in [number for number in self.versions if number >= seq]:
@@ -86,29 +86,29 @@ class Line:
 
 
 class Versions(Protocol):
-    """Reads what runs were before."""
+    """Reads earlier versions of runs."""
 
     async def summaries(self, agent: str, run_ids: Collection[str]) -> Mapping[str, RunSummary]:
-        """Those of the runs that there are, as of everything that has been committed by now.
+        """Return the summaries of those runs that exist, as of everything committed so far.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable - the log cannot be read
         """
 
     async def lines(self, agent: str, run_ids: Collection[str], keep: Keep) -> Mapping[str, Line]:
-        """The lines of history of those of the runs that there are, with the versions that `keep`
-        wants, as far as the history has not expired.
+        """Return the lines of history of those runs that exist, with the versions that `keep`
+        selects, as far as the history has not expired.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable - the log cannot be read
         """
 
     async def messages(self, agent: str, run_id: str, count: int) -> tuple[bytes, ...]:
-        """The first `count` messages of a run's thread.
+        """Return the first `count` messages of a run's thread.
 
-        Raises: StateError — some are missing; Unavailable — the log cannot be read just now.
+        Raises: StateError - some are missing; Unavailable - the log cannot be read
         """
 
     async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:
-        """What is on record of the run's calls and actions, of whichever step and epoch.
+        """Return the recorded calls and actions of a run, of every step and epoch.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable - the log cannot be read
         """
