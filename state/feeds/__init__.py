@@ -1,1 +1,1 @@
-"""What a watcher of events gets, and where it goes on from; reads no log."""
+"""What a watcher of events receives, and where it continues from; reads no log."""

@@ -1,10 +1,10 @@
-"""Where a reader of several agents' events stands: the next offset of every partition, as one text.
+"""Position of a reader of several agents' events: the next offset of every partition, as one text.
 
     orders_12_0_7.billing_3_4
 
-To clients it is opaque. It says which events have been told, whatever the order in which those of
-different partitions came in, so that a reader can go on from it without a gap or a repeat. Nothing
-in it has to be escaped in an address or a header. Pure.
+It is opaque to clients. It says which events a reader has received, in whatever order those of
+different partitions arrived, so that the reader can continue without a gap or a repetition. It
+needs no escaping in a URL or a header. Pure.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Mapping, Sequence
 
 from surefoot.state.errors import BadArgument
 
-#: what a position looks like; how many offsets an agent has is not said here
+#: pattern of a position; it does not say how many offsets an agent has
 PATTERN = r"^[a-z][a-z0-9-]{0,62}(_[0-9]{1,19})+(\.[a-z][a-z0-9-]{0,62}(_[0-9]{1,19})+)*$"
 _PART = re.compile(r"([a-z][a-z0-9-]{0,62})((?:_[0-9]{1,19})+)", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
-#: longest text that is looked at, in characters; a gateway of 100 agents writes less
+#: longest text that is parsed, in characters; a gateway of 100 agents writes less
 _LENGTH_MAX = 65_536
 _NOT_ONE = "this is not the id of an event; leave it out to begin anew"
 
 
 def part(agent: str, offsets: Sequence[int]) -> str:
-    """The piece of a position that is about one agent."""
+    """Return the part of a position that is about one agent."""
     return f"{agent}_{'_'.join(map(str, offsets))}"
 
 
 def join(parts: Mapping[str, str]) -> str:
-    """One position of the pieces of all agents."""
+    """Join the parts of all agents into one position."""
     return ".".join(parts.values())
 
 
 def parse(text: str) -> dict[str, list[int]]:
-    """Next offsets by partition, by agent. Raises BadArgument."""
+    """Return the next offset of each partition, by agent. Raises BadArgument."""
     found: dict[str, list[int]] = {}
     for piece in text.split(".") if len(text) <= _LENGTH_MAX else [""]:
         match = _PART.fullmatch(piece)

@@ -1,4 +1,4 @@
-"""The events of agents as they are told to somebody outside: the port, and what is chosen. Pure."""
+"""Events of agents as an outside watcher receives them: the port and its filter. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 class FeedMessage(NamedTuple):
     """One message to a watcher."""
 
-    #: where the watcher stands behind it; None: where it stood before
+    #: the watcher's position after this message; None: unchanged
     id: str | None
-    #: type of an event, or what else is told: `begin`, `gap`, `slow`, `output`
+    #: type of the event, or one of `begin`, `gap`, `slow`, `output`
     event: str
     #: strict JSON
     data: str
@@ -20,14 +20,14 @@ class FeedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events are told; an empty set chooses all."""
+    """Selects events; an empty set selects all."""
 
     types: frozenset[str] = frozenset()
     statuses: frozenset[str] = frozenset()
     steps: frozenset[str] = frozenset()
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
-        """A step is one that the event ends, or that the run goes on with."""
+        """Whether an event is selected. A step matches if the event ends it, or if it is next."""
         return (
             (not self.types or event["type"] in self.types)
             and (not self.statuses or event["status"] in self.statuses)
@@ -36,7 +36,7 @@ class EventFilter:
 
 
 class EventFeed(Protocol):
-    #: of every agent's topics
+    #: number of partitions of every agent's topics
     partitions: int
 
     def follow(
@@ -47,21 +47,22 @@ class EventFeed(Protocol):
         *,
         earliest: bool,
     ) -> AsyncGenerator[FeedMessage, None]:
-        """The chosen events of these agents from a position on, then live: no gap, no repeat, those
-        of one run in order. Without a position: from now, or from the first one that is kept.
+        """Yield the selected events of these agents from a position on, then live: without a gap
+        or a repetition, those of one run in order. Without a position: from now, or, if `earliest`,
+        from the first event that is kept.
 
-        `begin` comes first and has the position. `gap` says that events behind the position are
-        not kept any more. `slow` is last, for a watcher for which too much was waiting; it names
-        the position to go on from. It also ends when the reader stops.
+        `begin` comes first and has the position. `gap` says that events after the position are no
+        longer kept. `slow` comes last, if too much was queued for this watcher, and has the
+        position to continue from. The stream also ends when the reader stops.
 
-        Raises: Unavailable — the log cannot be read just now; nothing has been left out so far.
+        Raises: Unavailable - the log cannot be read; nothing has been left out so far
         """
 
     def watch(
         self, agent: str, run_id: str, after: int | None
     ) -> AsyncGenerator[FeedMessage, None]:
-        """The history of one run behind the offset `after`, then live until the run is over, with
-        `output`: pieces of what the step in work has written so far (state/feeds/live_output.py).
+        """Yield the history of one run after the offset `after`, then live until the run is over,
+        with `output`: pieces of what the current attempt has written (state/feeds/live_output.py).
 
-        Raises: Unavailable — the log cannot be read just now; nothing has been left out so far.
+        Raises: Unavailable - the log cannot be read; nothing has been left out so far
         """

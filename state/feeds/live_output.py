@@ -1,8 +1,8 @@
-"""Partial output of a run, as a watcher is shown it: what belongs to the attempt in work. Pure.
+"""Partial output of a run for a watcher: only what belongs to the current attempt. Pure.
 
-Pieces come over a topic of their own, in no transaction: late, twice, or from an attempt that has
-ended. A watcher puts together what it is given and empties it at two marks: `discard` (all of it,
-as the attempt is over or its step has committed) and `begin` (the output of that name begins anew).
+Pieces come over a topic of their own, outside transactions: late, twice, or from an attempt that
+has ended. A watcher appends what it receives and clears it at two marks: `discard` (everything: the
+attempt is over or its step is committed) and `begin` (the output of that name starts again).
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: what is told of a piece; the rest says where it came from
+#: fields of a piece of output
 StreamRecord = Mapping[str, Any]
 
 
 class Shown:
-    """What one watcher has been shown. Feed it the run's pieces and events as they come."""
+    """What one watcher has been shown. Feed it the run's pieces and events as they arrive."""
 
     def __init__(self) -> None:
-        #: (seq, attempt) of the oldest attempt whose output is still of interest
+        #: (seq, attempt) of the oldest attempt whose output still matters
         self._least = (0, 0)
         self._work = (0, 0)
         #: characters shown, by name
         self._length: dict[str, int] = {}
 
     def piece(self, piece: StreamRecord) -> list[StreamRecord]:
-        """What to show of a piece of output; nothing, when it is of an attempt that is over or has
+        """Return what to show for a piece of output: nothing if its attempt is over, or if it has
         been shown."""
         work, name, length = (piece["seq"], piece["attempt"]), piece["name"], len(piece["text"])
         if work < self._least or work < self._work:
@@ -42,7 +42,7 @@ class Shown:
         return [*told, piece]
 
     def event(self, event: Mapping[str, Any]) -> list[StreamRecord]:
-        """What to show before an event of the run: that its output is void, if it is."""
+        """Return what to show before an event: a `discard`, if the event makes output void."""
         kind, seq, attempt = event["type"], event["seq"], event["attempt"]
         if kind == "run.rewound":
             self._least = self._work = (0, 0)
@@ -76,7 +76,7 @@ _STEP_OVER = frozenset({"step.completed", "run.completed", "run.failed", "run.ca
 
 
 def settled(pieces: Iterable[StreamRecord]) -> list[StreamRecord]:
-    """The same output in fewer pieces, for somebody who has seen none of it."""
+    """Return the same output in fewer pieces, for a watcher who has seen none of it."""
     kept: dict[str, list[dict[str, Any]]] = {}
     for piece in pieces:
         if piece["kind"] == "discard":
@@ -93,6 +93,6 @@ def settled(pieces: Iterable[StreamRecord]) -> list[StreamRecord]:
 
 
 def _follows(last: StreamRecord, piece: StreamRecord) -> bool:
-    """Whether the two make one piece of text."""
+    """Whether the two are adjacent pieces of text."""
     end: int = last["offset"] + len(last["text"])
     return (last["kind"], piece["kind"], piece["offset"]) == ("text", "text", end)
