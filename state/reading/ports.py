@@ -189,4 +189,4 @@ class RunBrowser(RunReader, Protocol):
 
 class Readiness(Protocol):
     async def check(self, agent: str) -> None:
-        """Commit a real transaction to the agent's state topic. Raises Unavailable with a reason."""
+        """Commit a real transaction to the agent's state topic. Raises Unavailable, saying why."""
