@@ -1,1 +1,1 @@
-"""The wire contract: what the bytes of a record mean. Imports nothing of Surefoot's other rooms."""
+"""The wire contract: what the bytes of a record mean. Imports no other room of Surefoot."""

@@ -1,16 +1,16 @@
 """Values of user code to strict JSON and back, or a refusal that says which value and why.
 
-The promise: what comes back equals what went in, in value and in type, at every level; anything
-else is refused before it is stored. It is kept by making the trip: dump, load, compare. So there is
-no list of supported types to get wrong: whatever the declared type lets pydantic restore is
-supported. Where nothing is declared (Any), that is plain JSON.
+The promise: what is read back equals what was stored, in value and in type, at every level;
+anything else is refused before it is stored. The check is the round trip itself: dump, load,
+compare. There is thus no list of supported types to get wrong: whatever pydantic can restore from
+the declared type is supported. Without a declared type (Any), that is plain JSON.
 
-The declared type wins where nothing is lost by it: an int that is given for a float or a Decimal,
-and a list for a tuple, are taken as what is declared.
+Where nothing is lost, the declared type wins: an int given for a float or a Decimal, and a list
+given for a tuple, become the declared type.
 
 Not kept, on purpose: which fields of a model were set explicitly; the name of a fixed UTC offset;
-that one object was referred to from two places. A class that is neither a dataclass nor a pydantic
-model is compared by its own ==.
+that two places referred to one object. A class that is neither a dataclass nor a pydantic model is
+compared by its own ==.
 
 Stored data never runs code: it is parsed as JSON and checked against a type from the source.
 """
@@ -58,7 +58,7 @@ __all__ = [
 
 
 class Validator(Protocol):
-    """What validates values: a TypeAdapter, say."""
+    """Validates values: a TypeAdapter, for example."""
 
     def validate_python(self, value: Any, /, *, by_alias: bool, by_name: bool) -> Any: ...
 
@@ -66,7 +66,7 @@ class Validator(Protocol):
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 _TEXT: TypeAdapter[str] = TypeAdapter(str)
 
-#: what a value that is kept may be
+#: kinds of values that can be stored, for messages
 STORABLE = (
     "a dataclass, a pydantic model, a TypedDict (before Python 3.12 that of typing_extensions) or "
     "plain JSON types"
@@ -74,28 +74,28 @@ STORABLE = (
 
 
 def why_not_storable(error: Exception) -> str:
-    """What pydantic says of a type that it has no schema for: one line, without its address."""
+    """Return pydantic's reason why it has no schema for a type: one line, without the link."""
     return " ".join(str(error).partition("\n\nFor further information")[0].split())
 
 
-#: the JSON parser's own limit, so that nothing is stored that cannot be read
+#: the JSON parser's own limit; nothing deeper is stored, since it could not be read
 _DEPTH_MAX = 200
 
-#: types without parts whose == tells all there is to tell between two values of the same type
+#: types without parts whose == compares everything about two values of the same type
 _EXACT = frozenset({str, int, bool, type(None), bytes, UUID, date, timedelta})
 
-#: what JSON itself has
+#: types that JSON itself has
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
-#: types that have no parts and are no iterators
+#: types without parts that are not iterators
 _SCALARS = _EXACT | {float, Decimal, datetime, time}
 
-#: what leads from a value to one of its parts: names, indexes and keys, outermost first
+#: path from a value to one of its parts: names, indexes and keys, outermost first
 _Steps = tuple[Any, ...]
 
 
 class Unserialisable(ValueError):
-    """A value that would not come back as it is. `path` is like `$.a[3].b`."""
+    """A value that would not be read back as it is. `path` is like `$.a[3].b`."""
 
     #: for `surefoot explain`
     number = "SF2001"
@@ -118,8 +118,8 @@ class Unserialisable(ValueError):
 class BadPayload(ValueError):
     """Bytes that are not strict JSON of the wanted type. `path` is like `$.a[3].b`.
 
-    Of both no more is kept than a person reads: names and values from outside are in them, and the
-    message goes into answers, logs and records."""
+    Path and reason are cut to a readable length: they contain names and values from outside, and
+    the message goes into answers, logs and records."""
 
     #: for `surefoot explain`
     number = "SF2002"
@@ -159,14 +159,16 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
 
 
 def kept(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
-    """(strict JSON, what `load` makes of it): for who goes on with the value, so that it is the
-    same now and when it is read. Pure. Raises as `dump`."""
+    """Return (strict JSON, what `load` makes of it). Pure. Raises as `dump`.
+
+    For callers that continue with the value: it is then the same now and after a restart."""
     return _refusing(lambda: _trip(adapter, value))
 
 
 def dump_own(value: Any) -> bytes:
-    """Return a value whose type nobody declares as strict JSON: each part of plain lists, tuples
-    and dicts as the type that it is. Pure.
+    """Return a value without a declared type as strict JSON. Pure.
+
+    Parts of plain lists, tuples and dicts are each stored as their own type.
 
     Raises:  Unserialisable: as `dump` does for a part of its own type
     """
@@ -207,7 +209,7 @@ def _there_and_back(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
 
 
 def _whole(value: Any) -> Any:
-    """The value with whole texts at every level; itself, if they are."""
+    """Return the value with surrogate halves replaced at every level; itself if it has none."""
     kind: Any = type(value)
     if kind is str:
         made = whole(value)
@@ -232,7 +234,7 @@ def _whole(value: Any) -> Any:
     try:
         make = getattr(kind, "_make", kind)  # of a NamedTuple
         made = make(parts if form == "mapping" else [part for _, part in parts])
-    except Exception:  # noqa: BLE001  (a class with a constructor of its own)
+    except Exception:  # noqa: BLE001  (a class with its own kind of constructor)
         return value
     if len(made) < len(value):
         raise _Refused(value, "two of its texts differ only in halves of surrogate pairs")
@@ -247,7 +249,7 @@ def _with(value: Any, changed: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as plain JSON values."""
+    """Return the value as plain JSON values."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -268,7 +270,7 @@ def _plain(value: Any) -> Any:
 
 
 def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
-    """Return the value of the adapter's type that strict JSON `data` stands for. Pure.
+    """Return the value of the adapter's type in strict JSON `data`. Pure.
 
     Raises:  BadPayload: not strict JSON, a number too large for a float, or the wrong type
     """
@@ -276,7 +278,7 @@ def load(adapter: TypeAdapter[Any], data: bytes) -> Any:
 
 
 def validate(adapter: Validator, value: Any) -> Any:
-    """Return the value of the adapter's type that another decoder's value stands for. Pure.
+    """Return the value of the adapter's type for a value of another decoder. Pure.
 
     Raises:  BadPayload: the wrong type
     """
@@ -291,26 +293,26 @@ def _told(read: Callable[[], Any]) -> Any:
         raise BadPayload(_path(steps), reason) from None
     except BadPayload:
         raise
-    except Exception as error:  # from a validator of the author's own
+    except Exception as error:  # from one of the author's validators
         raise BadPayload("$", f"{type(error).__name__}: {error}") from error
 
 
 def strict_json(value: Any) -> bytes:
-    """Return a value made of plain JSON types as strict JSON; Unserialisable for others. Pure."""
+    """Return a value made of plain JSON types as strict JSON. Pure. Raises Unserialisable."""
     return dump(_ANY, value)
 
 
 def text_of(value: Any) -> str:
-    """Return a text as it can be stored; Unserialisable for what is none. Pure."""
+    """Return a text in the form in which it is stored. Pure. Raises Unserialisable."""
     return str(kept(_TEXT, value)[1])
 
 
 def parse_json(data: bytes) -> Any:
-    """Return what JSON from outside says, provided that it says it without doubt. Pure.
+    """Parse JSON from outside, if it is unambiguous. Pure.
 
-    A UTF-8 byte order mark is accepted, and half of a surrogate pair is U+FFFD (see schemas.text).
-    Duplicate keys, NaN and Infinity, numbers too large for a float, nesting over 200 deep and
-    integers over 4300 digits are not.
+    A UTF-8 byte order mark is accepted, and half of a surrogate pair becomes U+FFFD (see
+    schemas.text). Refused are duplicate keys, NaN and Infinity, numbers too large for a float,
+    nesting over 200 deep, and integers over 4300 digits.
 
     Raises:  BadPayload
     Source:  RFC 8259; RFC 7493 (I-JSON) section 2
@@ -319,8 +321,9 @@ def parse_json(data: bytes) -> Any:
 
 
 def digest(payload: bytes) -> bytes:
-    """First 8 bytes of the SHA-256 of a stored payload as it was: tells a repeated one from another
-    one, wherever the two are kept. Pure."""
+    """Return the first 8 bytes of the SHA-256 of a payload as it was before it was stored. Pure.
+
+    Tells a repeated payload from a different one, wherever each is kept."""
     pointer = pointer_of(payload)
     if pointer is None:
         return hashlib.sha256(unescaped(payload)).digest()[:8]
@@ -342,9 +345,9 @@ _NOT_FINITE = (b"NaN", b"Infinity", b"0e000", b"0e+000", b"0" * 200)
 
 
 def _may_not_be_finite(data: bytes) -> bool:
-    """False if no number in `data` can be NaN or overflow a float: a quick look, no parsing.
+    """False if no number in `data` can be NaN or overflow a float. Fast: parses nothing.
 
-    To reach 1e308 a number needs an exponent of three digits or two hundred digits in a row.
+    To reach 1e308, a number needs an exponent of three digits or two hundred digits in a row.
     """
     skeleton = data.translate(_SKELETON)
     return any(token in skeleton for token in _NOT_FINITE)
@@ -381,7 +384,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Refused(Exception):
-    """Collects the steps of its path on the way up, so that good values cost no path."""
+    """Collects the steps of its path on the way up; good values thus pay nothing for paths."""
 
     def __init__(self, value: Any, reason: str, steps: Iterable[Any] = ()) -> None:
         super().__init__(reason)
@@ -394,7 +397,7 @@ class _Refused(Exception):
 def _dump_json(adapter: TypeAdapter[Any], value: Any) -> bytes:
     try:
         return adapter.dump_json(value, round_trip=True, warnings=False)
-    except Exception as error:  # also from a serializer of the author's own
+    except Exception as error:  # also from one of the author's serializers
         _blame(value)
         raise _Refused(value, f"{error}; {_advice(value)}") from error
 
@@ -408,13 +411,13 @@ def _load_back(adapter: TypeAdapter[Any], value: Any, data: bytes) -> Any:
         raise _Refused(
             found, f"it cannot be read back: {reason}; {_advice(found)}", steps[::-1]
         ) from error
-    except Exception as error:  # BadPayload, or from a validator of the author's own
+    except Exception as error:  # BadPayload, or from one of the author's validators
         _blame(value)
         raise _Refused(value, f"it cannot be read back: {error}") from error
 
 
 def _refuse_endless(value: Any, parents: set[int]) -> None:
-    """Refuse what must not even be tried: iterators, which pydantic would use up, and cycles."""
+    """Refuse what must not even be dumped: iterators, which pydantic would use up, and cycles."""
     form = _form_of(value)
     if form == "leaf":
         if hasattr(value, "__next__"):
@@ -436,7 +439,7 @@ def _refuse_endless(value: Any, parents: set[int]) -> None:
 
 
 def _blame(value: Any) -> None:
-    """Refuse the first leaf that is no JSON by itself; return when every leaf is."""
+    """Refuse the first leaf that is not JSON by itself; return if every leaf is."""
     form = _form_of(value)
     if form == "leaf":
         return _blame_leaf(value)
@@ -459,9 +462,9 @@ def _blame_leaf(value: Any) -> None:
 
 
 def _surely_same(sent: Any, back: Any) -> bool:
-    """True only if equal in value and type at every level; False may also mean: look closer.
+    """True only if equal in value and type at every level; False may also mean: compare fully.
 
-    The quick way through what nearly every value is made of.
+    The fast path for what nearly every value is made of.
     """
     if type(sent) is not type(back):
         return False
@@ -490,7 +493,7 @@ def _surely_same(sent: Any, back: Any) -> bool:
 
 
 def _compare(sent: Any, back: Any) -> None:
-    """Refuse the first difference in value or type between `sent` and what came back."""
+    """Refuse the first difference in value or type between `sent` and what was read back."""
     kind: Any = type(sent)
     if kind is not type(back) and not _may_stand_for(sent, back):
         raise _Refused(sent, f"it would come back as {_type_name(back)}; {_advice(sent)}")
@@ -510,7 +513,7 @@ def _compare(sent: Any, back: Any) -> None:
 
 
 def _may_stand_for(sent: Any, back: Any) -> bool:
-    """Whether the declared type, which is that of `back`, may be given as what `sent` is."""
+    """Whether the declared type, that of `back`, accepts what `sent` is."""
     kind: Any = type(sent)
     if kind is int:
         return isinstance(back, float | Decimal) and sent == back
@@ -553,7 +556,7 @@ def _same_leaf(kind: type, sent: Any, back: Any) -> bool:
         return str(sent) == str(back)
     try:
         return bool(sent == back)
-    except Exception:  # noqa: BLE001  == of the author's own
+    except Exception:  # noqa: BLE001  the author's own ==
         return False
 
 
@@ -564,18 +567,19 @@ def _same_float(sent: float, back: float) -> bool:
 
 
 def _is_fixed(zone: tzinfo | None) -> bool:
-    """Only an offset is stored: a zone with rules would lose its daylight saving time."""
+    """Whether a zone is a fixed offset. Only an offset is stored: a zone with rules would lose its
+    daylight saving time."""
     return zone is None or isinstance(zone, timezone | TzInfo) or str(zone) == "UTC"
 
 
 # The parts of a value
 
-#: stands for a slot without a value, which hasattr says does not exist
+#: marks a slot without a value, which hasattr reports as missing
 _UNSET = object()
 
 _Form = Literal["leaf", "sequence", "set", "mapping", "object"]
 
-#: of the types that most values have
+#: forms of the most common types
 _FORMS: Mapping[Any, _Form] = {
     **dict.fromkeys(_SCALARS, "leaf"),
     dict: "mapping",
@@ -603,14 +607,14 @@ def _form(kind: Any) -> _Form:
 
 
 def _parts(value: Any, form: _Form) -> Iterable[tuple[Any, Any]]:
-    """(step of the path, part) of each part of a value that is not a leaf."""
+    """Return (step of the path, part) for each part of a value that is not a leaf."""
     if form == "mapping":
         return value.items()  # type: ignore[no-any-return]
     return _state(value).items() if form == "object" else enumerate(value)
 
 
 def _state(value: Any) -> dict[str, Any]:
-    """Everything that a dataclass or a model holds, undeclared and private attributes included."""
+    """Return everything that a dataclass or model holds, with undeclared and private attributes."""
     state: dict[str, Any] = getattr(value, "__dict__", {})
     kind: Any = type(value)
     if (layout := _layout(kind)) is None:
@@ -627,8 +631,8 @@ def _state(value: Any) -> dict[str, Any]:
 
 @weakly_cached
 def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]] | None:
-    """Where instances keep state beside __dict__: slots, and a model's further dicts; and the names
-    of what is in __dict__ but no state, such as cached properties. None when __dict__ is all."""
+    """Return where instances keep state besides __dict__: slots, and a model's further dicts; and
+    the names in __dict__ that are not state, such as cached properties. None if __dict__ is all."""
     attributes = {
         name: part for base in reversed(kind.__mro__) for name, part in vars(base).items()
     }
@@ -640,7 +644,7 @@ def _layout(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]
         more = extra + (("__pydantic_private__",) if kind.__private_attributes__ else ())
     derived = {name for name, part in attributes.items() if isinstance(part, cached_property)}
     if issubclass(kind, Generic):
-        derived.add("__orig_class__")  # typing's own note of how it was made, as in Page[str](...)
+        derived.add("__orig_class__")  # typing's own note of its parameters, as in Page[str](...)
     return (slots, more, frozenset(derived)) if slots or more or derived else None
 
 
@@ -651,7 +655,8 @@ def _opener_of(value: Any) -> Callable[[Any], Any] | None:
 
 @weakly_cached
 def _opener(kind: Any) -> Callable[[Any], Any] | None:
-    """What opens the parts of such a value in one call: as a dict by name or as a tuple."""
+    """Return a function that opens the parts of such a value in one call: as a dict by name, or as
+    a tuple."""
     if kind is tuple:
         return tuple
     if _form(kind) != "object":
@@ -662,7 +667,7 @@ def _opener(kind: Any) -> Callable[[Any], Any] | None:
     slots = layout[0]
     if len(slots) < 2 or kind.__dictoffset__:  # noqa: PLR2004  one alone would not be a tuple
         return None
-    # A slot that is no field may be without a value.
+    # A slot that is not a field may be unset.
     return attrgetter(*slots) if {field.name for field in fields(kind)} == set(slots) else None
 
 
@@ -679,7 +684,7 @@ def _path(steps: Iterable[Any]) -> str:
 def _short(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  repr of the author's own, or an integer of too many digits
+    except Exception:  # noqa: BLE001  the author's own repr, or an integer with too many digits
         return f"a {_type_name(value)}"
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004
 
@@ -696,7 +701,7 @@ def _first(error: ValidationError) -> tuple[_Steps, str]:
 
 
 def _follow(value: Any, steps: _Steps) -> Any:
-    """The part of `value` at `steps`, as far as they can be followed."""
+    """Return the part of `value` at `steps`, as far as they can be followed."""
     for step in steps:
         parts = {} if (form := _form_of(value)) == "leaf" else dict(_parts(value, form))
         if step not in parts:

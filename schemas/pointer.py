@@ -1,11 +1,11 @@
-"""What stands in a record instead of a payload that is kept elsewhere. Pure.
+"""Pointers, which stand in a record in place of a payload that is kept elsewhere. Pure.
 
-A pointer is JSON, so that whoever puts payloads together (a join, several signals) can put
-pointers together as well. It names its blob by day and content: the day is the one on which it was
-stored, so that nobody ever stores anew what a sweep of old days is about to delete.
+A pointer is JSON, so that code that combines payloads (a join, several signals) can combine
+pointers as well. It names its blob by day and content. The day is the day of storing, so that a
+sweep of old days never deletes a blob that somebody is storing again.
 
-Only the engine makes pointers. What somebody else's payload has that looks like one gets a sign in
-front of its name when it is stored, and loses it when it is given out again.
+Only the engine makes pointers. Anything in another payload that looks like one gets a `=` in front
+of its name when it is stored, and loses it when it is given out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-#: in every payload that holds a pointer, also where JSON is text in JSON
+#: in every payload that holds a pointer, even where JSON is text inside JSON
 MARK = b"$surefoot.blob"
 _NAME = rb"(\d{8})/([0-9a-f]{64})/(\d{1,15})"
-#: a pointer; with signs in front of its name what only looks like one, each time it was stored
+#: a pointer; with `=` signs in front of its name, a look-alike: one sign per time it was stored
 _POINTER = re.compile(rb'\{"\$surefoot\.blob":"(=*)' + _NAME + rb'"\}')
 _MENTION = re.compile(_NAME)
 
@@ -30,21 +30,21 @@ class Pointer:
 
     #: YYYYMMDD, UTC
     day: str
-    #: of the content, in hex
+    #: of the content, hexadecimal
     sha256: str
     #: of the content, in bytes
     size: int
 
     @property
     def key(self) -> str:
-        """Under which the blob is stored."""
+        """The key under which the blob is stored."""
         return f"{self.day}/{self.sha256}"
 
     def encode(self) -> bytes:
         return b'{"%s":"%s/%d"}' % (MARK, self.key.encode(), self.size)
 
     def fits(self, content: bytes) -> bool:
-        """Whether that is what the pointer was made for."""
+        """Whether the pointer was made for this content."""
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
@@ -57,18 +57,17 @@ def day_of(time_ms: int) -> str:
 
 
 def pointers(payload: bytes) -> set[Pointer]:
-    """The pointers in a stored payload."""
+    """Return the pointers in a stored payload."""
     return set(_occurring(payload))
 
 
 def fill_bytes(payload: bytes) -> int:
-    """What `filled` would put into a stored payload, in bytes."""
+    """Return how many bytes `filled` would put into a stored payload."""
     return sum(pointer.size for pointer in _occurring(payload))
 
 
 def filled(payload: bytes, contents: Mapping[Pointer, bytes]) -> bytes:
-    """The stored payload as it was before it was stored, with every pointer replaced by what it
-    points to."""
+    """Return a stored payload as it was before storing, each pointer replaced by its content."""
     if MARK not in payload:
         return payload
     return _POINTER.sub(
@@ -77,32 +76,32 @@ def filled(payload: bytes, contents: Mapping[Pointer, bytes]) -> bytes:
 
 
 def escaped(payload: bytes) -> bytes:
-    """As which a payload that holds no pointers is stored, whatever it says."""
+    """Return a payload without pointers as it is stored: look-alikes get a sign."""
     if MARK not in payload:
         return payload
     return _POINTER.sub(lambda match: _with_signs(match, 1), payload)
 
 
 def unescaped(payload: bytes) -> bytes:
-    """The stored payload as it was before it was stored, but for its pointers."""
+    """Return a stored payload as it was before storing, except for its pointers, which stay."""
     if MARK not in payload:
         return payload
     return _POINTER.sub(lambda match: _with_signs(match, -1) if match[1] else match[0], payload)
 
 
 def mentions(record: bytes) -> set[str]:
-    """Keys of the blobs that a record may need, however deep inside; rather one too many."""
+    """Return the keys of the blobs that a record may need, at any depth. May return too many."""
     return {_of(match).key for match in _MENTION.finditer(record)}
 
 
 def pointer_of(payload: bytes) -> Pointer | None:
-    """The pointer that stands in place of the whole payload, if one does."""
+    """Return the pointer that stands for the whole payload, if any."""
     match = _POINTER.fullmatch(payload)
     return None if match is None or match[1] else _of(match)
 
 
 def _occurring(payload: bytes) -> Iterator[Pointer]:
-    """Each as often as it occurs."""
+    """Yield each pointer as often as it occurs."""
     if MARK in payload:
         yield from (_of(match) for match in _POINTER.finditer(payload) if not match[1])
 

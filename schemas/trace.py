@@ -1,11 +1,11 @@
-"""W3C trace context: which trace a request belongs to, and which span of it asked. Pure.
+"""W3C trace context: the trace that a request belongs to, and the span that sent it. Pure.
 
-It is a set of headers: traceparent names the place, tracestate has what tracing systems say of it,
-baggage what the asker wants known further on. They come from anybody and go on to anybody, so only
-what is as W3C has it goes on, in bounds.
+It is a set of headers: traceparent names the span, tracestate is data of tracing systems, baggage
+is data that the sender passes on. They come from anybody and go to anybody, so only values that
+follow the specification are passed on, up to a size.
 
-Ids are derived from names, so that any process can tell the span of a run or of a step without
-having been told it. Source: W3C Trace Context 2, W3C Baggage.
+Ids are derived from names, so that any process knows the span of a run or a step without being
+told. Source: W3C Trace Context 2, W3C Baggage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?",
     re.ASCII,
 )
-#: of a version to come, which may say more
+#: longest traceparent of a future version, which may have more fields
 _LENGTH_MOST = 256
 _STATE = re.compile(
     r"([a-z0-9][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
@@ -35,16 +35,16 @@ _BAGGAGE = re.compile(
 _BAGGAGE_MEMBERS, _BAGGAGE_CHARACTERS = 64, 8192
 
 
-#: the one flag that every version has
+#: the one flag that all versions define
 _SAMPLED = 1
 
 
-#: as `carried` takes them
+#: in the order in which `carried` takes them
 HEADERS = ("traceparent", "tracestate", "baggage")
 
 
 class Carried(TypedDict, total=False):
-    """The headers that go on together; those that there are."""
+    """The headers that are passed on together; missing ones are left out."""
 
     traceparent: str
     tracestate: str
@@ -52,22 +52,22 @@ class Carried(TypedDict, total=False):
 
 
 class Trace(NamedTuple):
-    """A place in a trace."""
+    """A span of a trace."""
 
     #: 32 hexadecimal digits
     trace_id: str
     #: 16 hexadecimal digits
     span_id: str
-    #: 2 hexadecimal digits; the last bit: it is sampled
+    #: 2 hexadecimal digits; the lowest bit means sampled
     flags: str = "01"
 
     def __str__(self) -> str:
-        """As the header and the records have it."""
+        """Format it as in the header and in the records."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
 def parse(text: str | None) -> Trace | None:
-    """None for what is no trace context. What a version to come says more is left out."""
+    """Parse a traceparent; None if it is invalid. Drops what a future version adds."""
     match = _TRACEPARENT.fullmatch(text or "")
     if match is None or len(match[0]) > _LENGTH_MOST:
         return None
@@ -78,20 +78,21 @@ def parse(text: str | None) -> Trace | None:
 
 
 def valid(text: str | None) -> str | None:
-    """The same text, if it is a trace context."""
+    """Return the text if it is a valid traceparent, else None."""
     return text if parse(text) else None
 
 
 def carried_by(command: Mapping[str, Any]) -> Carried:
-    """What goes on of a command, which may be anybody's."""
+    """Return what to pass on from a command, which anybody may have sent."""
     return carried(*([command[name]] if command[name] else [] for name in HEADERS))
 
 
 def carried(
     traceparents: Sequence[str], tracestates: Sequence[str], baggages: Sequence[str]
 ) -> Carried:
-    """What goes on of the headers of those names, in their order. Of several traceparents none is
-    meant; a tracestate is nothing without one."""
+    """Return what to pass on from the headers of each name, in order.
+
+    More than one traceparent counts as none; a tracestate needs a traceparent."""
     found = Carried()
     if len(traceparents) == 1 and (traceparent := valid(traceparents[0])) is not None:
         found["traceparent"] = traceparent
@@ -103,7 +104,7 @@ def carried(
 
 
 def carried_on(traceparent: str | None, tracestate: str | None, baggage: str | None) -> Carried:
-    """What goes on of what a run was started with."""
+    """Return what to pass on from what a run was started with."""
     found = Carried()
     if traceparent is not None:
         found["traceparent"] = traceparent
@@ -115,7 +116,7 @@ def carried_on(traceparent: str | None, tracestate: str | None, baggage: str | N
 
 
 def _tracestate(headers: Sequence[str]) -> str:
-    """With one member that is wrong, or one twice, all of it is: it is dropped."""
+    """Join the tracestate. One invalid or repeated member invalidates all of it."""
     members = [each for each in _members(headers) if each]
     keys = [each.partition("=")[0] for each in members]
     if len(set(keys)) < len(keys) or not all(map(_STATE.fullmatch, members)):
@@ -135,7 +136,7 @@ def _members(headers: Sequence[str]) -> list[str]:
 
 
 def _bounded(members: Sequence[str], most: int, characters: int) -> str:
-    """The first of them, as many as go on."""
+    """Join the first members, up to `most` and `characters`."""
     told = ""
     for each in members[:most]:
         longer = f"{told},{each}" if told else each
@@ -146,17 +147,17 @@ def _bounded(members: Sequence[str], most: int, characters: int) -> str:
 
 
 def trace_id(*names: str | int) -> str:
-    """The same for the same names."""
+    """Derive a trace id from names: the same for the same names."""
     return _digits(32, names)
 
 
 def span_id(*names: str | int) -> str:
-    """The same for the same names."""
+    """Derive a span id from names: the same for the same names."""
     return _digits(16, names)
 
 
 def child(of: Trace, *names: str | int) -> Trace:
-    """A span below that one."""
+    """Return a child span of `of`."""
     return of._replace(span_id=span_id(*names))
 
 

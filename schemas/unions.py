@@ -1,10 +1,9 @@
-"""Unions whose members cannot be told apart once they are stored: found when they are declared.
+"""Finds, at declaration, unions whose members cannot be told apart once they are stored.
 
-A value is stored as JSON without its type, so `UUID | str` would come back as a str, always, and of
-two dataclasses with the same fields the first one would. Found as payloads are kept, by making the
-trip: an example of each member is stored as the union and read back. A type of which no example can
-be made, or one that has a way of storing of its own, is not judged; whether a value comes back is
-seen for each one anyway when it is stored.
+A value is stored as JSON without its type: `UUID | str` would always be read back as a str, and of
+two dataclasses with equal fields always the first. The check is a round trip, as for payloads: an
+example of each member is stored as the union and read back. A type without examples, or with its
+own serialization, is not judged here; every value is checked anyway when it is stored.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _EXAMPLES: dict[Any, list[Any]] = {
     tuple: [()],
     UUID: [UUID(int=1)],
 }
-#: how an example may look at most, in characters: those of types within types grow fast
+#: longest repr of an example, in characters: nested types grow fast
 _LONG_MOST = 4_000
 _SEQUENCES = (list, set, frozenset, deque, tuple)
 
@@ -53,10 +52,10 @@ _SEQUENCES = (list, set, frozenset, deque, tuple)
 class Mixed(typing.NamedTuple):
     """A union that loses which of its members a value was."""
 
-    #: the field that it is the type of, if it is
+    #: the field whose type it is, if any
     path: str
     union: str
-    #: what an example was before and after, and what was stored of it
+    #: the example's type before and after, and what was stored of it
     sent: str
     stored: str
     back: str
@@ -69,12 +68,12 @@ class Mixed(typing.NamedTuple):
 
 
 def mixed(kind: Any) -> Mixed | None:
-    """The first such union in a type, at whatever depth; None: there is none. Pure."""
+    """Return the first such union in a type, at any depth; None if there is none. Pure."""
     return next(_mixed(kind, "", set(), _Examples()), None)
 
 
 def _mixed(kind: Any, path: str, seen: set[Any], examples: _Examples) -> Iterator[Mixed]:
-    with suppress(TypeError):  # what is no key is nothing that contains itself
+    with suppress(TypeError):  # an unhashable type cannot contain itself
         if kind in seen:
             return
         seen.add(kind)
@@ -93,7 +92,7 @@ def _mixed(kind: Any, path: str, seen: set[Any], examples: _Examples) -> Iterato
 
 
 def _lost(kind: Any, union: Any, path: str, examples: _Examples) -> Iterator[Mixed]:
-    """`kind` is the union, and perhaps how to tell its members apart."""
+    """Check one union; `kind` is the union, possibly with a discriminator."""
     whole, members = _adapter(kind), get_args(union)
     if whole is None:
         return
@@ -105,7 +104,7 @@ def _lost(kind: Any, union: Any, path: str, examples: _Examples) -> Iterator[Mix
         if (text := _stored(adapter, example)) is not None
     ]
     for member, adapter in alone:
-        for text in texts:  # also what is stored of another member, if it can be one of this
+        for text in texts:  # also those of other members, if they can be read as this one
             example = _read(adapter, text)
             stored = None if example is None else _stored(adapter, example[0])
             if example is None or stored is None:
@@ -119,26 +118,26 @@ def _lost(kind: Any, union: Any, path: str, examples: _Examples) -> Iterator[Mix
 
 
 def _told(sent: Any, back: Any) -> str:
-    """What it came back as: its type, or where that tells nothing, how it looks."""
+    """Describe what was read back: its type, or, if that is the same, its repr."""
     return _name(type(back)) if type(sent) is not type(back) else repr(back)[:80]
 
 
 def _stored(adapter: TypeAdapter[Any], value: Any) -> bytes | None:
-    """None: it does not come back as it was."""
+    """Return what is stored of a value; None: it is not read back as it was."""
     with suppress(Unserialisable):
         return dump(adapter, value)
     return None
 
 
 def _read(adapter: TypeAdapter[Any], text: bytes) -> tuple[Any] | None:
-    """(the value,); None: it is none of that type."""
+    """Return (the value,); None: the text is not of that type."""
     with suppress(BadPayload):
         return (load(adapter, text),)
     return None
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any] | None:
-    with suppress(Exception):  # of many classes: it is told where the type is used
+    with suppress(Exception):  # any class; the error is reported where the type is used
         adapter = TypeAdapter(kind)
         return adapter if adapter.pydantic_complete else None
     return None
@@ -148,7 +147,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any] | None:
 
 
 def _bare(kind: Any) -> Any:
-    """Without what is said of it beside what it is."""
+    """Return the type without its annotations and aliases."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
@@ -161,13 +160,13 @@ def _bare(kind: Any) -> Any:
 
 
 def _class(kind: Any) -> Any:
-    """Without what its parameters are."""
+    """Return the class without its parameters."""
     return get_origin(kind) or kind
 
 
 def _fields(kind: Any) -> dict[str, Any]:
-    """Types of the fields of a dataclass, a model, a TypedDict or a NamedTuple, also of one with
-    parameters. None of a class that has a way of storing of its own."""
+    """Return the field types of a dataclass, a model, a TypedDict or a NamedTuple, also with
+    parameters. Empty for a class with its own serialization."""
     made = _class(kind)
     if not isinstance(made, type):
         return {}
@@ -180,14 +179,14 @@ def _fields(kind: Any) -> dict[str, Any]:
         return {}
     try:
         hints = typing.get_type_hints(made, include_extras=True)
-    except Exception:  # noqa: BLE001  (of the author's: it is told where the type is used)
+    except Exception:  # noqa: BLE001  (the author's; reported where the type is used)
         return {}
     given = dict(zip(getattr(made, "__parameters__", ()), get_args(kind), strict=False))
     return {name: _filled(part, given) for name, part in hints.items()}
 
 
 def _filled(part: Any, given: dict[Any, Any]) -> Any:
-    """The type of a field, with what its class was given for its parameters."""
+    """Return the type of a field with the parameters of its class filled in."""
     if isinstance(part, typing.TypeVar):
         return given.get(part, part)
     wanted = getattr(part, "__parameters__", ())
@@ -208,8 +207,8 @@ def _is_named(kind: type) -> bool:
 
 
 class _Examples:
-    """A few values of each type; none where none can be made. Each type is looked at once, and one
-    that is met inside of itself has none there."""
+    """A few values of each type; none where none can be made. Each type is visited once; inside
+    itself it has no examples."""
 
     def __init__(self) -> None:
         self._made: dict[Any, list[Any]] = {}
@@ -220,7 +219,7 @@ class _Examples:
             if kind in self._made:
                 return self._made[kind]
             self._made[kind] = []
-        except TypeError:  # it is no key
+        except TypeError:  # unhashable
             return []
         self._made[kind] = self._make(kind)
         return self._made[kind]
@@ -237,7 +236,7 @@ class _Examples:
             parts = [self.of(each) for each in args]
             return [tuple(part[n] for part in parts) for n in (0, -1)] if all(parts) else []
         if origin in _SEQUENCES:
-            with suppress(TypeError):  # what a set cannot hold
+            with suppress(TypeError):  # unhashable, so not in a set
                 return [origin(), *(origin([each]) for each in self.of(args[0]))]
         if origin is dict:
             keys, values = self.of(args[0]), self.of(args[1])
@@ -247,7 +246,7 @@ class _Examples:
         return self._objects(kind)
 
     def _objects(self, kind: Any) -> list[Any]:
-        """With what they need, and with all that they can have."""
+        """Make objects with only the required fields, and with all fields."""
         parts = {name: self.of(part) for name, part in _fields(kind).items()}
         if not parts:
             return []
@@ -257,7 +256,7 @@ class _Examples:
         for names, n in ((needed, 0), (parts.keys(), 0), (parts.keys(), -1)):
             given = {name: parts[name][n] for name in parts if name in names and parts[name]}
             if needed <= given.keys():
-                with suppress(Exception):  # a check of the author's
+                with suppress(Exception):  # one of the author's checks
                     example = kind(**given)
                     if len(repr(example)) <= _LONG_MOST:
                         made.append(example)

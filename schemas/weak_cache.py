@@ -1,4 +1,4 @@
-"""A cache that keeps nothing alive."""
+"""A cache that keeps its keys collectable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _T = TypeVar("_T")
 
 
 def weakly_cached(fn: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """Remembers what `fn` says of a function or a class, for as long as that is there: one that was
-    made in a step holds what the step had, the context and all of a payload.
+    """Cache what `fn` returns for a function or a class, as long as that key exists.
 
-    What `fn` says must not refer to what it was asked about.
+    Why: a function made in a step holds what the step had, its context and a whole payload.
+
+    The result of `fn` must not refer to its argument.
     """
     known: WeakKeyDictionary[Any, _T] = WeakKeyDictionary()
 
@@ -25,7 +26,7 @@ def weakly_cached(fn: Callable[[Any], _T]) -> Callable[[Any], _T]:
         except KeyError:
             made = known[key] = fn(key)
             return made
-        except TypeError:  # a built-in one, to which nothing can refer weakly
+        except TypeError:  # a built-in, which allows no weak reference
             return fn(key)
 
     return look_up

@@ -1,1 +1,1 @@
-"""Avro records of Surefoot's own schemas: encode, decode, evolve."""
+"""Avro records of Surefoot's own schemas: encoding, decoding, evolution."""

@@ -1,8 +1,8 @@
 """The Avro schemas as files: the current ones in avro/, each released set in released/<version>/.
 
-One file a named type, called after it. A file refers to another by its full name
-("surefoot.Failure"); here such references are replaced by the definition at its first use, so that
-each schema can be parsed, fingerprinted and handed to other tools on its own.
+One file per named type, with the type's name. A file refers to another by its full name
+("surefoot.Failure"). This module replaces each such reference by the definition, at its first use,
+so that every schema can be parsed, fingerprinted and given to other tools by itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ _NAMESPACE = "surefoot."
 
 
 def current(root: Path = ROOT) -> dict[str, dict[str, Any]]:
-    """Schemas that this build writes, by name. Reads files."""
+    """Return the schemas that this build writes, by name. Reads files."""
     return _read(root / "avro")
 
 
 def released(root: Path = ROOT) -> dict[str, dict[str, dict[str, Any]]]:
-    """Schemas of every released version, by version and name, oldest first. Reads files."""
+    """Return the schemas of every released version, by version and name, oldest first. Reads
+    files."""
     versions = sorted((root / "released").glob("v*"), key=lambda folder: int(folder.name[1:]))
     return {folder.name: _read(folder) for folder in versions}
 
 
 def crc64(schema: dict[str, Any]) -> bytes:
-    """CRC-64-AVRO of the schema's parsing canonical form: 8 bytes, little-endian.
+    """Return the CRC-64-AVRO of the schema's parsing canonical form: 8 bytes, little-endian.
 
     Source: Avro 1.12 specification, "Schema Fingerprints"
     """
@@ -42,7 +43,7 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _inline(schema: Any, files: dict[str, Any], seen: set[str]) -> Any:
-    """`schema` with every reference to another file replaced by its definition, once."""
+    """Return `schema` with each reference to another file replaced by its definition, once."""
     match schema:
         case str() if schema.startswith(_NAMESPACE):
             name = schema.removeprefix(_NAMESPACE)

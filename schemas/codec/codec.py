@@ -2,8 +2,8 @@
 
     C3 01 | CRC-64-AVRO fingerprint of the writer's schema, 8 bytes little-endian | Avro body
 
-fastavro does the work, but it takes `True` and 1.7 for an integer, 2**31 for an int, drops fields
-that it does not know, and reads the corrupt choice number -1 as the last choice. So each record is
+fastavro does the work, but it takes `True` and 1.7 for an integer and 2**31 for an int, drops
+unknown fields, and reads the corrupt choice number -1 as the last choice. Each record is therefore
 checked against its schema before it is written and after it is read: what decodes can be encoded
 again.
 
@@ -35,20 +35,20 @@ class CodecError(ValueError):
 
 
 class UndecodableError(CodecError):
-    """Bytes that are no record of ours; the message is the reason, in plain words."""
+    """Bytes that are not a record of ours; the message is the reason, in plain words."""
 
 
 class Codec:
-    """Encodes and decodes the records of one set of schemas; everything is parsed once, here."""
+    """Encodes and decodes the records of one set of schemas, parsed once, in the constructor."""
 
     def __init__(self, root: Path = catalog.ROOT) -> None:
-        """Read the schema files under `root`; an error here is a mistake in those files."""
+        """Read the schema files under `root`. An error here is a mistake in those files."""
         current = {
             name: schema
             for name, schema in catalog.current(root).items()
             if schema["type"] == "record"
         }
-        #: by name: header, schema as fastavro wants it, check
+        #: by name: header, parsed schema, check
         self._write = {
             name: (_MAGIC + catalog.crc64(schema), _parse(schema), _checker(schema, {}))
             for name, schema in current.items()
@@ -68,8 +68,8 @@ class Codec:
     def encode(self, name: str, record: dict[str, Any]) -> bytes:
         """Return `record` as bytes. Pure.
 
-        Args:    name: of a record in avro/, such as "Task"; record: exactly the schema's fields,
-                 those with a default included
+        Args:    name: the record's name in avro/, such as "Task"; record: exactly the schema's
+                 fields, including those with a default
         Raises:  CodecError: unknown record, unknown or missing field, wrong type, number out of
                  range, lone surrogate
         """
@@ -90,11 +90,11 @@ class Codec:
     ) -> tuple[str, dict[str, Any]]:
         """Return (name, record) of bytes that any released version of Surefoot wrote. Pure.
 
-        The record has the fields of the current schema, whatever the writer's was. `expect`
-        refuses any other kind of record. Memory use is bounded by the size of `data`. A number
-        may be padded to more bytes than it needs.
+        The record has the fields of the current schema, whichever schema it was written with.
+        `expect` refuses any other kind of record. Memory use is bounded by the size of `data`.
+        Integers with padding bytes are accepted.
 
-        Raises:  UndecodableError for everything else, whatever the bytes are
+        Raises:  UndecodableError for anything else, whatever the bytes are
         """
         if not data:
             raise UndecodableError("no value" if data is None else "the value is empty")
@@ -123,7 +123,7 @@ def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
     stream.seek(_HEADER_BYTES)
     try:
         record: Any = schemaless_reader(stream, written, wanted)
-    except Exception as error:  # fastavro answers corrupt bytes with any exception
+    except Exception as error:  # fastavro raises any exception for corrupt bytes
         raise UndecodableError(
             f"the body is not a {name}: {type(error).__name__} {error}".rstrip()
         ) from error
@@ -133,10 +133,10 @@ def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
 
 
 class _Branches(list[Any]):
-    """A union to read with, in which a negative number from the bytes picks nothing.
+    """A union to read with, in which a negative branch number selects nothing.
 
     fastavro looks up `branches[number]` from C, which adds the length to a negative number before
-    it asks here; so the length is 0.
+    it calls `__getitem__`; the length is therefore 0.
     """
 
     def __len__(self) -> int:
@@ -153,10 +153,10 @@ def _parse(schema: dict[str, Any]) -> Any:
 
 
 def guarded(schema: Any) -> Any:
-    """A schema that fastavro has parsed, to read with: only its own numbers pick a choice.
+    """Return a parsed schema to read with, in which only valid numbers select a choice.
 
-    fastavro looks up an enum's symbol by the number in the bytes with `symbols[number]`, which is
-    a dict here because a list would take -1 for the last symbol.
+    fastavro looks up an enum's symbol with `symbols[number]`, by the number in the bytes. `symbols`
+    is a dict here, since a list would take -1 for the last symbol.
     """
     match schema:
         case list():
@@ -173,10 +173,10 @@ def guarded(schema: Any) -> Any:
 
 
 def _checker(schema: Any, named: dict[str, _Check]) -> _Check:
-    """A function that raises CodecError unless its argument fits `schema`.
+    """Return a function that raises CodecError unless its argument fits `schema`.
 
-    Only what our schemas use. A union may only be null or one other type: with more branches a
-    value can fit several, and fields would be lost without a word.
+    Supports only what our schemas use. A union may only be null or one other type: with more
+    branches a value can fit several, and fields would be lost silently.
     """
     match schema:
         case "int" | "long":

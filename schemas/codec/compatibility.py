@@ -1,8 +1,8 @@
 """Whether the current schemas and every released version can read each other's records.
 
-A log outlives the build that wrote it, and while workers are replaced one by one, old builds read
-what new ones write. So a change must be compatible both ways: new fields need a default, fields
-without one stay, an enum keeps its symbols.
+A log outlives the build that wrote it, and during a rolling upgrade old builds read what new ones
+write. A change must therefore be compatible both ways: new fields need a default, fields without
+one stay, an enum keeps its symbols.
 
 To release: copy avro/ to released/v<next>/ and append the lines of `fingerprints` for it to
 released/FINGERPRINTS. A released file never changes again.
@@ -27,7 +27,7 @@ from surefoot.schemas.codec import catalog
 
 
 def check(name: str, root: Path = catalog.ROOT) -> list[str]:
-    """Return what is wrong with the current schema `name` against each released one; [] if nothing.
+    """Return the problems of the current schema `name` with each released one; [] if none.
 
     Reads files. Asks Apache Avro's own checker, in both directions.
     """
@@ -52,16 +52,16 @@ def check(name: str, root: Path = catalog.ROOT) -> list[str]:
 
 
 def check_all(root: Path = catalog.ROOT) -> list[str]:
-    """Return what is wrong with any current schema against any released one. Reads files."""
+    """Return the problems of all current schemas with all released ones. Reads files."""
     names = {name for schemas in catalog.released(root).values() for name in schemas}
     return [problem for name in sorted(names) for problem in check(name, root)]
 
 
 def between(now: Any, then: Any, *, new: str, old: str) -> list[str]:
-    """Return why readers with the one cannot read what the other wrote, in both directions. Pure.
+    """Return why readers with one schema cannot read what the other wrote, both ways. Pure.
 
-    Args:    new, old: what the two are called
-    Raises:  ValueError — one of them is no Avro schema
+    Args:    new, old: names of the two for the messages
+    Raises:  ValueError - one of them is not an Avro schema
     """
     return [
         *(
@@ -76,10 +76,10 @@ def between(now: Any, then: Any, *, new: str, old: str) -> list[str]:
 
 
 def fingerprints(version: str, root: Path = catalog.ROOT) -> list[str]:
-    """Return one line a file of a released version: file, CRC-64-AVRO, SHA-256. Reads files.
+    """Return one line per file of a released version: file, CRC-64-AVRO, SHA-256. Reads files.
 
-    The CRC is what records carry; it leaves out defaults and aliases, which decide how old records
-    are read, so the whole file is held as well.
+    Records carry the CRC. It does not cover defaults and aliases, which decide how old records are
+    read, so the line has a digest of the whole file as well.
     """
     folder = root / "released" / version
     return [
@@ -90,7 +90,7 @@ def fingerprints(version: str, root: Path = catalog.ROOT) -> list[str]:
 
 
 def parsed(schema: Any) -> Any:
-    """The schema as Apache Avro takes it. Raises ValueError for what is none."""
+    """Parse a schema with Apache Avro. Raises ValueError if it is not one."""
     try:
         return avro.schema.parse(json.dumps(schema))
     except avro.errors.AvroException as error:

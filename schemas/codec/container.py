@@ -1,8 +1,8 @@
-"""Events in Avro object container files: what other tools read, without Surefoot.
+"""Events in Avro object container files, which other tools read without Surefoot.
 
-A file's schema is that of an event with two fields in front: where the record stood in its
-partition, and its time. Avro goes by a field's name, so whoever reads a file with a released schema
-of Event is given just that.
+A file's schema is that of an event with two fields in front: the record's offset in its partition,
+and its time. Avro matches fields by name, so a reader with a released schema of Event gets just the
+event.
 
 Source: Avro 1.12 specification, "Object Container Files"
 """
@@ -23,7 +23,7 @@ __all__ = ["FINGERPRINT", "OFFSET", "TIME", "read_rows", "write_rows"]
 
 OFFSET, TIME = "offset", "timestamp_ms"
 _CODEC = "deflate"
-#: bytes of a block before it is compressed
+#: size of a block before compression, in bytes
 _BLOCK = 65_536
 
 
@@ -42,8 +42,10 @@ _PARSED = parse_schema(_schema(), named_schemas={})
 
 
 def write_rows(rows: Iterable[dict[str, Any]], metadata: Mapping[str, str]) -> bytes:
-    """A whole file. The same rows and metadata are the same bytes. `rows` are events that the codec
-    has decoded, with the two fields of their record. Pure."""
+    """Return a whole file. Equal rows and metadata give equal bytes. Pure.
+
+    Args: rows: events that the codec has decoded, each with the two fields of its record
+    """
     seed = repr(sorted(metadata.items())).encode()
     out = io.BytesIO()
     writer(
@@ -59,14 +61,14 @@ def write_rows(rows: Iterable[dict[str, Any]], metadata: Mapping[str, str]) -> b
 
 
 def read_rows(data: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """(metadata, rows) of a file that any version wrote; rows have the current fields. Pure.
+    """Return (metadata, rows) of a file that any version wrote; rows have the current fields. Pure.
 
-    Raises: UndecodableError — it is no such file, or is damaged.
+    Raises: UndecodableError - not such a file, or damaged
     """
     try:
         opened = reader(io.BytesIO(data), reader_schema=_PARSED)
         rows: Any = list(opened)
         metadata = {name: str(value) for name, value in opened.metadata.items()}
-    except Exception as error:  # fastavro answers corrupt bytes with any exception
+    except Exception as error:  # fastavro raises any exception for corrupt bytes
         raise UndecodableError(f"no file of events: {type(error).__name__} {error}") from error
     return metadata, rows

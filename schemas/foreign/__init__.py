@@ -1,1 +1,1 @@
-"""Records in other people's formats: CloudEvents, Avro with a registry, unions by name."""
+"""Records in other formats: CloudEvents, Avro with a registry, unions by name."""

@@ -1,9 +1,9 @@
-"""Which record of an Avro union a value is of, and the author's type of that name. Pure.
+"""Maps each record of an Avro union to the author's type of the same name. Pure.
 
-Avro says of each value of a union which of its records it is. pydantic sees its fields alone and
-takes what fits first, so that two types of the same fields cannot be told apart. Here a union of an
-author's types is chosen from by name: a record is the type that is called as it is, `shop.Created`
-the class `Created`, and what is called otherwise is refused rather than guessed.
+Avro says of each value of a union which of its records it is. pydantic sees only the fields and
+takes the first type that fits, so it cannot distinguish two types with equal fields. Here the name
+selects from a union of an author's types: a record `shop.Created` is the class `Created`. A record
+with any other name is refused rather than guessed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 __all__ = ["ByBranch", "UnionBranch", "named"]
 
-#: where pydantic's schema of a type has those of its parts
+#: keys under which a pydantic schema has those of its parts
 _PARTS = frozenset(
     {
         "choices",
@@ -33,10 +33,10 @@ _PARTS = frozenset(
         "values_schema",
     }
 )
-#: those that may be by name
+#: keys whose parts may be a dict by name
 _BY_NAME = ("choices", "fields")
 _RECORDS = ("dataclass", "model", "typed-dict")
-#: of what is no record, or of no union
+#: name of anything that is not a record of a union
 _NO_RECORD = ""
 
 
@@ -52,7 +52,7 @@ class UnionBranch(dict[str, Any]):
 
 
 def named(value: Any) -> Any:
-    """What fastavro has read, with each of its (name, fields) as a Branch."""
+    """Return a value read by fastavro with each (name, fields) pair as a UnionBranch."""
     match value:
         case (str() as record, dict() as fields) if isinstance(value, tuple):
             return UnionBranch(_short(record), named(fields))
@@ -64,7 +64,7 @@ def named(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as it is without unions."""
+    """Return the value with plain dicts for its branches."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list) else value
@@ -75,27 +75,27 @@ def _record_of(value: Any) -> str:
 
 
 class ByBranch:
-    """Validates what `named` gives as a type of the author's."""
+    """Validates values from `named` as one of the author's types."""
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._schema: Any = adapter.core_schema
         self._definitions = {each["ref"]: each for each in self._schema.get("definitions", ())}
-        #: how many unions of records the type has
+        #: number of unions of records in the type
         self.unions = 0
-        # validators that classes have already know nothing of branches
+        # Validators that classes already have do not know about branches.
         self._validator = SchemaValidator(self._tagged(self._schema), _use_prebuilt=False)
 
     def validate_python(self, value: Any, **how: Any) -> Any:
-        """As TypeAdapter's."""
+        """Like TypeAdapter.validate_python."""
         return self._validator.validate_python(value, **how)
 
     def mistakable(self, avro: Any, names: Mapping[str, Any]) -> Iterator[str]:
-        """The records of that Avro schema, as fastavro has parsed it, that cannot be told from
-        others of their union: a line each."""
+        """Yield a line for each record of that Avro schema, as parsed by fastavro, that cannot be
+        told from others of its union."""
         yield from self._mistakable(self._schema, avro, names)
 
     def _tagged(self, part: Any) -> Any:
-        """The schema, or a list of them, with each union of records chosen from by name."""
+        """Return the schema, or list of schemas, with each union of records selected by name."""
         match part:
             case list():
                 return [self._tagged(each) for each in part]
@@ -136,7 +136,7 @@ class ByBranch:
         )
 
     def _names(self, schema: Any) -> list[str]:
-        """Of the records that it is, or chooses from."""
+        """Return the names of the records that the schema is, or selects from."""
         match self._whole(schema):
             case {"type": "dataclass" | "model" | "typed-dict", "cls": cls}:
                 return [cls.__name__]
@@ -145,7 +145,7 @@ class ByBranch:
         return []
 
     def _whole(self, schema: Any) -> Any:
-        """The schema without what is around it."""
+        """Return the schema without its wrappers."""
         schema = _bare(schema)
         match schema:
             case {"type": "definition-ref", "schema_ref": ref}:
@@ -186,7 +186,7 @@ class ByBranch:
 
 
 def _bare(choice: Any) -> Any:
-    """A choice of a union without its label."""
+    """Return a choice of a union without its label."""
     return choice[0] if isinstance(choice, tuple) else choice
 
 
@@ -204,7 +204,7 @@ def _short(name: str) -> str:
 
 
 def _field(schema: Any, name: str) -> Any:
-    """The schema of a record's field; None: there is none of that name."""
+    """Return the schema of a record's field; None if there is no such field."""
     if schema["type"] not in _RECORDS:
         return None
     inner = schema if schema["type"] == "typed-dict" else schema["schema"]

@@ -1,10 +1,10 @@
-"""CloudEvents in a Kafka record: their attributes, and where their data is. Pure.
+"""CloudEvents in Kafka records: their attributes and their data. Pure.
 
 Binary mode: attributes are headers `ce_NAME`, the record's value is the data. Structured mode: the
 value is one JSON object that holds both.
 
-What makes it an event has to be right: id, source, type and a version that is known, 1.x or 0.3.
-What else its sender got wrong is set aside, as it came, and costs nobody the event.
+Only what identifies an event has to be valid: id, source, type and a known version, 1.x or 0.3. Any
+other invalid attribute is set aside unchanged, and the event is still used.
 
 Source: CloudEvents 1.0.2 and 0.3; Kafka protocol binding 1.0.2; JSON event format 1.0.2 and 0.3
 """
@@ -25,7 +25,7 @@ __all__ = ["BadCloudEvent", "CloudEvent", "binary", "is_binary", "sort_attribute
 _STRUCTURED = "application/cloudevents"
 _REQUIRED = ("id", "source", "specversion", "type")
 _TEXT = (*_REQUIRED, "datacontenttype", "dataschema", "subject", "time")
-#: the versions that are read
+#: supported versions
 _VERSION = re.compile(r"0\.3|1\.\d+(\.\d+)?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]+")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+(\s*;.*)?", re.ASCII | re.DOTALL)
@@ -35,14 +35,14 @@ _INT = range(-(2**31), 2**31)
 
 
 class BadCloudEvent(ValueError):
-    """What says that it is a CloudEvent and is none; the message is the reason."""
+    """A record that claims to be a CloudEvent and is not; the message is the reason."""
 
 
 class CloudEvent(NamedTuple):
-    """One event: attributes that are null are left out."""
+    """One event, without attributes that are null."""
 
     attributes: dict[str, Any]
-    #: attributes that are not as CloudEvents has them, as they came
+    #: attributes that violate the CloudEvents specification, unchanged
     odd: dict[str, Any]
     #: bytes as they were sent, or (structured mode) a JSON value; None: the event has no data
     data: Any
@@ -51,17 +51,17 @@ class CloudEvent(NamedTuple):
 
 
 def is_structured(content_type: str) -> bool:
-    """Whether a record with that content type is an event in structured mode."""
+    """Whether that content type means an event in structured mode."""
     return content_type.strip().lower().startswith(_STRUCTURED)
 
 
 def is_binary(headers: Mapping[str, bytes]) -> bool:
-    """Whether a record with those headers is an event in binary mode."""
+    """Whether those headers mean an event in binary mode."""
     return "ce_specversion" in headers
 
 
 def structured(value: bytes | None, content_type: str) -> CloudEvent:
-    """The event that the value of a record is. Raises BadCloudEvent."""
+    """Return the event in the value of a record. Raises BadCloudEvent."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != f"{_STRUCTURED}+json":
         raise BadCloudEvent(f"a CloudEvent as {media_type} cannot be read; {_STRUCTURED}+json can")
@@ -90,7 +90,7 @@ def structured(value: bytes | None, content_type: str) -> CloudEvent:
 
 
 def _packed(event: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """The data that is in base64; None: it is JSON, or there is none."""
+    """Return the data if it is in base64; None: it is JSON, or missing."""
     if "data_base64" in event:
         if "data" in event:
             raise BadCloudEvent("the CloudEvent has both data and data_base64")
@@ -101,7 +101,7 @@ def _packed(event: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 
 def binary(value: bytes | None, headers: Mapping[str, bytes], content_type: str) -> CloudEvent:
-    """The event of a record in binary mode. Raises BadCloudEvent."""
+    """Return the event of a record in binary mode. Raises BadCloudEvent."""
     told: dict[str, Any] = {
         name[3:]: _text(text) for name, text in headers.items() if name.startswith("ce_")
     }
@@ -119,9 +119,9 @@ def _text(header: bytes) -> str | bytes:
 
 
 def sort_attributes(told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The attributes that are as CloudEvents has them, and the odd ones.
+    """Split attributes into valid and invalid ones.
 
-    Raises BadCloudEvent that names a required one which is missing or odd.
+    Raises: BadCloudEvent - names a required attribute that is missing or invalid
     """
     attributes: dict[str, Any] = {}
     odd: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def sort_attributes(told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def _oddity(name: str, value: Any) -> str | None:
-    """What is wrong with it, if anything is."""
+    """Say what is wrong with an attribute, if anything."""
     if isinstance(value, bytes):
         return "is not UTF-8"
     if name in _TEXT:

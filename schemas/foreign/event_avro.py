@@ -1,9 +1,9 @@
-"""Avro of other people's schemas: read as it was written, and resolved to what the author declared.
+"""Avro with other people's schemas: read as written, and resolved to the schema that the author
+declared.
 
 Such a schema comes from a registry, and the bytes from anybody. fastavro follows both in C: a
-schema that contains itself lets a few kilobytes overflow the stack, which ends the process, and an
-array of items that take no bytes lets a few bytes ask for all memory. Schemas like these are
-refused.
+schema that contains itself lets a few kilobytes overflow the stack, which ends the process; an
+array of items that take no bytes lets a few bytes request all memory. Such schemas are refused.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from surefoot.schemas.foreign.branches import named
 
 __all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas", "parsed"]
 
-#: what `schema=` takes: an .avsc file, what is in one, or several, the current one first
+#: what `schema=` takes: an .avsc file, its content, or several of these, the current one first
 SchemaFile = str | Path | Mapping[str, Any] | Sequence["str | Path | Mapping[str, Any]"]
 
-#: fields and branches of a schema with every name written out, at most
+#: upper bound on the fields and branches of a schema with every name expanded
 PARTS_MAX = 10_000
 _IN_WORK = (-1, -1)
 
 
 class BadSchema(ValueError):
-    """A schema that events cannot be read with; the message is the reason."""
+    """A schema that cannot be used to read events; the message is the reason."""
 
 
 class AvroReader:
-    """Reads what was written with one schema, as another one where that is given."""
+    """Reads what was written with one schema, resolved to another one if given."""
 
     def __init__(self, writer: Any, reader: Any | None = None, *, branches: bool = False) -> None:
-        """`branches`: records of a union are told by name, as schemas.foreign.branches has them.
+        """Prepare a reader.
 
-        Raises: BadSchema.
+        Args:   branches: name the records of a union, see schemas.foreign.branches
+        Raises: BadSchema
         """
         self._branches = branches
         self._writer = guarded(_parsed(writer))
         self._reader = None if reader is None or reader == writer else _parsed(reader)
 
     def read(self, data: bytes, start: int = 0) -> Any:
-        """The value of the bytes from `start` on. Memory use is bounded by their number. Pure.
+        """Return the value in the bytes from `start` on. Memory use is bounded by their number.
+        Pure.
 
-        Raises: UndecodableError, whatever the bytes are.
+        Raises: UndecodableError - anything else, whatever the bytes are
         """
         stream = io.BytesIO(data)
         stream.seek(start)
@@ -58,7 +60,7 @@ class AvroReader:
             one: Any = schemaless_reader(
                 stream, self._writer, self._reader, self._branches, self._branches
             )
-        except Exception as error:  # fastavro answers corrupt bytes with any exception
+        except Exception as error:  # fastavro raises any exception for corrupt bytes
             told = f"{type(error).__name__} {str(error)[:200]}".rstrip()
             raise UndecodableError(f"the Avro does not fit its schema: {told}") from error
         if extra := len(data) - stream.tell():
@@ -67,10 +69,10 @@ class AvroReader:
 
 
 def load_schemas(schema: SchemaFile | None, folder: Path) -> tuple[dict[bytes, Any], Any | None]:
-    """(schemas by fingerprint, the one to read as) of what an author has declared. Paths are from
-    `folder`. Reads files.
+    """Return (schemas by fingerprint, the one to read with) of an author's declaration. Paths are
+    relative to `folder`. Reads files.
 
-    Raises: BadSchema.
+    Raises: BadSchema
     """
     if schema is None:
         return {}, None
@@ -84,7 +86,7 @@ def load_schemas(schema: SchemaFile | None, folder: Path) -> tuple[dict[bytes, A
 
 
 def parsed(schema: Any) -> tuple[Any, Mapping[str, Any]]:
-    """The schema as fastavro has it, and what its names stand for. Raises BadSchema."""
+    """Return the schema as parsed by fastavro, and its named types. Raises BadSchema."""
     one = _parsed(schema)
     return one["fields"][0]["type"], one["__named_schemas"]
 
@@ -97,7 +99,8 @@ def _file(path: Path) -> Any:
 
 
 def _parsed(schema: Any) -> dict[str, Any]:
-    """As the one field of a record, which takes no bytes: only inside of one is a union guarded."""
+    """Parse it as the only field of a record: only inside a record is a union guarded. The record
+    itself takes no bytes."""
     one = {"type": "record", "name": "one", "fields": [{"name": "value", "type": schema}]}
     try:
         parsed: Any = parse_schema(one, named_schemas={})
@@ -108,14 +111,14 @@ def _parsed(schema: Any) -> dict[str, Any]:
 
 
 class _Measure:
-    """Walks a schema once, and refuses what bytes could make endless of."""
+    """Walks a schema once, and refuses those with which bytes could exhaust stack or memory."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def of(self, schema: Any) -> tuple[int, int]:
-        """(bytes that a value takes at least, parts that it has with every name written out)."""
+        """Return (least bytes of a value, number of parts with every name expanded)."""
         match schema:
             case "null":
                 return 0, 1

@@ -1,6 +1,6 @@
-"""What is in the value of somebody else's record: which encoding, and what it says. Pure.
+"""Detects the encoding of a foreign record's value, and takes the value out of its frame. Pure.
 
-The first bytes tell encodings apart, since no JSON text begins like that of another:
+The first bytes tell the encodings apart; JSON text begins with none of the others' bytes:
 
     00 | schema id, 4 bytes big-endian | body      Confluent
     01 | schema GUID, 16 bytes | body              Confluent, since 8.0
@@ -8,8 +8,8 @@ The first bytes tell encodings apart, since no JSON text begins like that of ano
     C3 01 | CRC-64-AVRO fingerprint | Avro body    Avro single-object encoding
     anything else                                  JSON
 
-Confluent's clients may put the first two into the header `__value_schema_id` instead. CloudEvents
-are unwrapped first, and text is text where they say so.
+Confluent's clients may put the schema id or GUID, prefix included, into the header
+`__value_schema_id` instead. CloudEvents are unwrapped first; with a text media type, data is text.
 
 Source: Confluent Schema Registry, wire format; Avro 1.12, "Single-object encoding"; AWS Glue Schema
 Registry, GlueSchemaRegistrySerializer (Apache-2.0), header version 3
@@ -42,7 +42,7 @@ _FINGERPRINT_END = 10
 _ID, _GUID = b"\x00", b"\x01"
 _ID_END, _GUID_END = 5, 17
 _GLUE, _GLUE_PLAIN, _GLUE_ZLIB, _GLUE_END = b"\x03", 0, 5, 18
-#: of a body that is unpacked, in bytes
+#: upper bound on an unpacked body, in bytes
 _UNPACKED_MOST = 16 * 1024 * 1024
 
 
@@ -61,24 +61,25 @@ class SchemaRef(NamedTuple):
 class Framed:
     """A value taken out of its frame.
 
-    null: a tombstone, or an event without data; json: `body` is JSON text; bytes: neither JSON nor
-    Avro, as a CloudEvent says; schema: `body` from `start` on is in what `schema` names.
+    `kind` is null: a tombstone, or an event without data; json: `body` is JSON text; bytes: neither
+    JSON nor Avro, according to the CloudEvent; schema: `body` from `start` on was written with
+    `schema`.
     """
 
     kind: Literal["null", "json", "bytes", "schema"]
     body: bytes = b""
     start: int = 0
     schema: SchemaRef | None = None
-    #: of the CloudEvent, if it is one
+    #: attributes, if it is a CloudEvent
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    #: those of its attributes that are not as CloudEvents has them
+    #: attributes that violate the CloudEvents specification
     odd: Mapping[str, Any] = field(default_factory=dict)
 
 
 def framed(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
-    """Look at a record's value. Nothing of its body is parsed yet, but for a structured CloudEvent.
+    """Unframe a record's value. Parses nothing of the body, except for a structured CloudEvent.
 
-    Raises: UndecodableError, whatever the bytes are.
+    Raises: UndecodableError - whatever the bytes are
     """
     event = _cloud_event(value, headers) if headers else None
     if event is None:
@@ -159,7 +160,7 @@ def _glue(value: bytes) -> tuple[SchemaRef, bytes]:
 
 
 def _confluent(data: bytes) -> tuple[SchemaRef, int] | None:
-    """(schema, bytes that its name takes) at the beginning of `data`; None: it is cut off."""
+    """Return (schema, length of its prefix) at the beginning of `data`; None if it is cut off."""
     if data[:1] == _ID and len(data) >= _ID_END:
         return SchemaRef("id", int.from_bytes(data[1:_ID_END], "big")), _ID_END
     if data[:1] == _GUID and len(data) >= _GUID_END:
