@@ -1,1 +1,1 @@
-"""When a schedule ticks, and the book that remembers it; the clock is an argument."""
+"""When a schedule ticks, and the book that records it. The clock is an argument."""

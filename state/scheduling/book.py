@@ -1,13 +1,13 @@
 """What a schedule does next: pure functions over its book.
 
-A schedule is a run of the built-in agent `AGENT.schedules`, and its book is that run's state: what
-was declared, up to when ticks are decided, what is under way and what waits for its turn. A tick is
-decided in the commit that starts its run, under a run_id that is made of the tick; so it has one
-run, whoever is killed when.
+A schedule is a run of the built-in agent `AGENT.schedules`, and its book is that run's state: its
+declaration, the time up to which ticks are decided, the run in progress, and what is queued. A tick
+is decided in the commit that starts its run, under a run_id made of the tick; it therefore has
+exactly one run, whenever a process is killed.
 
-    look(book, now)     the ticks that have come since, by the misfire and the overlap policy
-    told(book, ask)     what a person, the code or the run under way has said
-    ready(book)         the run to start now, if any;  started / left_out: what became of it
+    look(book, now)     the ticks since the last look, by the misfire and the overlap policy
+    told(book, ask)     a message from a person, the code or the run in progress
+    ready(book)         the run to start now, if any;  started / left_out: its outcome
     wake_ms(book, now)  when to look again
 
 Times are epoch milliseconds, UTC. A tick is a whole second; its run starts a jitter later.
@@ -33,22 +33,22 @@ Misfire = Literal["all", "latest", "none"]
 OVERLAPS: Final = get_args(Overlap)
 MISFIRES: Final = get_args(Misfire)
 
-#: name of the signal by which a schedule is told something
+#: name of the signal that carries messages to a schedule
 ASK: Final = "schedule"
-#: what may wait for its turn, and how many ticks one look decides
+#: most entries of the queue, and most ticks that one look decides
 QUEUE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a declaration says."""
+    """A schedule's declaration."""
 
     cron: str
     tz: str
     jitter_ms: int
     overlap: Overlap
     misfire: Misfire
-    #: a tick that is later than this, and its jitter, has been missed
+    #: a tick that is later than this plus its jitter has been missed
     grace_ms: int
 
     @property
@@ -56,58 +56,58 @@ class Spec:
         return parse(self.cron, self.tz)
 
 
-#: tick: in time; missed: late, by the misfire policy; the others were asked for
+#: tick: on time; missed: late, run by the misfire policy; the others were asked for
 TickKind = Literal["tick", "missed", "trigger", "backfill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A run that the schedule owes."""
+    """A run that the schedule has to start."""
 
     at_ms: int
     kind: TickKind = "tick"
-    #: of a trigger
+    #: id of a trigger
     id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What a schedule's function is given: the moment that its run is for."""
+    """Input of a schedule's function: the moment that its run is for."""
 
     name: str
-    #: in the time zone of the schedule, without its jitter
+    #: in the schedule's time zone, without jitter
     at: datetime
     kind: TickKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderWay:
-    """The run that the next one must not overlap."""
+    """The run in progress, which the next one must not overlap."""
 
     run_id: str
     number: int
     kind: TickKind
-    #: its end is waited for
+    #: cancelled, but its end has not been reported yet
     cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
-    """All that a schedule knows."""
+    """Everything that a schedule knows."""
 
     name: str
     spec: Spec
-    #: ticks up to here, and those only, are decided
+    #: exactly the ticks up to here are decided
     until_ms: int
     paused: bool = False
-    #: the code has no such schedule any more
+    #: the code no longer has this schedule
     removed: bool = False
     under_way: UnderWay | None = None
-    #: in the order in which they are run; backfills come last
+    #: in the order in which they run; backfills last
     queue: tuple[Due, ...] = ()
     #: runs started so far
     runs: int = 0
-    #: ticks that had no run: missed, in the way of another run, or left out by the function
+    #: ticks without a run: missed, blocked by another run, or left out by the function
     skipped: int = 0
     last: Due | None = None
 
@@ -115,12 +115,12 @@ class Book:
 BOOK: TypeAdapter[Book] = TypeAdapter(Book)
 
 
-# What a schedule is told --------------------------------------------------------------------
+# Messages to a schedule -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declare:
-    """This is what the code says by now."""
+    """Set the schedule's current declaration."""
 
     spec: Spec
     do: Literal["declare"] = "declare"
@@ -128,7 +128,7 @@ class Declare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Say:
-    """`remove`: the code has no such schedule any more."""
+    """Pause, resume or remove the schedule; `remove`: the code no longer has it."""
 
     do: Literal["pause", "resume", "remove"]
 
@@ -152,14 +152,14 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run that was started as that number is over (the signal `ended`)."""
+    """The run with that number is over (the signal `ended`)."""
 
     number: int
 
 
 ScheduleCommand = Declare | Say | Trigger | Backfill | RunEnded
 ENDS: Final[TypeAdapter[RunEnded]] = TypeAdapter(RunEnded)
-#: by the name of the signal
+#: by name of the signal
 ASKS: Final[dict[str, TypeAdapter[Any]]] = {
     ASK: TypeAdapter(Annotated[Declare | Say | Trigger | Backfill, Field(discriminator="do")]),
     ENDED: ENDS,
@@ -167,8 +167,9 @@ ASKS: Final[dict[str, TypeAdapter[Any]]] = {
 
 
 def book_of(state: State) -> Book | None:
-    """The book of a schedule, with the ends that it has been told of and has not looked at; None
-    while it has not begun, once it has been cancelled, and of what is no schedule's run."""
+    """Return a schedule's book, including ends of runs that it has not looked at yet.
+
+    None before it has begun, after it was cancelled, and if the run is not a schedule."""
     run = state.run
     data = None if run is None else run.carry or run.payload
     if run is None or run.seq == 0 or not data:
@@ -196,7 +197,7 @@ def spec_of(
     misfire: Misfire,
     grace_s: float | None,
 ) -> Spec:
-    """Raises: ConfigError — what is wrong with the declaration."""
+    """Check a schedule's declaration. Raises ConfigError with what is wrong."""
     parse(cron, tz)
     for name, value, known in (("overlap", overlap, OVERLAPS), ("misfire", misfire, MISFIRES)):
         if value not in known:
@@ -220,7 +221,7 @@ def _ms(at: datetime) -> int:
 
 
 def run_id_of(name: str, due: Due) -> str:
-    """Of the run of a tick: the same whoever asks for it, and however often."""
+    """Return the run_id of a tick's run: the same for everybody who asks, every time."""
     if due.kind == "trigger":
         return f"schedule~{name}~now~{due.id}"
     return f"schedule~{name}~{instant(due.at_ms):%Y-%m-%dT%H:%M:%SZ}"
@@ -232,7 +233,7 @@ def tick_of(book: Book, due: Due) -> Tick:
 
 
 def jitter_ms(name: str, at_ms: int, most_ms: int) -> int:
-    """How long after its tick a run starts: in [0, most_ms), and everywhere the same."""
+    """Return how long after its tick a run starts: in [0, most_ms), the same in every process."""
     if not most_ms:
         return 0
     digest = hashlib.sha256(f"{name}|{at_ms}".encode()).digest()
@@ -240,7 +241,7 @@ def jitter_ms(name: str, at_ms: int, most_ms: int) -> int:
 
 
 def starts_ms(book: Book, at_ms: int) -> int:
-    """When the run of a tick is to start."""
+    """Return when the run of a tick is to start."""
     return at_ms + jitter_ms(book.name, at_ms, book.spec.jitter_ms)
 
 
@@ -249,14 +250,14 @@ def next_ticks(spec: Spec, after_ms: int, most: int) -> list[int]:
 
 
 def ticks_between(spec: Spec, from_ms: int, to_ms: int, most: int) -> list[int]:
-    """Those in [from_ms, to_ms), in their order; `most` of them."""
+    """Return the ticks in [from_ms, to_ms), in order, at most `most`."""
     end = instant(to_ms)
     found = ticks(spec.times, instant(from_ms - 1), most, lambda at: at < end)
     return [_ms(at) for at in found if _ms(at) >= from_ms]
 
 
 def _come(book: Book, now_ms: int, most: int) -> Iterator[int]:
-    """The ticks after `until_ms` whose time to start has come, in their order."""
+    """Yield the ticks after `until_ms` that are due to start, in order, at most `most`."""
     at: datetime | None = instant(book.until_ms)
     for _ in range(most):
         assert at is not None
@@ -270,7 +271,7 @@ def _come(book: Book, now_ms: int, most: int) -> Iterator[int]:
 
 
 def look(book: Book, now_ms: int) -> Book:
-    """Decide the ticks that have come."""
+    """Decide the ticks that are due."""
     if book.paused or book.removed:
         return replace(book, until_ms=max(book.until_ms, now_ms))
     room = QUEUE_MAX - len(book.queue)
@@ -295,7 +296,7 @@ def look(book: Book, now_ms: int) -> Book:
 
 
 def _in_turn(book: Book, due: Due) -> Book:
-    """By the overlap policy."""
+    """Queue or skip a tick by the overlap policy."""
     ticks = ("tick",) if book.spec.misfire == "all" else ("tick", "missed")
     in_the_way = book.under_way is not None and book.under_way.kind in ticks
     match book.spec.overlap:
@@ -311,13 +312,13 @@ def _in_turn(book: Book, due: Due) -> Book:
 
 
 def _queued(book: Book, *dues: Due) -> Book:
-    """Behind all but the backfills."""
+    """Queue before the backfills and after everything else."""
     place = sum(each.kind != "backfill" for each in book.queue)
     return replace(book, queue=(*book.queue[:place], *dues, *book.queue[place:]))
 
 
 def told(book: Book, ask: ScheduleCommand, now_ms: int) -> Book:
-    """Take in what was said. Look first: what has come before is decided as it was declared."""
+    """Apply a message. Call `look` first: due ticks are decided by the declaration so far."""
     match ask:
         case Declare():
             if ask.spec == book.spec and not book.removed:
@@ -343,20 +344,21 @@ def told(book: Book, ask: ScheduleCommand, now_ms: int) -> Book:
 
 
 def _drop_ticks(book: Book) -> Book:
-    """What waits for its turn goes, unless somebody has asked for it."""
+    """Drop queued ticks, but not what somebody has asked for."""
     kept = tuple(due for due in book.queue if due.kind in ("trigger", "backfill"))
     return replace(book, queue=kept, skipped=book.skipped + len(book.queue) - len(kept))
 
 
 def ready(book: Book) -> Due | None:
-    """The run to start now."""
+    """Return the run to start now, if any."""
     if not book.queue or (book.under_way is not None and book.spec.overlap != "allow"):
         return None
     return book.queue[0]
 
 
 def started(book: Book, due: Due) -> Book:
-    """Its run is started, as number `runs`; unless they may overlap, its end will be told."""
+    """Record that a run is started, as number `runs`; its end is reported unless runs may
+    overlap."""
     number = book.runs + 1
     under_way = book.under_way
     if book.spec.overlap != "allow":
@@ -365,12 +367,12 @@ def started(book: Book, due: Due) -> Book:
 
 
 def left_out(book: Book) -> Book:
-    """The schedule's function wants no run for the first one in the queue."""
+    """Record that the schedule's function wants no run for the first entry of the queue."""
     return replace(book, queue=book.queue[1:], skipped=book.skipped + 1)
 
 
 def wake_ms(book: Book, now_ms: int) -> int | None:
-    """When there is something to decide; None: not before somebody says something."""
+    """Return when to look again; None: not before the next message."""
     if ready(book) is not None:
         return now_ms
     if book.paused or book.removed or len(book.queue) >= QUEUE_MAX:

@@ -1,15 +1,15 @@
-"""When a cron expression ticks, in a time zone with daylight saving time. Pure.
+"""Ticks of a cron expression in a time zone with daylight saving time. Pure.
 
-cronsim reads the expression and goes through local wall-clock times; which instants these are is
-decided here, as Debian's cron does it:
+cronsim parses the expression and iterates over local wall-clock times. This module maps them to
+instants as Debian's cron does:
 
-- A job with a fixed time (neither its minute nor its hour begins with `*`) runs once a local day.
-  When the clock is put forward over its time it runs at the first moment after the gap; when the
-  clock is put back over its time it runs the first time.
-- Every other job follows the clock on the wall: nothing in the gap, and both times what there is
-  twice. So `*/15 * * * *` ticks every 15 real minutes.
+- A job with a fixed time (neither minute nor hour begins with `*`) runs once per local day. If the
+  clock is put forward over its time, it runs at the first moment after the gap; if the clock is put
+  back over its time, it runs the first time.
+- Every other job follows the wall clock: nothing in the gap, and both occurrences of a repeated
+  hour. `*/15 * * * *` therefore ticks every 15 real minutes.
 
-With a field for seconds in front, as Debian has none, a job is of the second kind.
+A job with a leading seconds field, which Debian does not have, is of the second kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cronsim import CronSim, CronSimError
 from surefoot.state.errors import ConfigError
 
 _SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
-#: what cron itself calls these
+#: cron's own abbreviations
 _NAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -50,12 +50,12 @@ class Cron:
     _sim: CronSim = field(repr=False, compare=False)
 
     def after(self, instant: datetime) -> datetime | None:
-        """The first tick after an aware time, in UTC; None when there is none within 50 years."""
+        """Return the first tick after an aware time, in UTC; None: none within 50 years."""
         instant = instant.astimezone(UTC)
         return self._fixed(instant) if self.fixed else self._wall(instant)
 
     def _next(self, wall: datetime) -> datetime | None:
-        """The first wall-clock time after this one that the expression names."""
+        """Return the expression's first wall-clock time after this one."""
         sim = copy(self._sim)
         sim.dt = wall.replace(microsecond=0)
         return next(sim, None)
@@ -67,7 +67,7 @@ class Cron:
         return instant.astimezone(self.zone).replace(tzinfo=None, fold=0)
 
     def _instant(self, wall: datetime) -> tuple[datetime, bool]:
-        """(the first instant at which it is that time, whether it ever is)."""
+        """Return (first instant with that wall-clock time, whether there is such an instant)."""
         instant = wall.replace(tzinfo=self.zone).astimezone(UTC)
         return instant, self._local(instant) == wall
 
@@ -79,7 +79,7 @@ class Cron:
             while not real:
                 moved += _MINUTE
                 instant, real = self._instant(moved)
-            if instant > after:  # in the repeated hour it may have been the first time round
+            if instant > after:  # false if the repeated hour was at its first pass
                 return instant
             wall = self._next(wall)
         return None
@@ -90,7 +90,7 @@ class Cron:
             offset = self._offset(at)
             instant = (wall - offset).replace(tzinfo=UTC)
             change = self._change(at, min(instant, at + _DAY))
-            if change is not None:  # not before the clock is put forward or back
+            if change is not None:  # go no further than where the clock is put forward or back
                 at, passed = change, self._local(change) - _SECOND
                 continue
             instant, real = self._instant(wall) if instant > at + _DAY else (instant, True)
@@ -100,7 +100,7 @@ class Cron:
         return None
 
     def _change(self, start: datetime, end: datetime) -> datetime | None:
-        """When the clock is put forward or back, in (start, end], at most a day apart."""
+        """Return when the clock is put forward or back in (start, end], at most a day apart."""
         offset = self._offset(start)
         if self._offset(end) == offset:
             return None
@@ -115,7 +115,10 @@ class Cron:
 
 @lru_cache(maxsize=1024)
 def parse(expression: str, zone: str) -> Cron:
-    """Raises: ConfigError — what is wrong with the expression or the time zone, and an example."""
+    """Parse a cron expression.
+
+    Raises: ConfigError - what is wrong with the expression or the time zone, and an example
+    """
     try:
         tz = ZoneInfo(zone)
     except (KeyError, OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError
@@ -143,8 +146,8 @@ def parse(expression: str, zone: str) -> Cron:
 def ticks(
     cron: Cron, after: datetime, most: int, goes_on: Callable[[datetime], bool] = lambda _: True
 ) -> list[datetime]:
-    """The ticks after an aware time, in UTC, in their order: `most` of them, and only while they
-    go on."""
+    """Return the ticks after an aware time, in UTC, in order: at most `most`, and only while
+    `goes_on` accepts them."""
     found: list[datetime] = []
     at: datetime | None = after
     while len(found) < most and at is not None:

@@ -1,4 +1,4 @@
-"""A schedule as a person sees it. Pure."""
+"""A schedule as JSON values for a person. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from surefoot.state.scheduling.book import Book, Spec, instant, next_ticks
 
 
 def unknown_json(name: str, spec: Spec | None, state: str) -> dict[str, Any]:
-    """Of a schedule that has no book: it has not begun, or it was cancelled."""
+    """Describe a schedule without a book: not begun, or cancelled."""
     return {
         "schedule": name,
         "cron": spec.cron if spec else "",
@@ -27,7 +27,7 @@ def unknown_json(name: str, spec: Spec | None, state: str) -> dict[str, Any]:
 
 
 def schedule_json(run: Run, book: Book | None, now_ms: int, *, ticks: int = 1) -> dict[str, Any]:
-    """With its next ticks, in its own time zone."""
+    """Describe a schedule with its next ticks, in its own time zone."""
     if book is None:
         return unknown_json(run.run_id, None, run.status)
     zone = book.spec.times.zone
