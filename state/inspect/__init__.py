@@ -1,1 +1,1 @@
-"""Looks at a declared agent without running it: lint, graph, description."""
+"""Examines a declared agent without running it: lint, graph, description."""

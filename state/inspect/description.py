@@ -1,4 +1,4 @@
-"""What the code of an agent declares, as JSON values: for a person to look at. Pure."""
+"""What an agent's code declares, as JSON values for a person. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from surefoot.state.reading.runs import amounts_json
 
 
 def agent_json(agent: Agent) -> dict[str, Any]:
-    """Everything but what its functions do."""
+    """Return everything about an agent except what its functions do."""
     graph = graph_of(agent)
     return {
         "version": agent.version,
@@ -36,7 +36,7 @@ def _step_json(agent: Agent, step: Step, unknown: frozenset[str]) -> dict[str, A
         "concurrency": step.concurrency,
         "rate": _rate_json(step.rate),
         "compensation": step.name in agent.compensations.values(),
-        # the source does not tell all of where it goes
+        # the source does not show all of its targets
         "elsewhere": step.name in unknown,
     }
 
@@ -46,7 +46,7 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
 
 
 def _compensations(agent: Agent) -> list[dict[str, Any]]:
-    """Each begins when any run of the agent ends so."""
+    """Return the edges to compensation steps. They have no source: any run can end so."""
     return [
         {"from": None, "kind": ending, "to": step, "agent": False}
         for ending, step in agent.compensations.items()
@@ -70,7 +70,7 @@ def _rate_json(rate: Rate | None) -> dict[str, Any] | None:
 
 
 def _triggers_json(agent: Agent) -> list[dict[str, Any]]:
-    """What starts runs of the agent: its kind, and where it comes from."""
+    """Return what starts runs of the agent: its kind and its origin."""
     found: list[dict[str, Any]] = [
         {"kind": "webhook", "source": each.source, "events": sorted(each.events or ())}
         for each in agent.webhooks

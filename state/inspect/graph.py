@@ -1,7 +1,7 @@
-"""The steps of an agent, and which leads to which: for a person to look at. Pure.
+"""The graph of an agent's steps, for a person. Pure.
 
-Where a step goes is in its body, so what is told is what the source tells without running it: a
-target that comes from a variable is not seen, and the step says that it may go elsewhere.
+The targets of a step are in its body, so the graph has what the source shows without running it. A
+target that comes from a variable is not seen; the step is then marked as having unknown targets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NodeKind = Literal[
     "failed",
 ]
 
-#: of what a step may return: its parameters that name a step, and what such an edge is
+#: per class of result: its parameters that name a step, and the kind of edge they make
 _EDGES: dict[Any, dict[str, NodeKind]] = {
     Next: {"step": "next"},
     Sleep: {"then": "sleep"},
@@ -44,7 +44,7 @@ _AGENTS: dict[Any, NodeKind] = {Call: "call", Handoff: "handoff"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edge:
-    """`target` is a step; an agent where it has another one run; None: the run is over."""
+    """`target` is a step; an agent, if that runs next; None: the run is over."""
 
     source: str
     kind: NodeKind
@@ -56,12 +56,12 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Graph:
     edges: tuple[Edge, ...]
-    #: steps with targets that the source does not tell
+    #: steps with targets that the source does not show
     unknown: frozenset[str]
 
 
 def graph_of(agent: Agent) -> Graph:
-    """What the source of the agent's steps tells."""
+    """Return the graph that the source of the agent's steps shows."""
     edges: dict[Edge, None] = {}
     unknown: set[str] = set()
     for step in agent.steps.values():
@@ -73,7 +73,7 @@ def graph_of(agent: Agent) -> Graph:
 
 
 def _edges(agent: Agent, step: Step) -> Iterator[Edge | None]:
-    """None: a target that cannot be told."""
+    """Yield the edges from a step; None for a target that is unknown."""
     for _, kind, given in lint.returns(step, (*_EDGES, Handoff, Done)):
         if kind is Done:
             yield Edge(step.name, "done", None)
@@ -107,7 +107,7 @@ def _to_agent(step: Step, kind: NodeKind, target: ast.expr | None) -> Edge | Non
 
 
 def _branches(agent: Agent, step: Step, given: ast.expr | None) -> Iterator[Edge | None]:
-    """Of a list or a comprehension of pairs, the first of each."""
+    """Yield the edges to the first element of each pair, in a list or a comprehension."""
     match given:
         case ast.List(elts=pairs) | ast.Tuple(elts=pairs):
             pass

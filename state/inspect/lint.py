@@ -1,8 +1,8 @@
-"""Reads the source of an agent's steps for targets that cannot work.
+"""Checks the source of an agent's steps for targets that cannot work.
 
-A step says where it goes in its body, `return Next(propose, Proposal(...))` or
-`Wait("go", then=publish)`, so a wrong target would come to light only in the run that takes that
-way. Here it is an error when the agent is loaded. What the source does not tell (a target from a
+A step names its targets in its body, `return Next(propose, Proposal(...))` or
+`Wait("go", then=publish)`; a wrong one would otherwise fail only in a run that takes that path.
+Here it is an error when the agent is loaded. What the source does not show (a target from a
 variable, a payload from a call) is checked when the step returns, before its result counts.
 """
 
@@ -24,7 +24,7 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.steps.journal import result_adapter
 from surefoot.state.steps.results import Approve, Call, Next, Parallel, Sleep, Wait
 
-#: what a step may return, and the parameters of it that name a step
+#: per class of result: its parameters that name a step
 _TARGETS: dict[Any, set[str]] = {
     Next: {"step"},
     Sleep: {"then"},
@@ -38,8 +38,8 @@ _AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Parallel, "join"), (Call, "
 
 
 def check(agent: Agent) -> None:
-    """Raises ConfigError for the first step that names a target or payload that cannot be, or
-    whose types, or those of the functions that it calls, cannot be stored."""
+    """Raise ConfigError for the first step with an impossible target or payload, or with types,
+    its own or those of functions it calls, that cannot be stored."""
     _ = agent.start_step
     for step in agent.steps.values():
         where = f"step {step.name!r} of agent {agent.name!r}"
@@ -98,8 +98,8 @@ def _check_payload(where: str, step: Step, target: Step, payload: ast.expr | Non
 
 
 def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dict[str, ast.expr]]]:
-    """(line, class, arguments by parameter) of every `Next(...)` and the like in the source, of the
-    classes that are wanted."""
+    """Yield (line, class, arguments by parameter) of every call of a `wanted` class, such as
+    `Next(...)`, in the source."""
     for line, node in _calls(step):
         kind = resolve(node.func, step)
         if isinstance(kind, type) and kind in wanted:
@@ -107,7 +107,7 @@ def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dic
 
 
 def _called(step: Step) -> Iterator[tuple[int, Callable[..., Any]]]:
-    """(line, function) of every `ctx.call("name", function)` and `ctx.once` that can be told."""
+    """Yield (line, function) of each `ctx.call("name", function)` or `ctx.once` that is known."""
     context = next(iter(inspect.signature(step.fn).parameters))
     for line, node in _calls(step):
         match node.func:
@@ -119,13 +119,13 @@ def _called(step: Step) -> Iterator[tuple[int, Callable[..., Any]]]:
 
 
 def _calls(step: Step) -> Iterator[tuple[int, ast.Call]]:
-    """(line, what is called and with what) in the step's source."""
+    """Yield (line, call) for every call in the step's source."""
     try:
         lines, first = inspect.getsourcelines(plain_function(step.fn))
-        if lines[0][0].isspace():  # a step declared inside of something
+        if lines[0][0].isspace():  # a nested step, so indented
             lines, first = ["if True:\n", *lines], first - 1
         tree = ast.parse("".join(lines))
-    except (OSError, TypeError, SyntaxError):  # no source, in a REPL for one; or a lambda's
+    except (OSError, TypeError, SyntaxError):  # no source, as in a REPL; or part of a lambda
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -133,13 +133,13 @@ def _calls(step: Step) -> Iterator[tuple[int, ast.Call]]:
 
 
 def _given(call: ast.Call, names: list[str]) -> dict[str, ast.expr]:
-    """Arguments by the names of the parameters."""
+    """Return a call's arguments by parameter name."""
     given = dict(zip(names, call.args, strict=False))
     return given | {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def resolve(node: ast.expr, step: Step) -> Any:
-    """What a name in the step's source stands for at module level; None when it cannot be told."""
+    """Return the object that a name in the step's source refers to; None if it is unknown."""
     if isinstance(node, ast.Name):
         fn = plain_function(step.fn)
         if node.id in fn.__code__.co_varnames or node.id in fn.__code__.co_freevars:
@@ -153,6 +153,6 @@ def resolve(node: ast.expr, step: Step) -> Any:
 def _closure(fn: Callable[..., Any]) -> dict[str, Any]:
     found = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not filled yet
+        with suppress(ValueError):  # no value yet
             found[name] = cell.cell_contents
     return found
