@@ -1,7 +1,7 @@
-"""Which run may begin: the runs of one partition in lanes, one for each key.
+"""Which run may begin: the runs of one partition in lanes, one lane per key.
 
-Pure and in memory: who takes the partition over makes it anew from the checkpoints. A run is
-expected (asked for, and not committed yet), waits, or is under way.
+Pure and in memory: a new owner of the partition rebuilds it from the checkpoints. A run is expected
+(asked for, but not committed), waiting, or in progress.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from surefoot.state.declare.flow_control import Flow, Rate
 
 @dataclass(slots=True)
 class _Bucket:
-    """When the latest ones began, epoch ms."""
+    """The latest begins, epoch ms."""
 
     rate: Rate
     began: deque[int] = field(default_factory=deque)
 
     def free_at_ms(self) -> int:
-        """From when on another one may begin."""
+        """Return when another one may begin."""
         full = len(self.began) >= self.rate.limit
         return self.began[-self.rate.limit] + self.rate.per_ms if full else 0
 
@@ -36,11 +36,11 @@ class _Bucket:
 class _Lane:
     bucket: _Bucket | None
     under_way: set[str] = field(default_factory=set)
-    #: run -> its place, from when it is asked for until it begins
+    #: run -> its place, from the request until it begins
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: (place, run, not before) of those that are committed and wait
+    #: (place, run, not before) of committed runs that wait
     waiting: list[tuple[tuple[int, int], str, int]] = field(default_factory=list)
-    #: when anything of it was last seen to move, before this owner
+    #: latest activity of the lane before this owner, epoch ms
     touched_ms: int = 0
     steps: dict[str, _Bucket] = field(default_factory=dict)
 
@@ -55,9 +55,13 @@ class Lanes:
         self._arrived = 0
 
     def restore(self, name: str, touched_ms: int, run_id: str | None = None) -> None:
-        """Before this owner, a run of the lane moved last at that time. `run_id`: it is under way.
+        """Record that a run of the lane last moved at that time, before this owner.
 
-        When it began is not known; it counts as if it had been then, which is never too early."""
+        The time when it began is unknown; that of its last move counts instead, which is never too
+        early.
+
+        Args: run_id: given if the run is in progress
+        """
         lane = self._lane(name)
         lane.touched_ms = max(lane.touched_ms, touched_ms)
         if lane.bucket is not None:
@@ -68,24 +72,24 @@ class Lanes:
             lane.under_way.add(run_id)
 
     def is_free(self, name: str, now_ms: int) -> bool:
-        """Whether a run that is asked for now may begin at once: nobody goes first."""
+        """Whether a run that is asked for now may begin at once: no other run goes first."""
         lane = self._lane(name)
         return not lane.places and not self._flow.debounce_ms and self._free_at_ms(lane) <= now_ms
 
     def begin(self, name: str, run_id: str, now_ms: int) -> None:
-        """It begins, without having waited."""
+        """Let a run begin without waiting."""
         lane = self._lane(name)
         lane.under_way.add(run_id)
         if lane.bucket is not None:
             lane.bucket.begin(now_ms)
 
     def expect(self, name: str, run_id: str, priority: int) -> None:
-        """It has been asked for, and has to wait; `wait` tells that this is committed."""
+        """Record a run that was asked for and has to wait; `wait` follows once that is committed."""
         self._arrived += 1
         self._lane(name).places[run_id] = (-priority, self._arrived)
 
     def wait(self, name: str, run_id: str, since_ms: int) -> None:
-        """It waits; since when it was asked for."""
+        """Let a committed run wait; `since_ms` is when it was asked for."""
         lane = self._lane(name)
         if run_id not in lane.places:
             self.expect(name, run_id, 0)
@@ -94,11 +98,11 @@ class Lanes:
             heapq.heappush(lane.waiting, entry)
 
     def take(self, name: str, now_ms: int) -> str | None:
-        """The next one of the lane that may begin now: it is under way from here on."""
+        """Take the lane's next run that may begin now; it is in progress from here on."""
         lane = self._lanes.get(name)
         while lane is not None and lane.waiting:
             place, run_id, not_before_ms = lane.waiting[0]
-            if lane.places.get(run_id) != place:  # it has left
+            if lane.places.get(run_id) != place:  # it is no longer waiting
                 heapq.heappop(lane.waiting)
                 continue
             at_ms = max(self._free_at_ms(lane), not_before_ms)
@@ -113,21 +117,21 @@ class Lanes:
         return None
 
     def under_way(self, name: str) -> list[str]:
-        """The runs of the lane that have begun."""
+        """Return the lane's runs that have begun."""
         lane = self._lanes.get(name)
         return sorted(lane.under_way) if lane is not None else []
 
     def not_begun(self, name: str) -> list[str]:
-        """The runs of the lane that have not begun, in the order in which they were asked for."""
+        """Return the lane's runs that have not begun, in the order they were asked for."""
         lane = self._lanes.get(name)
         return sorted(lane.places, key=lambda run: lane.places[run][1]) if lane is not None else []
 
     def come_back(self, name: str, run_id: str) -> None:
-        """It is under way again, by somebody's decision."""
+        """Put a run back in progress, by somebody's decision."""
         self._lane(name).under_way.add(run_id)
 
     def leave(self, name: str, run_id: str) -> None:
-        """It is over, or a person has to look at it."""
+        """Remove a run: it is over, or a person has to look at it."""
         lane = self._lanes.get(name)
         if lane is None:
             return
@@ -137,12 +141,12 @@ class Lanes:
             del self._lanes[name]
 
     def step_at_ms(self, name: str, step: str, rate: Rate, now_ms: int) -> int:
-        """When that step may be run for the lane: 0 for now, which then counts as done."""
+        """Return when that step may run for the lane; 0: now, and it is counted as run."""
         lane = self._lane(name)
         bucket = lane.steps.get(step)
         if bucket is None:
             bucket = lane.steps[step] = _Bucket(rate)
-            # Nothing tells how often it was run before: as often as it may have been.
+            # Earlier runs of the step are unknown; assume as many as the rate allows.
             if lane.touched_ms:
                 bucket.began.extend([lane.touched_ms] * rate.limit)
         at_ms = bucket.free_at_ms()
@@ -153,16 +157,16 @@ class Lanes:
 
     @property
     def due_ms(self) -> int | None:
-        """When a lane has to be looked at again."""
+        """When to look at a lane again; None: no lane has a time."""
         return self._due[0][0] if self._due else None
 
     def due(self, now_ms: int) -> Iterator[str]:
-        """The lanes whose time has come."""
+        """Yield the lanes that are due."""
         while self._due and self._due[0][0] <= now_ms:
             yield heapq.heappop(self._due)[1]
 
     def tidy(self, now_ms: int) -> None:
-        """Forget lanes in which nothing has moved for so long that it limits nothing."""
+        """Forget lanes that have been idle for so long that their limits no longer apply."""
         for name, lane in list(self._lanes.items()):
             buckets = [*lane.steps.values(), *([lane.bucket] if lane.bucket is not None else [])]
             old = all(
@@ -189,5 +193,5 @@ class Lanes:
         return lane.bucket.free_at_ms() if lane.bucket is not None else 0
 
 
-#: when somebody has to leave first
+#: a lane that is full: not before a run leaves it
 _NEVER = 2**62
