@@ -1,1 +1,1 @@
-"""What the engine needs of the outside world, as Protocols; no implementation."""
+"""What the engine needs from the outside world, as Protocols; no implementation."""

@@ -1,4 +1,4 @@
-"""A store of what is too large for the log."""
+"""A store for payloads that are too large for the log."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from surefoot.schemas.pointer import Pointer
 
 
 class Blobs(Protocol):
-    """Keeps what is too large for the log."""
+    """Stores payloads that are too large for the log."""
 
     @property
     def name(self) -> str:
-        """For a person: where it is kept."""
+        """Where the blobs are, for a person."""
 
     async def put(self, pointer: Pointer, content: bytes) -> None:
-        """Return once it will not be lost. Storing it again changes nothing.
+        """Store content. Returns once it is durable. Idempotent.
 
-        Raises: Unavailable — it may or may not have been stored; StoreRefused, which is one.
+        Raises: Unavailable - it may or may not have been stored; StoreRefused, a subclass
         """
 
     async def get(self, pointer: Pointer) -> bytes | None:
-        """What is stored there, whatever it is; None: nothing. Raises as put."""
+        """Return what is stored there, unchecked; None: nothing. Raises as put."""
 
     def keys(self) -> AsyncIterator[tuple[str, int]]:
-        """(key, size in bytes) of everything that is stored. Raises Unavailable."""
+        """Yield (key, size in bytes) of every blob. Raises Unavailable."""
 
     async def delete(self, key: str) -> None:
-        """Return once it is gone, or was not there. Raises Unavailable."""
+        """Delete a blob. Returns once it is gone, even if it never existed. Raises Unavailable."""

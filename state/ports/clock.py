@@ -1,4 +1,4 @@
-"""Time and chance."""
+"""Time and randomness."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall clock, epoch ms UTC."""
+        """Return the wall clock, epoch ms UTC."""
 
     def monotonic_s(self) -> float:
-        """Seconds that only ever go up, also while the process is stopped."""
+        """Return seconds that never go back, and advance even while the process is stopped."""
 
     def random(self) -> float:
-        """Uniform in [0, 1)."""
+        """Return a number that is uniform in [0, 1)."""
 
     def unique(self) -> str:
-        """A new id: URL-safe, ordered by time to the millisecond."""
+        """Return a new id: URL-safe, ordered by time to the millisecond."""

@@ -1,4 +1,4 @@
-"""HTTP requests that leave."""
+"""Outgoing HTTP requests."""
 
 from __future__ import annotations
 
@@ -27,5 +27,7 @@ class HttpResponse:
 
 class Deliver(Protocol):
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Send one request; redirects are not followed. Raises RetryableError when no answer came
-        (then it may or may not have been acted upon)."""
+        """Send one request. Redirects are not followed.
+
+        Raises: RetryableError - no answer came; the request may or may not have been acted upon
+        """

@@ -22,7 +22,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as read: raw bytes, and where it stood."""
+    """One record as read: raw bytes, and its place."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class ProducerRecord(NamedTuple):
 
 
 class InputGone(Exception):
-    """Retention has deleted records of an input that had not been read: `start` to before `end`."""
+    """Retention has deleted unread records of an input: offsets from `start` to before `end`."""
 
     def __init__(self, kind: InputKind, partition: int, start: int, end: int) -> None:
         super().__init__(kind, partition, start, end)
@@ -64,9 +64,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A change of what this worker is to own, in partitions of the agent.
+    """A change of the partitions of the agent that this worker owns.
 
-    `retained` were ours before and nobody else can have had them in between.
+    Partitions in `retained` were ours before, and nobody else can have had them in between.
     """
 
     gained: frozenset[int]
@@ -79,7 +79,7 @@ class Log(Protocol):
 
     @property
     def partitions(self) -> int:
-        """How many partitions every topic of the agent has."""
+        """Number of partitions of every topic of the agent."""
 
     async def start(
         self,
@@ -88,14 +88,16 @@ class Log(Protocol):
     ) -> None:
         """Join the group.
 
-        `on_rebalance` is awaited before the worker joins anew, while its partitions are still its
-        own: the others wait for it. `on_change` is called with every gained partition already
-        paused; it must not block."""
+        Args: on_change: called with every gained partition already paused; must not block.
+              on_rebalance: awaited before the worker joins again, while it still owns its
+              partitions; the rest of the group waits for it
+        """
 
     async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
-        """Read what has come in. Never cancel it: only its own timeout may end it.
+        """Read the records that have arrived. Never cancel it: only its timeout may end it.
 
-        Raises: InputGone — the next poll reads on from what is left."""
+        Raises: InputGone - the next poll continues with what is left
+        """
 
     def pause(self, partition: int) -> None:
         """Stop reading both inputs of the partition."""
@@ -103,56 +105,58 @@ class Log(Protocol):
     def resume(
         self, partition: int, positions: Mapping[InputKind, int | None] | None = None
     ) -> None:
-        """Read on; from `positions` (next offset to read, None = the beginning) where given."""
+        """Continue reading; from `positions` if given (next offset to read, None = the beginning)."""
 
     async def positions(self, partition: int) -> dict[InputKind, int]:
-        """Next offset to read of each input that has been read to its end (last stable offset),
-        transaction markers stepped over. An input with more to read is left out."""
+        """Return the next offset to read of each input that has been read to its end (last stable
+        offset), past transaction markers. An input with more to read is left out."""
 
     async def own(self, partition: int) -> Ownership:
-        """Take the partition over: fences the former owner and settles its open transaction.
+        """Take the partition over: fence the former owner and settle its open transaction.
 
-        Raises: Unavailable — nothing has changed hands for certain; call again.
+        Raises: Unavailable - the takeover is not certain; call again
         """
 
     def publish(self, records: Sequence[ProducerRecord]) -> None:
-        """Write records outside of any transaction, soon and at best effort: partial output. Does
-        not wait; what cannot be written is dropped and logged."""
+        """Write records outside transactions, soon and best effort: partial output. Does not wait;
+        a record that cannot be written is dropped and logged."""
 
     def lease_left_s(self) -> float:
-        """Seconds for which this worker may still believe that its partitions are its own.
+        """Return the seconds for which this worker may still assume that it owns its partitions.
 
-        Counted from the last proof by the group coordinator, and shorter than the session
-        timeout, so that it is over before the group gives them to anybody else.
+        Counted from the group coordinator's last proof, and shorter than the session timeout, so
+        that it ends before the group gives the partitions to another member.
         """
 
     def lease_s(self) -> float:
-        """For how long a former owner that still runs may believe that a partition is its own after
-        it was taken over: one whose name another process has taken is not waited for (KIP-345)."""
+        """Return for how long a former owner that still runs may assume that it owns a partition
+        after a takeover: the group does not wait for a member whose name another process took
+        (KIP-345)."""
 
     async def stop(self, *, leave: bool) -> None:
-        """Close; with `leave` the group is told, so that others take over at once."""
+        """Close. With `leave`, tell the group, so that others take over at once."""
 
 
 class Ownership(Protocol):
     """One partition of one agent, held under one producer epoch."""
 
     async def committed(self) -> dict[InputKind, int | None]:
-        """Committed offsets (next to read) as the broker has them now; None = never committed.
+        """Return the broker's committed offsets (next to read) as of now; None = never committed.
 
-        Raises: Unavailable.
+        Raises: Unavailable
         """
 
     async def begins(self) -> dict[InputKind, int]:
-        """Offset of the first record of each input that retention has left. Raises Unavailable."""
+        """Return the offset of the first record that retention has kept, of each input. Raises
+        Unavailable."""
 
     async def restore(
         self, start: int | None, apply: Callable[[list[ConsumerRecord]], None]
     ) -> int:
-        """Feed every committed state record from offset `start` (None = the beginning) to the high
+        """Pass every committed state record from offset `start` (None = the beginning) to the high
         watermark to `apply`, in order. Returns the position reached: the next offset.
 
-        Raises: Unavailable — no progress within the deadline; what was applied stays applied.
+        Raises: Unavailable - no progress within the deadline; what was applied stays applied
         """
 
     async def commit(
@@ -160,13 +164,12 @@ class Ownership(Protocol):
     ) -> int:
         """Write all `records` and the offsets (next to read) in one transaction, or nothing.
 
-        Returns the next offset of the state partition after the transaction. Cancelling it does
-        not stop the transaction: the outcome is then unknown.
-
-        Raises: FencedError — a newer owner exists, and sees whether this was written;
-        RecordRefused — nothing was written, this ownership can go on;
-        OutcomeUnknown — anything else: retire this ownership, take a new one, read back.
+        Returns: the next offset of the state partition after the transaction
+        Raises:  FencedError - a newer owner exists, and sees whether this was written;
+                 RecordRefused - nothing was written, this ownership can continue;
+                 OutcomeUnknown - anything else: retire this ownership, take a new one, read back
+        Under cancellation: the transaction continues; its outcome is unknown
         """
 
     async def close(self) -> None:
-        """Give it up; an open transaction is left to be fenced. Safe to call twice."""
+        """Give the partition up; an open transaction is left to be fenced. Safe to call twice."""

@@ -1,4 +1,4 @@
-"""What starting runs from a Kafka topic needs from the outside world, as Protocols."""
+"""What a trigger on a Kafka topic needs from the outside world, as Protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 
 class OffsetGone(Exception):
-    """A position that was to be read is not in the log any more."""
+    """A position to read is no longer in the log."""
 
     def __init__(self, partition: int) -> None:
         super().__init__(partition)
@@ -18,20 +18,22 @@ class OffsetGone(Exception):
 
 
 class SchemaMissing(Exception):
-    """A registry that answers, and has no such schema: one that lags behind, or is being restored,
-    may have it later."""
+    """The registry answers that it has no such schema. It may have it later, if it lags behind or
+    is being restored."""
 
 
 class SchemaSource(Protocol):
-    """Where Avro schemas are looked up by the names that Confluent's framing gives them."""
+    """Looks up Avro schemas by the names in Confluent's framing."""
 
     async def by_id(self, id: int, /) -> Any:  # noqa: A002
-        """The Avro schema. Raises LookupError — it is none that could be used, whoever asks and
-        whenever; SchemaMissing — there is none just now; Unavailable — anything else: ask
-        again."""
+        """Return the Avro schema.
+
+        Raises: LookupError - never usable, whoever asks and whenever; SchemaMissing - missing for
+                now; Unavailable - anything else: ask again
+        """
 
     async def by_guid(self, guid: str, /) -> Any:
-        """As by_id; `guid` is in its usual form, with dashes."""
+        """Like by_id; `guid` is in its usual form, with dashes."""
 
 
 class SourceLog(Protocol):
@@ -39,9 +41,9 @@ class SourceLog(Protocol):
 
     async def settle_start(self, start: StartPosition) -> None:
         """Commit where the group begins, in every partition at once, unless it has begun already.
-        Waits for a topic that does not exist; "latest" is then when that wait began.
+        Waits for a topic that does not exist; "latest" is then the time when the wait began.
 
-        Raises: Unavailable — call again.
+        Raises: Unavailable - call again
         """
 
     async def start(
@@ -49,29 +51,32 @@ class SourceLog(Protocol):
         on_assigned: Callable[[frozenset[int]], None],
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        """Join the group. `on_revoked` is awaited before the member joins anew; `on_assigned` is
-        called with every partition already paused, and must not block."""
+        """Join the group.
+
+        Args: on_assigned: called with every partition already paused; must not block.
+              on_revoked: awaited before the member joins again
+        """
 
     async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
-        """Read what has come in, committed records only. Never cancel it.
+        """Read the records that have arrived, committed ones only. Never cancel it.
 
-        Raises: Unavailable; OffsetGone — the partition has to be taken over again.
+        Raises: Unavailable; OffsetGone - take the partition over again
         """
 
     def pause(self, partition: int) -> None:
         """Stop reading the partition."""
 
     def resume(self, partition: int, position: int | None = None) -> None:
-        """Read on; from `position` (next offset to read) where given."""
+        """Continue reading, from `position` (next offset to read) if given."""
 
     def position(self, partition: int) -> int | None:
-        """Next offset to read of a partition that has been read to its end, transaction markers
-        stepped over; None: there is more to read."""
+        """Return the next offset to read of a partition that has been read to its end, past
+        transaction markers; None: there is more to read."""
 
     async def own(self, partition: int) -> SourceOwnership:
-        """Take the partition over: fences the former owner and settles its open transaction.
+        """Take the partition over: fence the former owner and settle its open transaction.
 
-        Raises: Unavailable — call again.
+        Raises: Unavailable - call again
         """
 
     async def stop(self) -> None:
@@ -82,17 +87,17 @@ class SourceOwnership(Protocol):
     """One partition of the topic, held under one producer epoch."""
 
     async def standing(self) -> SourceOffsets:
-        """Where it stands, as the broker has it now. Raises Unavailable."""
+        """Return the partition's offsets, as the broker has them now. Raises Unavailable."""
 
     async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
-        """Write `records` and the offset (next to read) in one transaction, or nothing. Cancelling
-        it does not stop the transaction.
+        """Write `records` and the offset (next to read) in one transaction, or nothing.
 
-        Raises: FencedError, RecordRefused, OutcomeUnknown, as ports.Ownership.commit.
+        Raises: FencedError, RecordRefused, OutcomeUnknown, as Ownership.commit in state.ports.log
+        Under cancellation: the transaction continues; its outcome is unknown
         """
 
     async def close(self) -> None:
-        """Give it up; an open transaction is left to be fenced. Safe to call twice."""
+        """Give the partition up; an open transaction is left to be fenced. Safe to call twice."""
 
 
 StartPosition = Literal["latest", "earliest"]
@@ -100,35 +105,35 @@ StartPosition = Literal["latest", "earliest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Where an event came from: what a trigger's function may take beside the event."""
+    """Where an event came from: the optional second argument of a trigger's functions."""
 
     topic: str
     partition: int
     offset: int
-    #: as the record says it; epoch ms UTC
+    #: the record's timestamp, epoch ms UTC
     timestamp_ms: int
     key: bytes | None = None
-    #: of several with one name, the last
+    #: headers; of several with the same name, the last
     headers: Mapping[str, bytes] = field(default_factory=dict)
-    #: of a CloudEvent: id, source, type and whatever else it has
+    #: attributes of a CloudEvent: id, source, type and any others
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    #: and what of it is not as CloudEvents has it, a time without a zone say: as it came
+    #: attributes that violate the CloudEvents specification, unchanged: a time without a zone, say
     odd: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SourceOffsets(NamedTuple):
     """Where one partition of a topic stands, in offsets."""
 
-    #: the next to read, as the trigger has committed it; None: never
+    #: next to read, as committed by the trigger; None: never committed
     committed: int | None
-    #: of the first record that is still there
+    #: offset of the first record that is kept
     first: int
-    #: after the last one
+    #: offset after the last record
     end: int
 
 
 class LostEvents(NamedTuple):
-    """Offsets from which on, and up to which, events are gone that have not been read."""
+    """A range of offsets, from `start` to before `end`, whose events are gone unread."""
 
     start: int
     end: int
