@@ -1,7 +1,7 @@
-"""The headers that make a record of the events topic a CloudEvent in binary mode. Pure.
+"""Headers that make a record of the events topic a CloudEvent in binary mode. Pure.
 
-Any Kafka client can route by them, and kcat or a Kafka UI shows them, without knowing Avro. The
-trace is that of the command that started the run; a run that was started without one has none.
+Any Kafka client can route by them, and kcat or a Kafka UI shows them, without Avro. The trace is
+that of the command that started the run, if it had one.
 Source: CloudEvents 1.0.2, "Kafka Protocol Binding" 3.2; W3C Trace Context
 """
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from surefoot.state.ports.log import Headers
 
-#: before the name of an event's type
+#: prefix of an event's type
 TYPE_PREFIX = "surefoot."
 CONTENT_TYPE = "application/avro"
 
@@ -30,10 +30,10 @@ def event_headers(
     number: int,
     traceparent: str | None,
 ) -> Headers:
-    """`headers`, which say of which transaction and input the event is, and those of CloudEvents.
+    """Return `headers`, which name the event's transaction and input, plus those of CloudEvents.
 
     Args:    source: app/agent; value: the record's, in single-object encoding;
-             number: tells the events of one decision apart; -1: it has but one
+             number: distinguishes the events of one decision; -1: it has only one
     """
     told = dict(headers)
     origin = told.get("sf-src", b"").decode().rpartition("/")[2]
@@ -54,6 +54,6 @@ def event_headers(
 
 @lru_cache(maxsize=16)
 def _time(at_ms: int) -> bytes:
-    """RFC 3339. The events of a batch have few different times."""
+    """Format as RFC 3339. Cached: the events of a batch have few different times."""
     at = _EPOCH + timedelta(milliseconds=at_ms)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()

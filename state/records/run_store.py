@@ -1,10 +1,10 @@
-"""The runs of one partition, as its state topic tells them. Pure; one owner, no locks.
+"""The runs of one partition, folded from its state topic. Pure; one owner, no locks.
 
-`live` has the runs that are not over, and the failed ones, which can be tried again. Any run that
-is over has a receipt, which answers a repeated start until the dedup window has passed and is then
-tombstoned, with the entries that are left; what it has done is kept as long. A checkpoint or an
-entry that cannot be decoded costs that one run, never the partition: its id stands in `broken` with
-the reason.
+`live` has the runs that are not over, and failed ones, which can be retried. Every run that is over
+has a receipt: it answers repeated starts until the dedup window has passed, and is then tombstoned
+with the run's remaining entries; its recorded actions are kept as long. A checkpoint or an entry
+that cannot be decoded costs only its run, never the partition: `broken` has the run_id and the
+reason.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from surefoot.state.records.encoding import (
     split_key,
 )
 
-#: kinds of entries that count for the attempt in work only; their slots are used again
+#: kinds of entries that count only for the current attempt; their slots are reused
 _OF_A_STEP = frozenset({"call", "reserved", "intent", "partial"})
-#: kinds of entries that a run which is over still needs when it is sent back
+#: kinds of entries that a finished run needs if it is rewound
 _OF_THE_PAST = frozenset({"done", "past"})
 
 
@@ -55,11 +55,11 @@ class Receipt:
     updated_ms: int
     commands: tuple[str, ...]
     decided: tuple[Decided, ...]
-    #: messages of its thread that are still in the state topic
+    #: number of messages of its thread that are still in the state topic
     thread: int
 
     def as_run(self, run_id: str, agent: str) -> Run:
-        """As much of the run as is left."""
+        """Return as much of the run as is left."""
         memory = Memory(thread=self.thread, decided=self.decided)
         return Run(
             run_id=run_id,
@@ -82,7 +82,7 @@ class Receipt:
 
 
 class RunStore:
-    """Fold of one state partition; `apply` on restore, `put` after each commit."""
+    """Fold of one state partition: `apply` on restore, `put` after each commit."""
 
     def __init__(self) -> None:
         self.live: dict[str, Run] = {}
@@ -91,12 +91,12 @@ class RunStore:
         self.broken: dict[str, str] = {}
         #: input offsets (next to read) that the state includes
         self.applied: dict[str, int | None] = {}
-        #: records from there on that have been answered: input and offset
+        #: records from these offsets on that are already answered: input and offset
         self.answered: frozenset[tuple[InputKind, int]] = frozenset()
         self._with_bad_entries: set[str] = set()
 
     def apply(self, records: Iterable[ConsumerRecord]) -> None:
-        """Take in committed records of the state topic, in the order of their offsets."""
+        """Apply committed records of the state topic, in offset order."""
         for record in records:
             if record.key == APPLIED_KEY:
                 self.applied, self.answered = decode_applied(record.value)
@@ -147,14 +147,14 @@ class RunStore:
         self.broken[run_id] = reason
 
     def state(self, run_id: str, agent: str) -> State:
-        """All that is known of that run."""
+        """Return everything known about a run."""
         run = self.live.get(run_id)
         if run is None and (receipt := self.receipts.get(run_id)) is not None:
             run = receipt.as_run(run_id, agent)
         return State(run, self.entries.get(run_id, {}))
 
     def put(self, run: Run) -> None:
-        """The run's newest committed state."""
+        """Set the run's newest committed state."""
         run_id = run.run_id
         if run_id in self.broken:
             return
@@ -183,7 +183,7 @@ class RunStore:
                     self.forget_entry(run_id, slot)
 
     def put_records(self, run_id: str, records: Iterable[Record]) -> None:
-        """Take in what a committed decision does to the run's entries."""
+        """Apply a committed decision's changes to the run's entries."""
         for record in records:
             if isinstance(record, Entry):
                 self.put_entry(record)
@@ -191,7 +191,7 @@ class RunStore:
                 self.forget_entry(run_id, record.slot)
 
     def put_entry(self, entry: Entry) -> None:
-        """An entry's newest committed state."""
+        """Set an entry's newest committed state."""
         over = entry.run_id in self.receipts and entry.run_id not in self.live
         if over and entry.kind not in _OF_THE_PAST:
             return
@@ -200,14 +200,14 @@ class RunStore:
         slots[entry.slot] = entry
 
     def forget_entry(self, run_id: str, slot: str) -> None:
-        """The entry has been tombstoned."""
+        """Remove an entry that was tombstoned."""
         slots = self.entries.get(run_id, {})
         slots.pop(slot, None)
         if not slots:
             self.entries.pop(run_id, None)
 
     def journal(self, run: Run) -> dict[str, Entry]:
-        """What the attempt in work has journaled, and what its step has done in the past."""
+        """Return what the current attempt has journaled, and what its step did in the past."""
         return {
             slot: entry
             for slot, entry in self.entries.get(run.run_id, {}).items()
@@ -216,19 +216,19 @@ class RunStore:
         }
 
     def signals(self, run_id: str) -> tuple[Entry, ...]:
-        """What nobody has taken out of the run's inbox yet, in the order in which it came."""
+        """Return the signals that no step has taken, in order of arrival."""
         slots = self.entries.get(run_id, {})
         return tuple(entry for entry in slots.values() if entry.kind == "signal")
 
     def messages(self, run: Run) -> tuple[bytes, ...]:
-        """The run's thread."""
+        """Return the run's thread."""
         if run.memory is None or not run.memory.thread:
             return ()
         slots = self.entries.get(run.run_id, {})
         return tuple(slots[f"m:{n}"].value or b"null" for n in range(run.memory.thread))
 
     def forget(self, run_id: str) -> None:
-        """The run has been tombstoned, and with it whatever `keys` named."""
+        """Remove a run that was tombstoned, together with everything that `keys` named."""
         self.live.pop(run_id, None)
         self.entries.pop(run_id, None)
         self.receipts.pop(run_id, None)
@@ -236,7 +236,7 @@ class RunStore:
         self._with_bad_entries.discard(run_id)
 
     def keys(self, run_id: str) -> Iterator[bytes]:
-        """Keys of everything that is left of a run."""
+        """Yield the keys of everything that is left of a run."""
         receipt = self.receipts.get(run_id)
         slots = dict.fromkeys(self.entries.get(run_id, {}))
         if receipt is not None:
@@ -245,13 +245,13 @@ class RunStore:
         yield run_id.encode()
 
     def expired(self, before_ms: int, most: int = 256) -> list[str]:
-        """Receipts last touched before that time, at most so many. They stand in the order in which
-        runs ended, so this stops at the first one that is still needed."""
+        """Return runs whose receipts were last touched before that time, at most `most`. Receipts
+        are in the order in which runs ended, so the search stops at the first one still needed."""
         old = takewhile(lambda item: item[1].updated_ms < before_ms, self.receipts.items())
         return [run_id for run_id, _ in islice(old, most)]
 
     def early(self, before_ms: int) -> list[str]:
-        """Runs that never began, and whose signals came before that time."""
+        """Return runs that never began, and whose signals all arrived before that time."""
         return [
             run_id
             for run_id, slots in self.entries.items()
