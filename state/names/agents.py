@@ -1,16 +1,16 @@
-"""Names of the agents that the system makes of others."""
+"""Names of the agents that the system derives from declared ones."""
 
 from __future__ import annotations
 
-#: no pool can have this name
+#: reserved; no pool can have this name
 SCHEDULES = "schedules"
 
 
 def pool_agent_name(agent: str, pool: str) -> str:
-    """Name of the agent that runs the steps of a pool. No declared agent has a dot in its name."""
+    """Return the name of the agent that runs a pool's steps. Declared agents have no dot."""
     return f"{agent}.{pool}"
 
 
 def schedules_agent_name(agent: str) -> str:
-    """Name of the agent that keeps its schedules."""
+    """Return the name of the agent that keeps an agent's schedules."""
     return pool_agent_name(agent, SCHEDULES)

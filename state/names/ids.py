@@ -1,4 +1,4 @@
-"""Ids of runs: which ones there are, and how any name from outside becomes one."""
+"""Run ids: which ones are valid, and how any outside name becomes one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from surefoot.state.errors import BadArgument
 
-#: of a run_id, whole
+#: matches a whole run_id
 RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}$"
 
 
@@ -17,19 +17,19 @@ _RUN_ID = re.compile(RUN_ID_PATTERN)
 RUN_ID_MAX = 256
 
 
-#: of a name from outside: what a run_id made of it does not have, and how much of it can be read
+#: characters of an outside name that are replaced, and how much of it stays readable
 _UNREADABLE = re.compile(r"[^A-Za-z0-9._:+-]+")
 
 
 _READABLE_MAX = 80
 
 
-#: how much of it stands in the history of its run
+#: how much of an outside name the run's history keeps, in characters
 _TOLD_MAX = 500
 
 
 def check_run_id(run_id: object) -> str:
-    """Return `run_id` when it can name a run; ValueError says what is allowed otherwise."""
+    """Return `run_id` if it can name a run. Raises BadArgument, a ValueError, with what can."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise BadArgument(
             "SF2004",
@@ -40,15 +40,15 @@ def check_run_id(run_id: object) -> str:
 
 
 def run_id_for(name: str, *, most: int = RUN_ID_MAX) -> str:
-    """The run_id of what is called so outside: the same name is the same run. Pure.
+    """Return the run_id for an outside name: the same name is the same run. Pure.
 
-    A name that can be a run_id is one. Any other becomes what can be read of it, and a digest of
-    all of it: 128 bits of SHA-256, so that neither two of these meet, nor one of them and a name
-    that was a run_id from the beginning, unless somebody has computed it. It has no `=` and no `~`,
-    by which runs share a partition (state.names.partitioner).
+    A name that is a valid run_id stays as it is. Any other becomes its readable part and a digest
+    of all of it: 128 bits of SHA-256, so that no two of them collide, nor one of them with a name
+    that was a run_id all along, unless somebody computes such a name. It has no `=` and no `~`, by
+    which runs share a partition (state.names.partitioner).
 
-    Args:    most: characters that it may have
-    Raises:  BadArgument — it is empty
+    Args:    most: longest result, in characters
+    Raises:  BadArgument - the name is empty
     """
     if not name or (_RUN_ID.fullmatch(name) and len(name) <= most):
         return check_run_id(name)
@@ -56,7 +56,7 @@ def run_id_for(name: str, *, most: int = RUN_ID_MAX) -> str:
 
 
 def told_by(name: str, run_id: str) -> str | None:
-    """What the history of a run says of where it comes from; None: its run_id does."""
+    """Return what a run's history says about its origin; None if its run_id says it."""
     return None if name == run_id else name[:_TOLD_MAX].encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Names and required settings of the topics. One place, so that nobody spells a topic by hand."""
+"""Names and required settings of all topics; no other module spells out a topic."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MIB = 1_048_576
 #: the built-in agent that delivers effects
 OUTBOX = "outbox"
 
-#: name of the one table of an agent's views
+#: name of the only table of an agent's views
 VIEWS_TABLE = "standing"
 
-#: key of the record in a state partition that says up to where its inputs have been applied
+#: key of the record in a state partition that has the applied offsets of its inputs
 APPLIED_KEY = b"@applied"
 
 
@@ -53,36 +53,37 @@ class AgentTopics:
 
     @property
     def views(self) -> str:
-        """The views' Faust app: also its consumer group, and how its topics' names begin."""
+        """The views' Faust app: also its consumer group, and the prefix of its topics."""
         return self._name("views")
 
     @property
     def views_changelog(self) -> str:
-        """Faust names it so."""
+        """The name that Faust gives it."""
         return f"{self.views}-{VIEWS_TABLE}-changelog"
 
     def transactional_id(self, partition: int) -> str:
-        """A function of (app, agent, partition) and nothing else: this is the fence."""
+        """Return a function of (app, agent, partition) and of nothing else: it is the fence."""
         return f"{self.app}.{self.agent}.{partition}"
 
     @property
     def archive_group(self) -> str:
-        """The consumer group that archives the events. No pool is called so."""
+        """The consumer group that archives the events. No pool can have this name."""
         return f"{self.app}.{self.agent}._archive"
 
     def trigger_group(self, topic: str) -> str:
-        """The consumer group that starts this agent's runs from a topic. No pool is called so."""
+        """Return the consumer group that starts this agent's runs from a topic. No pool can have
+        this name."""
         return f"{self.app}.{self.agent}._triggers.{topic}"
 
     def hook_group(self, subscription: str) -> str:
-        """The consumer group that makes webhooks of this agent's events, for one subscription. No
-        pool is called so."""
+        """Return the consumer group that makes a subscription's webhooks of this agent's events. No
+        pool can have this name."""
         return f"{self.app}.{self.agent}._hooks.{subscription}"
 
 
 def fence_id(group: str, partition: int) -> str:
-    """Of the transactions of a group that reads somebody's topic, for one partition of it: a
-    function of these and of nothing else, so that it is the fence."""
+    """Return the transactional id of a group that reads a foreign topic, for one partition: a
+    function of these two and of nothing else, so that it is the fence."""
     return f"{group}.{partition}"
 
 
@@ -96,16 +97,16 @@ def deliveries_topic(app: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """What a topic must look like before anything subscribes to it."""
+    """Required settings of a topic, checked before anything subscribes to it."""
 
     name: str
     partitions: int
-    #: topic configs that matter; values as the broker spells them
+    #: required topic configs; values as the broker spells them
     config: dict[str, str]
 
 
 def agent_specs(app: str, agent: str, partitions: int, record_max_bytes: int) -> list[TopicSpec]:
-    """The topics of one agent, co-partitioned."""
+    """Return the topics of one agent, co-partitioned."""
     topics = AgentTopics(app, agent)
     size = {"max.message.bytes": str(record_max_bytes), "message.timestamp.type": "CreateTime"}
 
@@ -126,7 +127,7 @@ def agent_specs(app: str, agent: str, partitions: int, record_max_bytes: int) ->
 
 
 def views_spec(app: str, agent: str, partitions: int) -> TopicSpec:
-    """What an agent's views are restored from; of the partitions of its events."""
+    """Return the topic that an agent's views are restored from; partitioned like its events."""
     return TopicSpec(
         name=AgentTopics(app, agent).views_changelog,
         partitions=partitions,
@@ -135,7 +136,8 @@ def views_spec(app: str, agent: str, partitions: int) -> TopicSpec:
 
 
 def dead_spec(app: str, record_max_bytes: int) -> TopicSpec:
-    """Shared by all agents. Takes any record of theirs plus the headers that say why it is here."""
+    """Return the dead-letter topic that all agents share. It takes any of their records, plus the
+    headers with the reason."""
     return TopicSpec(
         name=dead_topic(app),
         partitions=1,
@@ -149,8 +151,8 @@ def dead_spec(app: str, record_max_bytes: int) -> TopicSpec:
 
 
 def deliveries_spec(app: str, partitions: int, record_max_bytes: int) -> TopicSpec:
-    """What came to the webhook sources of all agents: for a week, and so much at most (of each
-    partition), as anybody can send."""
+    """Return the topic of deliveries to the webhook sources of all agents. They are kept for a
+    week, up to a size per partition, since anybody can send."""
     return TopicSpec(
         name=deliveries_topic(app),
         partitions=partitions,
@@ -158,7 +160,7 @@ def deliveries_spec(app: str, partitions: int, record_max_bytes: int) -> TopicSp
             "cleanup.policy": "delete",
             "retention.ms": str(7 * DAY_MS),
             "retention.bytes": str(64 * MIB),
-            # whole segments go at a time
+            # only whole segments are deleted
             "segment.bytes": str(16 * MIB),
             "max.message.bytes": str(record_max_bytes),
             "message.timestamp.type": "CreateTime",
