@@ -1,1 +1,1 @@
-"""Which hosts a request may leave to; nothing is sent from here."""
+"""Which hosts may send to us, and where requests may go; sends nothing itself."""

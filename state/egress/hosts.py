@@ -1,8 +1,8 @@
 """Which Host a request to one of our servers may name. Pure.
 
-A page of anybody's can have its own name resolve to this machine, and its browser then asks us as
-if we were that page's own site ("DNS rebinding"): nothing of it looks foreign but the Host.
-Sources: RFC 9110, sections 7.2 and 15.5.20; RFC 6761, section 6.3
+Any page can make its own name resolve to this machine; its browser then sends us requests that look
+like same-site requests ("DNS rebinding"). Only the Host shows that they are foreign.
+Source: RFC 9110, sections 7.2 and 15.5.20; RFC 6761, section 6.3
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ _NAME = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Names and addresses beside this machine's own loopback, in lower case."""
+    """Allowed names and addresses besides this machine's own loopback, in lower case."""
 
     names: frozenset[str] = frozenset()
 
     def allow(self, given: Collection[str], here: str | None) -> bool:
-        """Whether a request with these Host headers is for us, on a connection to the address
-        `here` of this machine. Its port does not matter, as ports are forwarded."""
+        """Whether a request with these Host headers is for us.
+
+        The port does not matter, since ports are forwarded.
+
+        Args: here: address of this machine that the connection was made to
+        """
         if "*" in self.names:
             return True
         host = _named(next(iter(given))) if len(given) == 1 else None
@@ -38,14 +42,14 @@ class Hosts:
         )
 
     def also(self, *names: str | None) -> Hosts:
-        """Those as well; None adds nothing."""
+        """Return the hosts with more names added; None adds nothing."""
         return Hosts(self.names | {_plain(name) for name in names if name})
 
 
 def parse_hosts(text: str) -> Hosts:
-    """What `SUREFOOT_GATEWAY_HOSTS` says: names, `*.suffix`, addresses, `*`, separated by commas.
+    """Parse `SUREFOOT_GATEWAY_HOSTS`: names, `*.suffix`, addresses, `*`, separated by commas.
 
-    Raises: ValueError — with the entry that is none.
+    Raises: ValueError - names the invalid entry
     """
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
@@ -57,13 +61,13 @@ def parse_hosts(text: str) -> Hosts:
 
 
 def _named(header: str) -> str | None:
-    """The host of a Host header; None: it has none."""
+    """Return the host of a Host header; None if it is malformed."""
     match = _HOST.fullmatch(header.strip())
     return None if match is None else _plain(match[1])
 
 
 def _plain(name: str) -> str:
-    """One way of writing each: lower case, addresses in their usual form, no dot at the end."""
+    """Normalise a name: lower case, canonical addresses, no trailing dot."""
     name = name.strip("[]").lower()
     address = _address(name)
     return name.removesuffix(".") if address is None else str(address)
@@ -77,7 +81,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """One that is wrapped for IPv6 sockets is the IPv4 one in it."""
+    """Parse an address; IPv4-mapped IPv6 becomes the IPv4 address in it."""
     try:
         address = ip_address(text)
     except ValueError:

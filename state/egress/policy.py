@@ -1,11 +1,11 @@
-"""Where a request may go: an address that the whole world could reach, or what the operator allows.
+"""Where a request may go: to public addresses, and to what the operator allows. Pure.
 
-A URL may come from a delivery or a receiver, so from anybody; it must not reach what only this
-machine can. A name proves nothing, as its owner decides what it resolves to, and each time anew:
-what counts is the address that is dialled (infra.http.guarded_dialer). Pure.
+A URL may come from a delivery or a receiver, so from anybody, and must not reach what only this
+machine can. A name proves nothing, since its owner decides at each lookup what it resolves to. What
+counts is the address that is dialled (infra.http.guarded_dialer).
 
-Sources: IANA special-purpose address registries (RFC 6890); RFC 6052 (NAT64); RFC 3056 (6to4);
-WHATWG URL, "host parsing", for what is taken for an IPv4 address
+Source: IANA special-purpose address registries (RFC 6890); RFC 6052 (NAT64); RFC 3056 (6to4);
+WHATWG URL, "host parsing", for what counts as an IPv4 address
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from surefoot.state.errors import TerminalError
 
 Address = IPv4Address | IPv6Address
 
-#: of targets that nothing allows by name or network
+#: ports of targets that no entry of the operator allows
 PORTS = frozenset({80, 443, 8080, 8443})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PORT_MAX = 65_535
-#: longer ones are sent by no client
+#: longest URL that clients send, in bytes
 _URL_MAX = 65_536
 
 _NOT_PUBLIC = tuple(
@@ -57,7 +57,7 @@ _NOT_PUBLIC = tuple(
         ),
     )
 )
-#: the only part of IPv6 that is given out, and what of it is not for hosts (Teredo, 6to4, examples)
+#: the only allocated part of IPv6, and what in it is not for hosts (Teredo, 6to4, examples)
 _GLOBAL_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -65,17 +65,17 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 _NAME_MAX = 253
 _UNSEEN = re.compile(r"[\0- \x7f]")
-#: a last label that makes a host an IPv4 address to some resolver: 2130706433, 0x7f.1, 0177.0.0.1
+#: a last label that some resolver reads as an IPv4 address: 2130706433, 0x7f.1, 0177.0.0.1
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _ENTRY = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 
 
 class Forbidden(TerminalError):
-    """A request that must not go where it wants to; sending it again changes nothing."""
+    """A request whose target is not allowed; sending it again changes nothing."""
 
 
 class Target(NamedTuple):
-    """What a URL names."""
+    """Host and port of a URL."""
 
     host: str
     port: int
@@ -83,7 +83,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """A name that is allowed: all addresses that it resolves to."""
+    """An allowed name, with every address it resolves to."""
 
     name: str
     port: int | None
@@ -98,7 +98,7 @@ class _Host:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Addresses that are allowed, whatever name resolves to them."""
+    """An allowed network, whatever name resolves to it."""
 
     network: IPv4Network | IPv6Network
     port: int | None
@@ -109,13 +109,13 @@ class _Network:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be reached beside the public addresses, by `parse_allowed`."""
+    """What may be reached besides public addresses; made by `parse_allowed`."""
 
     entries: tuple[_Host | _Network, ...] = ()
 
     def check(self, target: Target, addresses: Iterable[str]) -> None:
-        """Raises Forbidden unless every one of the addresses that the target has resolved to may
-        be dialled. What is wrong is not told: that would be a map of the network."""
+        """Raise Forbidden unless every address that the target resolved to may be dialled. The
+        error does not say why: reasons would map the network."""
         found = [_plain(address) for address in addresses]
         if not found or not all(self._may(target, address) for address in found):
             raise forbidden(target)
@@ -127,7 +127,7 @@ class Allowed:
 
 
 def forbidden(target: Target) -> Forbidden:
-    """One message for all reasons."""
+    """Return the error, with one message for all reasons."""
     return Forbidden(
         f"{target.host} port {target.port} is not a target that may be reached: only public "
         f"addresses, on ports {', '.join(map(str, sorted(PORTS)))}, and what SUREFOOT_OUT_ALLOW "
@@ -136,10 +136,10 @@ def forbidden(target: Target) -> Forbidden:
 
 
 def parse_allowed(text: str) -> Allowed:
-    """What `SUREFOOT_OUT_ALLOW` says: names, `*.suffix`, `*`, addresses and networks, with `:port`
-    or for every port, separated by commas.
+    """Parse `SUREFOOT_OUT_ALLOW`: names, `*.suffix`, `*`, addresses and networks, each with or
+    without `:port`, separated by commas.
 
-    Raises: ValueError — with the entry that is none.
+    Raises: ValueError - names the invalid entry
     """
     words = [word.strip().lower() for word in text.split(",")]
     return Allowed(tuple(_entry(word) for word in words if word))
@@ -147,7 +147,7 @@ def parse_allowed(text: str) -> Allowed:
 
 def _entry(word: str) -> _Host | _Network:
     try:
-        return _Network(ip_network(word), None)  # an IPv6 network has colons of its own
+        return _Network(ip_network(word), None)  # an IPv6 network contains colons
     except ValueError:
         pass
     match = _ENTRY.fullmatch(word)
@@ -166,9 +166,12 @@ def _entry(word: str) -> _Host | _Network:
 
 
 def target_of(url: str) -> Target:
-    """What a URL names, as it stands there. Raises Forbidden for whatever two readers of it could
-    take for two hosts: credentials, numbers that are no dotted quad, a trailing dot, letters that
-    are not ASCII (write a name's xn-- form); and for what no client sends."""
+    """Return the target that a URL names.
+
+    Raises: Forbidden - two parsers could read different hosts (credentials, numbers that are not a
+            dotted quad, a trailing dot, letters that are not ASCII: write a name's xn-- form), or
+            no client sends such a URL
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -190,7 +193,7 @@ def target_of(url: str) -> Target:
 
 
 def check_host(target: Target) -> None:
-    """Raises Forbidden for a host that is neither a plain name nor an address in its usual form."""
+    """Raise Forbidden for a host that is neither a plain name nor a canonical address."""
     if _address(target.host) is not None:
         return
     named = len(target.host) <= _NAME_MAX and _NAME.fullmatch(target.host)
@@ -202,7 +205,7 @@ def check_host(target: Target) -> None:
 
 
 def is_public(address: Address) -> bool:
-    """Whether the whole world could reach it."""
+    """Whether the address is public."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC)
     if address in _NAT64:
@@ -211,14 +214,14 @@ def is_public(address: Address) -> bool:
 
 
 def _plain(text: str) -> Address:
-    """The address that is dialled; one that is wrapped for IPv6 sockets is the IPv4 one in it."""
+    """Return the address that is dialled; IPv4-mapped IPv6 becomes the IPv4 address in it."""
     address = ip_address(text)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
 
 
 def _address(host: str) -> Address | None:
-    """None: it is a name, or something else. An address with a zone is none for us."""
+    """Parse an address; None for a name or anything else. An address with a zone is refused."""
     try:
         return ip_address(host) if "%" not in host else None
     except ValueError:
