@@ -1,30 +1,30 @@
 """Errors whose type answers "what now?", and whose number answers "what is that?".
 
-What a person can come to see has a number, SF and four digits, which is the first argument of the
-error; catalogue/ tells what each means and what mends it, as does `surefoot explain`.
+An error that a person may see has a number, SF and four digits, as its first argument. catalogue/
+says what each number means and how to fix it; `surefoot explain` shows the same.
 
 SurefootError
 ├── RetryableError   may work later (transport, 429, 503)   -> the retry policy
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
-│       ├── StoreRefused  a store answers that it will not  -> the same for a while, then a person
-│       └── NotAllowed  the log denies a right              -> the same, and not for long
+│       ├── StoreRefused  a store answers with a refusal    -> the same for a while, then a person
+│       └── NotAllowed  the log denies a right              -> the same, but only briefly
 ├── TerminalError    will never work                        -> the run fails, dead letter
 │   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
-│   ├── ModelFailed  a model's provider says no for good    -> the same; its code says why
-│   └── RunFailed    a run that was waited for has no result -> its status and failure say why
-├── Refused          a command moved nothing                -> its code says why
+│   ├── ModelFailed  a model's provider refuses for good    -> the same; its code says why
+│   └── RunFailed    the awaited run has no result          -> its status and failure say why
+├── Refused          a command changed nothing              -> its code says why
 │   └── NotFound     no such agent, run or question
 ├── NotDone          `ctx.once` certainly did nothing       -> its intent is withdrawn, retried
 ├── RecordRefused    can never be written as it is          -> the run goes to attention
 │   ├── RecordTooLarge  over a topic's limit
-│   └── NoSuchTopic     of an agent that there is not
+│   └── NoSuchTopic     of an agent that does not exist
 ├── FencedError      a newer owner exists                   -> drop the partition, write nothing
 ├── OutcomeUnknown   the commit may or may not have landed  -> new epoch, read back, decide
 ├── StateError       stored state cannot be trusted         -> that run goes to attention
 ├── ConfigError      only at start-up                       -> exit with the fix in the message
-└── BadArgument      a call that cannot be meant; a ValueError, too -> mend the step
+└── BadArgument      an invalid call; also a ValueError     -> fix the step
 
-Signals of the engine are BaseException, so that `except Exception` in a step cannot eat them.
+The engine's signals are BaseException, so that `except Exception` in a step cannot swallow them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SurefootError(Exception):
 
 
 class Numbered(SurefootError):
-    """An error of which `surefoot explain` tells more. `number` is in state/errors/catalogue."""
+    """An error that `surefoot explain` explains. `number` is in state/errors/catalogue."""
 
     def __init__(self, number: str, message: str) -> None:
-        Exception.__init__(self, number, message)  # what it is pickled by
+        Exception.__init__(self, number, message)  # the arguments that pickling needs
         self.number = number
         self.message = message
 
@@ -49,8 +49,8 @@ class Numbered(SurefootError):
 class RetryableError(SurefootError):
     """Worth another attempt under the step's retry policy.
 
-    `retry_after_s` is the earliest time in seconds that the other side asked for (RFC 9110
-    Retry-After); None lets the policy decide.
+    `retry_after_s` is the earliest time, in seconds from now, that the other side asked for (RFC
+    9110 Retry-After); None lets the policy decide.
     """
 
     retry_after_s: float | None = None
@@ -65,16 +65,16 @@ class Unavailable(Numbered, RetryableError):
 
 
 class StoreRefused(Unavailable):
-    """A store, of large payloads or the archive, answers that it will not: waiting alone does not
+    """A store, of large payloads or the archive, answers with a refusal: waiting alone does not
     help."""
 
 
 class NotAllowed(Unavailable):
-    """The log denies a right that is needed; the message names whose, which, and on what."""
+    """The log denies a required right; the message names whose, which, and on what."""
 
 
 class TerminalError(SurefootError):
-    """Raise it from a step to say that no further attempt can help."""
+    """No further attempt can help. Raise it from a step to end its retries."""
 
 
 class CallFailed(TerminalError):
@@ -89,8 +89,8 @@ class CallFailed(TerminalError):
 
 
 class ModelFailed(TerminalError):
-    """A model gives no answer, and asking again does not help. `code` is that of the run's failure
-    (state/errors/catalogue)."""
+    """A model gives no answer, and asking again does not help. `code` becomes that of the run's
+    failure (state/errors/catalogue)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class ModelFailed(TerminalError):
 
 
 class RunFailed(TerminalError):
-    """A run whose result was asked for was failed or cancelled. `code` is that of its failure."""
+    """A run whose result was awaited failed or was cancelled. `code` is that of its failure."""
 
     def __init__(self, run_id: str, status: str, code: str, message: str) -> None:
         super().__init__(f"run {run_id} was {status}" + (f": {code}: {message}" if code else ""))
@@ -108,7 +108,7 @@ class RunFailed(TerminalError):
 
 
 class Refused(SurefootError):
-    """A command moved nothing. `code` is a stable word (docs/design.md)."""
+    """A command changed nothing. `code` is a stable word (docs/design.md)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -120,7 +120,7 @@ class NotFound(Refused):
 
 
 class NotDone(RetryableError):
-    """Raise it from the function of a `ctx.once` to say that it certainly did nothing."""
+    """It certainly did nothing. Raise it from the function of a `ctx.once`."""
 
 
 class RecordRefused(SurefootError):
@@ -140,7 +140,7 @@ class NoSuchTopic(RecordRefused):
 
 
 class RecordTooLarge(RecordRefused):
-    """A record is over the limit of its topic; `size` and `limit` are in bytes."""
+    """A record exceeds the limit of its topic; `size` and `limit` are in bytes."""
 
     number = "SF2006"
 
@@ -151,11 +151,11 @@ class RecordTooLarge(RecordRefused):
 
 
 class FencedError(SurefootError):
-    """A newer owner of the partition exists; nothing of this one will be accepted."""
+    """A newer owner of the partition exists; nothing from this one will be accepted."""
 
 
 class OutcomeUnknown(SurefootError):
-    """A transaction ended in any way but a clean commit."""
+    """A transaction ended in any way other than a clean commit."""
 
 
 class StateError(Numbered):
@@ -167,7 +167,7 @@ class ConfigError(Numbered):
 
 
 class BadArgument(Numbered, ValueError):
-    """What was asked for cannot be meant; the message says what can."""
+    """An argument that cannot be valid; the message says what is."""
 
 
 class OwnershipLost(BaseException):
@@ -183,7 +183,7 @@ class BudgetSpent(BaseException):
 
 
 class Parked(BaseException):
-    """Raised inside a step that cannot go on without a person; `code` is that of the failure."""
+    """Raised inside a step that needs a person to continue; `code` is that of the failure."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,13 +1,13 @@
-"""Credentials that can be told by their looks, in whatever text they stand. Pure.
+"""Removes credentials that can be recognised by their form from any text. Pure.
 
-The texts of exceptions have them: that of an HTTP client says the whole URL.
+Texts of exceptions contain them: an HTTP client's has the whole URL.
 """
 
 from __future__ import annotations
 
 import re
 
-#: stands where one was
+#: replaces a credential
 HIDDEN = "[redacted]"
 
 _TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -24,7 +24,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def scrub(text: str) -> str:
-    """The text without them."""
+    """Return the text without credentials."""
     for pattern, instead in _TEXTS:
         text = pattern.sub(instead, text)
     return text
