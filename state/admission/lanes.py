@@ -84,7 +84,7 @@ class Lanes:
             lane.bucket.begin(now_ms)
 
     def expect(self, name: str, run_id: str, priority: int) -> None:
-        """Record a run that was asked for and has to wait; `wait` follows once that is committed."""
+        """Record a run that was asked for and has to wait; `wait` follows once it is committed."""
         self._arrived += 1
         self._lane(name).places[run_id] = (-priority, self._arrived)
 

@@ -105,7 +105,7 @@ class Log(Protocol):
     def resume(
         self, partition: int, positions: Mapping[InputKind, int | None] | None = None
     ) -> None:
-        """Continue reading; from `positions` if given (next offset to read, None = the beginning)."""
+        """Read on; from `positions` if given (next offset to read, None = the beginning)."""
 
     async def positions(self, partition: int) -> dict[InputKind, int]:
         """Return the next offset to read of each input that has been read to its end (last stable
