@@ -1,4 +1,4 @@
-"""For tests of agents: run them in memory, under virtual time, and crash them at every commit.
+"""Tests of agents: run them in memory, under virtual time, and crash them at every commit.
 
     from surefoot.testing import Simulation, check_crashes
 
@@ -6,7 +6,7 @@
         report = check_crashes(agent, payload={"order": 7}, signals=[("paid", {"amount": 10})])
         assert report.kills > 10
 
-See docs/how-to/testing.md. With pytest, `surefoot_sim` and `crash_points` are the same as fixtures.
+See docs/how-to/testing.md. With pytest, the fixtures `surefoot_sim` and `crash_points` do the same.
 """
 
 from surefoot.state.declare.topics import Unusable

@@ -1,10 +1,10 @@
-"""Does an agent come to the same end wherever its process is killed?
+"""Checks that an agent ends the same way wherever its process is killed.
 
-It is run once to count its commits, and once more to see that it does the same thing twice. Then
-it is run anew for each commit and killed there: just before the commit has an effect, and just
-after it, before the process knows. What is in between two commits is lost or repeated as a whole,
-so that these are all the places at which a crash can make a difference; but for what a step does
-to the world by itself, which is what this finds.
+The agent runs once to count its commits, and again to check that it does the same twice. Then it
+runs once for every commit and moment: killed just before the commit takes effect, and just after
+it, before the process knows. What lies between two commits is lost or repeated as a whole, so these
+are all the places where a crash can make a difference, except for what a step does to the outside
+world directly, which is what this check finds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Scenario = Callable[[Simulation], object]
 
 
 class CrashFound(Numbered, AssertionError):
-    """A crash makes a difference; the message says where, and which."""
+    """A crash makes a difference; the message says where and which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
-    """What was tried; every try came to the same end."""
+    """What was tried. Every try ended the same way."""
 
     #: what each commit was about, in words
     commits: list[str]
-    #: how often the process was killed
+    #: how many times the process was killed
     kills: int
 
 
@@ -50,20 +50,21 @@ def check_crashes(
     seed: int = 0,
     partitions: int = 2,
 ) -> CrashReport:
-    """Kill the process of an agent (and of `others` that it works with) at each of its commits in
-    turn, and see that it comes to the same end as without.
+    """Kill an agent's process at each of its commits in turn, and check that it ends the same way
+    as without a crash.
 
-    What is run is one run with `payload` and `signals`, as Simulation.run does it, or what
-    `scenario` does with the Simulation that it is given. Compared are the status and the result of
-    every run, the effects that were acted upon (by idempotency key, with their content, and in
-    order for each run), what `observe` returns of your own fakes of the world, and that no
-    committed step began again. `setup` is called before each simulation, to make those fakes new.
+    The scenario is one run with `payload` and `signals`, as in Simulation.run, or what `scenario`
+    does with the Simulation it is given. Compared are the status and the result of every run, the
+    effects that were acted upon (by idempotency key, with their content, in order per run), and
+    what `observe` returns. No committed step may begin again.
 
-    A `ctx.once` without a probe that was cut off leaves its run in `attention`, which is right and
-    not the same end: let `on_attention(sim, run)` do what a person would, as in
+    A `ctx.once` without a probe that is cut off leaves its run in `attention`. That is correct, but
+    a different end: let `on_attention(sim, run)` do what a person would, such as
     `sim.resolve("did_not")`.
 
-    Raises: CrashFound, an AssertionError.
+    Args:    others: agents that it works with, killed together with it. setup: called before each
+             simulation, to reset your fakes of the outside world. observe: returns their state
+    Raises:  CrashFound, an AssertionError - a crash makes a difference
     """
 
     def tried(kill: _Kill | None) -> _End:
@@ -116,11 +117,11 @@ class _RunEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What is compared."""
+    """The parts of a simulation's end that are compared."""
 
     runs: dict[tuple[str, str], _RunEnd]
     observed: Any
-    #: of a run without a crash
+    #: only of the run without a crash
     commits: list[str]
     repeated: list[str]
 
@@ -142,7 +143,7 @@ class _End:
 
 
 def _differences(plain: _End, ended: _End) -> list[str]:
-    """What is not as it is without a crash, in words."""
+    """Return the differences from the end without a crash, in words."""
     found = []
     for (agent, run_id), want in plain.runs.items():
         name = f"run {run_id!r} of {agent}"
@@ -201,7 +202,7 @@ def _different_effects(
 
 
 def _same_twice(first: _End, second: _End) -> None:
-    """Where chance has a say, nothing can be compared."""
+    """Raise CrashFound if two ends without a crash differ: a comparison would mean nothing."""
     differences = _differences(first, second)
     if not differences and first.commits == second.commits:
         return

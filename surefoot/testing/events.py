@@ -1,4 +1,4 @@
-"""For tests: what a trigger makes of one record, without Kafka."""
+"""Tests what a trigger makes of one record, without Kafka."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class AskedFor(NamedTuple):
     """The run that an event starts."""
 
     run_id: str
-    #: what its first step is given
+    #: the input of its first step
     payload: Any
 
 
 class _Registry:
-    """Schemas that a test gives, by id or GUID."""
+    """Schemas from a test, by id or GUID."""
 
     def __init__(self, schemas: Mapping[int | str, dict[str, Any]]) -> None:
         self._schemas = schemas
@@ -52,10 +52,10 @@ def from_event(
     timestamp_ms: int = 0,
     registry: Mapping[int | str, dict[str, Any]] | None = None,
 ) -> AskedFor | None:
-    """The run that a record on `topic` starts; None: none. `registry` has Avro schemas by the id or
-    GUID that Confluent's framing names.
+    """Return the run that a record on `topic` starts; None: no run.
 
-    Raises: Unusable — the record becomes a dead letter, with this code and message.
+    Args:    registry: Avro schemas by the id or GUID in Confluent's framing
+    Raises:  Unusable - the record becomes a dead letter, with this code and message
     """
     event = agent.event_triggers[topic]
     mapping = EventMapping(

@@ -1,8 +1,8 @@
-"""Agents run in memory, under virtual time: what a test of an agent is written with.
+"""Runs agents in memory, under virtual time, for tests of agents.
 
-The workers, the state machine, the outbox and the records are the real ones; Kafka, the clock and
-the outside world are not there. A run that sleeps for a year takes a few milliseconds, and the same
-agents with the same inputs do the same thing every time.
+Workers, state machine, outbox and records are the real ones; Kafka, the clock and the outside world
+are simulated. A run that sleeps for a year takes a few milliseconds, and the same agents with the
+same inputs always do the same thing.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from surefoot.state.records.run_store import RunStore
 from surefoot.state.scheduling.book import ASK, Spec
 from surefoot.state.steps.http_effect import KEY_HEADER
 
-#: an agent, or a function that makes one (or several) anew for every process
+#: an agent, or a function that makes one (or several) for every new process
 Given = Agent | Callable[[], Agent | Sequence[Agent]]
 
-#: what the outside world answers: a status, or a whole response; it may raise RetryableError
+#: answer of the outside world: a status, or a whole response; may raise RetryableError
 Answering = Callable[[HttpRequest], int | HttpResponse | Awaitable[int | HttpResponse]]
 
-#: virtual time in which what takes no time is done, in seconds: the engine waits for milliseconds
+#: virtual seconds allowed for what takes no time: the engine itself waits for milliseconds
 _MOMENT_S = 0.1
-#: how long a run may take unless the caller says otherwise
+#: default limit on a run's virtual time
 _WITHIN = "1000d"
-#: those that nobody has closed yet
+#: simulations that are not closed yet
 _OPEN: dict[Simulation, None] = {}
 
 
 class SimulationError(Numbered):
-    """The simulation cannot go on; the message says what it waits for."""
+    """The simulation cannot continue; the message says what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveredEffect:
-    """A request that the outside world has acted upon: once, however often it was sent."""
+    """A request that the outside world acted upon: once, however often it was sent."""
 
     #: the Idempotency-Key
     key: str
@@ -79,22 +79,22 @@ class DeliveredEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """A run as it stands when the simulation has nothing more to do."""
+    """A run, as it stands when the simulation has nothing more to do."""
 
     run_id: str
     agent: str
     status: str
     #: of a completed run
     result: Any
-    #: code, message, kind and step of what has gone wrong and is not put right yet
+    #: code, message, kind and step of the latest unresolved failure
     failure: dict[str, Any] | None
     #: committed steps, by name
     steps: list[str]
-    #: what was delivered for this run, in order
+    #: effects delivered for this run, in order
     effects: list[DeliveredEffect]
     #: names of the signals that it waits for
     waits_for: tuple[str, ...]
-    #: id of the question that it asks, and what is to be approved
+    #: id of its open question, and what is to be approved
     question: str | None
     asks: Any
     #: virtual time from its start to its latest event
@@ -105,10 +105,10 @@ class SimulatedRun:
 
 @dataclass(slots=True)
 class _Outside:
-    """The target of all effects: acts once on a key, and remembers."""
+    """The target of all effects: acts once per key, and remembers."""
 
     answering: Answering | None
-    #: every request that was made
+    #: every request received
     requests: list[HttpRequest] = field(default_factory=list)
     acted: dict[str, DeliveredEffect] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ def _effect(request: HttpRequest) -> DeliveredEffect:
 
 
 class Simulation:
-    """Runs of some agents, in a world of their own.
+    """Runs agents in a world of their own.
 
         sim = Simulation(agent)
         run = sim.run({"order": 7})
@@ -146,13 +146,15 @@ class Simulation:
         run = sim.approve()
         assert run.result == "shipped"
 
-    Give every agent that takes part. The outbox is there; what it delivers is answered by
-    `deliver` (200, if there is none) and stands in `delivered`. An agent that is given as a
-    function is made anew for every process, as a module is loaded anew: give it like that if it
-    holds locks, pools or clients.
+    Pass every agent that takes part. The outbox is included; `deliver` answers what it sends (200
+    by default), and `delivered` has it. An agent passed as a function is made again for every
+    process, as importing its module would: do that if it holds locks, pools or clients.
 
-    `start` is the time at which it begins. Use it from plain `def` tests: it runs an event loop of
-    its own.
+    Use it in plain `def` tests: it runs an event loop of its own.
+
+    Args:    deliver: answers effects. start: virtual time at which it begins. on_attention: called
+             with each run that comes to wait for a person
+    Raises:  ConfigError - no agent given, or used inside a running event loop
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class Simulation:
         self._started: list[tuple[str, str]] = []
         self._commands = 0
         self._repeated: list[str] = []
-        #: runs in attention that somebody has been called for: agent, run_id, how often
+        #: runs in `attention` for which on_attention was called: agent, run_id, how often
         self._asked: set[tuple[str, str, int]] = set()
         self._view = _View(self._world)
         self._begin_process()
@@ -197,7 +199,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End what is left of its processes. Safe to call twice."""
+        """End the processes that are left. Safe to call twice."""
         _OPEN.pop(self, None)
         process, self._process = self._process, None
         graves, self._graves = self._graves, []
@@ -218,13 +220,13 @@ class Simulation:
         signals: Sequence[tuple[str, Any]] = (),
         within: str | float = _WITHIN,
     ) -> SimulatedRun:
-        """Start a run and go on until it is over, or waits for something that is not there.
+        """Start a run and continue until it is over, or waits for something that does not come.
 
-        `signals` are sent, in their order, whenever the run waits for one. Time passes as far as
-        it is needed for timers, retries and sleeps, `within` at most; but a wait that has a time
-        limit is left waiting: `advance` lets the time pass.
+        `signals` are sent in order, one whenever the run waits for a signal. Time passes as needed
+        for timers, retries and sleeps, up to `within`. A wait with a timeout is left waiting;
+        `advance` lets its time pass.
 
-        Raises: SimulationError — it is not over within that time; the message says what it does.
+        Raises: SimulationError - not over within that time; the message says what it does
         """
         self.start(payload, run_id=run_id, agent=agent)
         found = self.settle(within=within)
@@ -237,8 +239,7 @@ class Simulation:
     def start(
         self, payload: Any = None, *, run_id: str | None = None, agent: str | None = None
     ) -> SimulatedRun:
-        """Start a run (of the agent given first, unless another is named), and do only what takes
-        no time."""
+        """Start a run (of the first agent, unless one is named), and do only what takes no time."""
         which = self._agent(agent)
         data = dump(which.start_step.adapter, payload)
         made = f"run-{len(self._started) + 1}"
@@ -248,7 +249,7 @@ class Simulation:
         return self._now()
 
     def schedule(self, name: str, *, agent: str | None = None) -> SimulatedRun:
-        """Begin a schedule, as its first deployment does; its ticks come as you `advance`."""
+        """Start a schedule, as its first deployment does. Its ticks come with `advance`."""
         which = self._agent(agent)
         if name not in which.schedules:
             raise ConfigError("SF1027", f"agent {which.name!r} has no schedule {name!r}")
@@ -260,7 +261,7 @@ class Simulation:
         return self.look(name, agent=keeper)
 
     def tell_schedule(self, name: str, *, agent: str | None = None, **ask: Any) -> SimulatedRun:
-        """Say something to a schedule: `do="pause"`, `"resume"`, `"trigger"` with an `id`, or
+        """Send a message to a schedule: `do="pause"`, `"resume"`, `"trigger"` with an `id`, or
         `"backfill"` with `from_ms` and `to_ms`."""
         keeper = schedules_agent_name(self._agent(agent).name)
         self._commands += 1
@@ -276,12 +277,12 @@ class Simulation:
         return self.look(name, agent=keeper)
 
     def settle(self, *, within: str | float = _WITHIN) -> SimulatedRun:
-        """Go on until everything is over, or waits for something that is not there."""
+        """Continue until everything is over, or waits for something that does not come."""
         self._drive(_seconds(within), strict=True)
         return self.look()
 
     def advance(self, duration: str | float) -> SimulatedRun:
-        """Let so much time pass ("2d", or seconds), with all that falls due in it."""
+        """Let this much time pass ("2d", or seconds), with everything that falls due in it."""
         clock = self._world.clock
         until_s = clock.monotonic_s() + _seconds(duration)
         while True:
@@ -314,7 +315,7 @@ class Simulation:
             raise SimulationError("SF7002", self._stuck(process, within_s))
 
     def _went_on(self, process: Process) -> bool:
-        """Whether the process was killed, and another one has taken its place."""
+        """Whether the process was killed and another one has replaced it."""
         if process.failure is not None:
             raise process.failure
         if process.killed:
@@ -322,7 +323,7 @@ class Simulation:
         return process.killed
 
     def _asked_somebody(self) -> bool:
-        """Whether a run has newly come to wait for a person, and one has been called."""
+        """Whether another run has come to wait for a person, and on_attention was called."""
         if self._on_attention is None:
             return False
         for run in self.runs():
@@ -367,16 +368,16 @@ class Simulation:
         self._process = Process(self._world, [*agents, *pools, *clocks, outbox])
 
     def crash(self, *agents: Given) -> SimulatedRun:
-        """Kill the process in the middle of whatever it does; another one takes over: with other
-        agents, if there are any, as when a new version is deployed."""
+        """Kill the process in the middle of its work; another one takes over, with `agents` if
+        given, as when a new version is deployed."""
         self._alive().kill()
         self._given = agents or self._given
         self._begin_process()
         return self._now()
 
     def kill_at(self, commit: int, moment: Literal["before", "after"] = "before") -> None:
-        """Have the process killed when it gets to that commit (see `commits`): `before` it has
-        taken effect, or `after` it has and before the process knows."""
+        """Kill the process at that commit (see `commits`): `before` it takes effect, or `after` it
+        did and before the process knows."""
         self._world.kill_at = Point(commit, moment)
 
     @property
@@ -385,7 +386,7 @@ class Simulation:
         return [_describe(records) for records in self._world.commits]
 
     def _attempt(self, run: Run) -> None:
-        """A step begins: it must not be one that is committed."""
+        """Record a step that begins although it is committed."""
         known = self._view.run(run.agent, run.run_id)
         if known is not None and (known.epoch, known.seq) > (run.epoch, run.seq):
             self._repeated.append(f"step {run.step!r} (number {run.seq}) of run {run.run_id!r}")
@@ -395,7 +396,7 @@ class Simulation:
     def signal(
         self, name: str, payload: Any = None, *, run_id: str | None = None, by: str | None = None
     ) -> SimulatedRun:
-        """Send a signal to a run (the one that was started last), and settle."""
+        """Send a signal to a run (by default the last one started), and settle."""
         return self._command(run_id, "signal", name=name, payload=strict_json(payload), by=by)
 
     def approve(
@@ -424,21 +425,21 @@ class Simulation:
         return self._command(run_id, "cancel", by=by)
 
     def retry(self, run_id: str | None = None) -> SimulatedRun:
-        """Try again what failed or waits for a person."""
+        """Retry a run that failed or waits for a person."""
         return self._command(run_id, "retry")
 
     def resolve(
         self, choice: str, result: Any = None, *, run_id: str | None = None
     ) -> SimulatedRun:
-        """Tell what became of a `ctx.once` in doubt: happened (then with its result), did_not or
+        """Record the outcome of a `ctx.once` in doubt: happened (with its result), did_not or
         give_up."""
         return self._command(run_id, "resolve", name=choice, payload=strict_json(result))
 
     def rewind(
         self, seq: int, *, run_id: str | None = None, repeat: Sequence[str] = ()
     ) -> SimulatedRun:
-        """Send a run back to its version `seq`, and settle. `repeat` names the actions of
-        `ctx.once` that may be done again."""
+        """Send a run back to its version `seq`, and settle. `repeat` names the `ctx.once` actions
+        that may be done again."""
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
         fields = rewind_fields(
@@ -455,8 +456,8 @@ class Simulation:
     def fork(
         self, seq: int, *, new_id: str, run_id: str | None = None, repeat: Sequence[str] = ()
     ) -> SimulatedRun:
-        """Start another run from version `seq` of a run, and settle. It simply does again what
-        `repeat` names; of other actions of `ctx.once` it asks the probe first."""
+        """Start another run from version `seq` of a run, and settle. It repeats the `ctx.once`
+        actions that `repeat` names; for others it asks the probe first."""
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
         done = found_by(self._view.state(agent, run_id).entries.values(), run, seq)
@@ -475,7 +476,7 @@ class Simulation:
         return state.run, version, self._view.messages(agent, run_id, thread_of(version))
 
     def _command(self, run_id: str | None, kind: str, **fields: Any) -> SimulatedRun:
-        """Raises: Refused — it moved nothing."""
+        """Send a command and settle. Raises Refused if it changed nothing."""
         agent, run_id = self._which(run_id)
         self._commands += 1
         mine = f"test-{self._commands}"
@@ -518,16 +519,16 @@ class Simulation:
 
     @property
     def delivered(self) -> list[DeliveredEffect]:
-        """What the outside world has acted upon, in order, of all runs."""
+        """The effects that the outside world acted upon, of all runs, in order."""
         return list(self._outside.acted.values())
 
     @property
     def requests(self) -> list[HttpRequest]:
-        """Every request that was made, also those that were answered with an error or repeated."""
+        """Every request received, including those repeated or answered with an error."""
         return list(self._outside.requests)
 
     def runs(self) -> list[SimulatedRun]:
-        """Every run there has been, children included, in the order in which they began."""
+        """Return all runs so far, children included, in the order in which they began."""
         return [
             self.look(run_id, agent=agent)
             for agent in self._agents
@@ -535,7 +536,7 @@ class Simulation:
         ]
 
     def look(self, run_id: str | None = None, *, agent: str | None = None) -> SimulatedRun:
-        """A run as it is now: the one that was started last, or the one named."""
+        """Return a run as it is now: the last one started, or the one named."""
         agent, run_id = self._which(run_id, agent)
         history = self._view.history(agent, run_id)
         run = self._view.run(agent, run_id)
@@ -591,13 +592,13 @@ _OTHERS_FAIL = frozenset({"command.refused", "signal.unread", "child.finished"})
 
 
 def close_since(before: Sequence[Simulation]) -> None:
-    """Close the simulations that are open, but for these."""
+    """Close the simulations that were opened since `before`."""
     for sim in [sim for sim in _OPEN if sim not in before]:
         sim.close()
 
 
 def open_now() -> list[Simulation]:
-    """The simulations that nobody has closed yet."""
+    """Return the simulations that are not closed yet."""
     return list(_OPEN)
 
 
@@ -605,7 +606,7 @@ atexit.register(close_since, ())
 
 
 class _View:
-    """What the topics tell, read as it is asked for."""
+    """The content of the topics, read on demand."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -620,7 +621,8 @@ class _View:
         return self._store(agent).state(run_id, agent)
 
     def messages(self, agent: str, run_id: str, count: int) -> tuple[bytes, ...]:
-        """The first ones of a run's thread; of a run that is over only the log has them."""
+        """Return the first `count` messages of a run's thread. They come from the log, since the
+        store of a finished run has none."""
         keys = [entry_key(run_id, f"m:{number}") for number in range(count)]
         topic = self._world.topics(agent).state
         said: dict[bytes, bytes] = {}
@@ -662,7 +664,7 @@ class _View:
 
 
 def _steps(history: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Names of the steps that are committed, in order."""
+    """Yield the names of the committed steps, in order."""
     compensating = False
     for event in history:
         match event["type"]:
@@ -676,14 +678,14 @@ def _steps(history: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _elapsed(history: Sequence[dict[str, Any]]) -> timedelta:
-    """The first step begins before the run is there for anybody to see."""
+    """Return the time from first to last. The first step begins before the run's first event."""
     times = [event["at_ms"] for event in history]
     times += [event["started_ms"] for event in history if event["started_ms"] is not None]
     return timedelta(milliseconds=max(times, default=0) - min(times, default=0))
 
 
 def _asked(run: Run | None) -> Any:
-    """What is to be approved."""
+    """Return what is to be approved."""
     return None if run is None else _value(run.carry)
 
 
@@ -697,7 +699,7 @@ def _belongs(key: str, agent: str, run_id: str) -> bool:
 
 
 def _describe(records: Sequence[Any]) -> str:
-    """What the records of a commit say that happened."""
+    """Describe in words what the records of a commit say."""
     told = []
     for record in records:
         if record.topic.endswith(".events"):
@@ -716,8 +718,8 @@ def _seconds(duration: str | float) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The engine tells its every move; in a test only what is a warning is of interest. A process
-    that has set up its own logging is left alone."""
+    """Log only warnings, not the engine's every step. Leaves a process alone that has configured
+    its own logging."""
     if structlog.is_configured():
         yield
         return
