@@ -1,4 +1,4 @@
-"""Models that speak Anthropic's Messages API.
+"""Models with Anthropic's Messages API.
 
 Needs the anthropic package: `pip install 'surefoot[anthropic]'`.
 """
@@ -23,9 +23,9 @@ from surefoot.agents.provider import (
 )
 from surefoot.state.errors import RetryableError
 
-#: the name of what this adapter keeps in a message
+#: key of what this adapter keeps in a message
 ANTHROPIC = "anthropic"
-#: what the reasons to stop mean
+#: meaning of each stop reason
 ENDS: Mapping[str, StopKind] = {
     "end_turn": "done",
     "stop_sequence": "done",
@@ -38,20 +38,20 @@ ENDS: Mapping[str, StopKind] = {
 
 
 class AnthropicModel:
-    """`tool_loop(agent, model=AnthropicModel("claude-sonnet-4-5"), ...)`.
+    """A model for `tool_loop(agent, model=AnthropicModel("claude-sonnet-4-5"), ...)`.
 
-    `client` is an anthropic.AsyncAnthropic; without one it is made at the first question, from
-    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. The SDK's own retries are off: the step's are durable.
-    An answer is streamed; a question carries its key as Idempotency-Key. The blocks of an answer
-    (thinking and its signatures, the provider's own tools, citations) are kept in the thread and
-    sent back as they were. A turn that the provider pauses goes on.
+    Answers are streamed; each question carries its key as Idempotency-Key. The SDK's own retries
+    are off, since the step's are durable. The blocks of an answer (thinking and its signatures, the
+    provider's own tools, citations) are kept in the thread and sent back unchanged. A turn that the
+    provider pauses is continued.
 
-    `max_tokens` is the limit of one answer. `options` go into each request, over what is sent
-    without them; None leaves a field out (thinking={...}, system=[...], ...); `tools` and
-    `extra_headers` are added. `adjust` gets the request and returns the one to send. `ends` says
-    what further reasons to stop mean, in the words of provider.End.
-
-    Raises: ConfigError when the anthropic package is not there, or `ends` cannot be meant.
+    Args:    client: an anthropic.AsyncAnthropic; by default made at the first question, from
+             ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. max_tokens: limit of one answer. ends: the
+             meaning of further stop reasons, in the words of provider.StopKind. adjust: gets each
+             request and returns the one to send. options: override fields of each request; None
+             leaves a field out (thinking={...}, system=[...], ...); `tools` and `extra_headers` are
+             added to the adapter's own
+    Raises:  ConfigError - the anthropic package is missing, or `ends` is invalid
     """
 
     def __init__(
@@ -75,8 +75,11 @@ class AnthropicModel:
         self._options = {"model": model, "max_tokens": max_tokens, **options}
 
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
-        """Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
-        raises of an answer."""
+        """Ask the model: yields pieces of text, then the Reply.
+
+        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+                raises for an answer
+        """
         ours = {
             "messages": _messages(ask.messages),
             "container": _container(ask.messages),
@@ -93,13 +96,13 @@ class AnthropicModel:
                 message = await stream.get_final_message()
         except self._sdk.AnthropicError as error:
             raise what_now(error) from error
-        except ValueError as error:  # the SDK's, of a call whose arguments are no JSON
+        except ValueError as error:  # from the SDK: a call's arguments are not JSON
             raise RetryableError(str(error)) from error
         yield _reply(message, self._ends)
 
 
 def _reply(message: Any, ends: Mapping[str, StopKind]) -> Reply:
-    """Raises: see provider.judge."""
+    """Convert an answer. Raises what provider.judge raises."""
     answer = message.to_dict(mode="json", warnings=False)
     blocks = answer["content"]
     calls = tuple(
@@ -135,7 +138,7 @@ def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """In turns: what comes from the same side is one message."""
+    """Convert to turns: consecutive messages from the same side become one."""
     made: list[dict[str, Any]] = []
     for message in messages:
         role, blocks = _blocks(message)
@@ -148,7 +151,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
     content = message.get("content", "")
-    # An empty text is refused.
+    # The API refuses an empty text.
     text = [{"type": "text", "text": content}] if content else []
     match message["role"]:
         case "user":
@@ -165,7 +168,7 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
             verbatim = kept(message, ANTHROPIC)
             if verbatim is None:
                 return "assistant", text + [_call(call) for call in calls]
-            ids = iter(call["id"] for call in calls)  # those that tools answer to
+            ids = iter(call["id"] for call in calls)  # the ids that tool results refer to
             return "assistant", [
                 {**block, "id": next(ids, block["id"])} if block["type"] == "tool_use" else block
                 for block in verbatim
@@ -184,6 +187,6 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _container(messages: Sequence[Message]) -> str | None:
-    """The one of the latest answer, where the code that it has begun may still run."""
+    """Return the container of the latest answer, in which code it started may still run."""
     said = [message for message in messages if message["role"] == "assistant"]
     return kept(said[-1], "container") if said else None

@@ -1,14 +1,14 @@
-"""What goes between a tool loop, its model and its thread, in the words of no provider.
+"""Messages between a tool loop, its model and its thread, independent of any provider.
 
 The thread of a run holds messages as JSON objects:
 
     {"role": "user", "content": text}                                 `by`: who said it, if known
     {"role": "assistant", "content": text, "tool_calls": [{"id", "name", "arguments"}, ...]}
-                                                        `goes_on`: true, if the next one goes on
+                                                        `goes_on`: true, if the next continues it
     {"role": "tool", "tool_call_id": id, "name": name, "content": text}     `error`: true, if so
 
-`extra` of an assistant's message is what its adapter needs to see again, and nobody else reads: by
-the adapter's name, the provider's own message, when it had more than these words can say.
+`extra` of an assistant's message is for its adapter only: by the adapter's name, the provider's own
+message, if it has more than the fields above can hold.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What the model wants done."""
+    """A tool call that the model asks for."""
 
-    #: of the provider; the tool's message names it
+    #: the provider's id; the tool's message refers to it
     id: str
     name: str
-    #: an object, or the text itself when the model wrote no such thing
+    #: an object, or the raw text if the model did not write one
     arguments: dict[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one answer of the model has cost, in tokens."""
+    """Tokens used by one answer of the model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -54,15 +54,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the model has said: an answer when it calls no tools."""
+    """What the model said; a final answer if it calls no tools."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    #: None: it is not known, and `reserve` is taken for it
+    #: None: unknown; `reserve` counts instead
     usage: Usage | None = None
-    #: JSON that the adapter wants to see again with this message
+    #: JSON that the adapter needs to see again with this message
     extra: Any = None
-    #: the model has paused: it is asked again as it is, to go on from here
+    #: the model has paused: ask it again, unchanged, to continue from here
     goes_on: bool = False
 
 
@@ -70,21 +70,20 @@ class Reply:
 class Ask:
     """One question to the model."""
 
-    #: the same on every attempt, and no other question's: an idempotency key
+    #: idempotency key: the same on every attempt, different for every question
     key: str
     system: str | None
     #: the thread, oldest first
     messages: Sequence[Message]
     #: name, description and parameters (JSON schema) of each tool
     tools: Sequence[dict[str, Any]]
-    #: what an attempt that was cut off had streamed of its answer; None: nothing
+    #: what an interrupted attempt had streamed of its answer; None: nothing
     partial: str | None = None
 
 
-#: Asks a model: a function that returns the reply (or its text), `async def` or in a thread; or an
-#: async generator that yields pieces of text as they come, and at last a Reply if there is more to
-#: tell than the text. RetryableError is tried again; TerminalError fails the run. Any other
-#: exception is retried too.
+#: Asks a model: a function, `async def` or run in a thread, that returns the reply (or its text);
+#: or an async generator that yields pieces of text as they arrive, and a Reply last if there is
+#: more than text. TerminalError fails the run; RetryableError and any other exception are retried.
 Model = Callable[[Ask], Awaitable[Reply | str] | AsyncIterator[str | Reply] | Reply | str]
 
 REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
@@ -92,10 +91,10 @@ _CALLS: TypeAdapter[tuple[ToolCall, ...]] = TypeAdapter(tuple[ToolCall, ...])
 
 
 def storable(reply: object, seq: int) -> Reply:
-    """The reply as it can be recorded: text without lone surrogates, each call with an id of its
-    own (`seq` tells those that are made up here from those of other turns). Pure.
+    """Return the reply in a form that can be recorded: without lone surrogates, and with a unique
+    id for each call (`seq` distinguishes ids made here from those of other turns). Pure.
 
-    Raises: TerminalError for what is no reply at all; Parked for one that says nothing.
+    Raises: TerminalError - not a reply; Parked - the reply says nothing
     """
     if isinstance(reply, str):
         reply = Reply(text=reply)
@@ -122,7 +121,7 @@ def storable(reply: object, seq: int) -> Reply:
 
 
 def _cleaned(value: Any) -> Any:
-    """JSON that has come over the wire, as the log can take it."""
+    """Return JSON from the wire as the log accepts it."""
     match value:
         case str():
             return whole(value)
@@ -150,7 +149,7 @@ def user(content: str) -> Message:
 
 
 def heard(signal: Signal) -> Message:
-    """What a user has said by a signal: its payload when that is text, else the JSON of it."""
+    """Return what a user said by a signal: its payload if that is text, else its JSON."""
     message = user(_text(signal.payload))
     return message | {"by": signal.by} if signal.by is not None else message
 
@@ -160,7 +159,7 @@ def _text(payload: Any) -> str:
 
 
 def said(payload: Any) -> Message:
-    """The same, of the payload alone."""
+    """Return what a user said, from the payload alone; see `heard`."""
     return user(_text(payload))
 
 
@@ -176,7 +175,7 @@ def assistant(reply: Reply) -> Message:
 
 
 def answer(messages: Sequence[Message]) -> str:
-    """What the model has said in its latest turn, from where it was last asked something."""
+    """Return what the model said in its latest turn, from the last question to it."""
     pieces: list[str] = []
     for message in reversed(messages):
         if pieces and not message.get("goes_on"):
@@ -186,18 +185,18 @@ def answer(messages: Sequence[Message]) -> str:
 
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
-    """The calls that an assistant's message asks for."""
+    """Return the calls in an assistant's message."""
     return _CALLS.validate_python(message.get("tool_calls") or ())
 
 
 def told(call: ToolCall, content: str, *, error: bool = False) -> Message:
-    """The answer to a tool call."""
+    """Return the answer to a tool call."""
     message = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
     return message | {"error": True} if error else message
 
 
 def unknown(message: Mapping[str, Any]) -> TerminalError:
-    """For an adapter that meets a message that is none of these."""
+    """Return the error for a message with an unknown role."""
     return TerminalError(
         f"the thread has a message of role {message.get('role')!r}; the roles are user, assistant "
         "and tool. What the model is always told goes into system=..."

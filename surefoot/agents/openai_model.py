@@ -1,4 +1,4 @@
-"""Models that speak OpenAI's Chat Completions: OpenAI's own, and most other servers.
+"""Models with OpenAI's Chat Completions API: OpenAI's own, and most other servers.
 
 Needs the openai package: `pip install 'surefoot[openai]'`.
 """
@@ -24,10 +24,10 @@ from surefoot.agents.provider import (
     what_now,
 )
 
-#: the name of what this adapter keeps in a message
+#: key of what this adapter keeps in a message
 OPENAI = "openai"
-#: what the reasons to stop mean; also those of servers that add words of their own (Mistral,
-#: DeepSeek, GLM, TGI, OpenRouter), and Gemini's, which come in capitals
+#: meaning of each stop reason, including those that other servers add (Mistral, DeepSeek, GLM, TGI,
+#: OpenRouter), and Gemini's, which come in capitals
 ENDS: Mapping[str, StopKind] = {
     "stop": "done",
     "end_turn": "done",
@@ -54,19 +54,19 @@ ENDS: Mapping[str, StopKind] = {
 
 
 class OpenAIModel:
-    """`tool_loop(agent, model=OpenAIModel("gpt-5"), ...)`.
+    """A model for `tool_loop(agent, model=OpenAIModel("gpt-5"), ...)`.
 
-    `client` is an openai.AsyncOpenAI; without one it is made at the first question, from
-    OPENAI_API_KEY and OPENAI_BASE_URL. The SDK's own retries are off: the step's are durable. An
-    answer is streamed; a question carries its key as Idempotency-Key. All that the model's message
-    had, reasoning and signatures too, is kept in the thread and sent back as it was.
+    Answers are streamed; each question carries its key as Idempotency-Key. The SDK's own retries
+    are off, since the step's are durable. The model's whole message, including reasoning and
+    signatures, is kept in the thread and sent back unchanged.
 
-    `options` go into each request, over what is sent without them; None leaves a field out
-    (temperature=0, stream_options=None, stream=False, ...); `tools` and `extra_headers` are added.
-    `adjust` gets the request and returns the one to send. `ends` says what reasons to stop of a
-    server's own mean, in the words of provider.End.
-
-    Raises: ConfigError when the openai package is not there, or `ends` cannot be meant.
+    Args:    client: an openai.AsyncOpenAI; by default made at the first question, from
+             OPENAI_API_KEY and OPENAI_BASE_URL. ends: the meaning of a server's own stop reasons,
+             in the words of provider.StopKind. adjust: gets each request and returns the one to
+             send. options: override fields of each request; None leaves a field out
+             (temperature=0, stream_options=None, stream=False, ...); `tools` and `extra_headers`
+             are added to the adapter's own
+    Raises:  ConfigError - the openai package is missing, or `ends` is invalid
     """
 
     def __init__(
@@ -89,8 +89,11 @@ class OpenAIModel:
         self._options = {"model": model, **options}
 
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
-        """Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
-        raises of an answer."""
+        """Ask the model: yields pieces of text, then the Reply.
+
+        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+                raises for an answer
+        """
         ours = {
             "messages": [*_system(ask), *map(_message, ask.messages)],
             **({"tools": [_tool(each) for each in ask.tools]} if ask.tools else {}),
@@ -116,7 +119,7 @@ class OpenAIModel:
 
 
 class _Call:
-    """One tool call, as far as it has come."""
+    """One tool call, as far as it has arrived."""
 
     def __init__(self, chunk: int) -> None:
         #: number of the chunk that began it
@@ -125,7 +128,7 @@ class _Call:
         self.id = ""
         self.name = ""
         self.arguments = ""
-        #: what else it has
+        #: its other fields
         self.rest: dict[str, Any] = {}
 
     @property
@@ -134,7 +137,7 @@ class _Call:
 
     @property
     def whole(self) -> bool:
-        """Whether its arguments are there, to the end."""
+        """Whether its arguments are complete."""
         return bool(self.arguments) and isinstance(self.read, dict)
 
     def verbatim(self) -> dict[str, Any]:
@@ -147,26 +150,26 @@ class _Call:
 
 
 class _Answer:
-    """One answer, put together from its chunks; or from the one that it is when not streamed.
+    """One answer, assembled from its chunks, or from the single one if not streamed.
 
-    Read as plain objects: servers leave out what the SDK's types call required, and add to them.
+    Reads plain objects: servers omit fields that the SDK's types require, and add others.
     """
 
     def __init__(self, tools: Collection[str]) -> None:
         self._tools = tools
         self._chunks = 0
         self._text: list[str] = []
-        #: of content that comes as blocks, those
+        #: content blocks, if the content comes as blocks
         self._blocks: list[Any] = []
         self._refusal = ""
         self._calls: list[_Call] = []
-        #: what else the message has
+        #: the message's other fields
         self._rest: dict[str, Any] = {}
         self._finish: str | None = None
         self._usage: Usage | None = None
 
     def add(self, chunk: Any) -> str:
-        """Returns the text that is new."""
+        """Add a chunk. Returns the new text."""
         told = chunk.to_dict(mode="json", warnings=False)
         self._chunks += 1
         if used := told.get("usage"):
@@ -176,7 +179,7 @@ class _Answer:
             )
         text = ""
         for choice in told.get("choices") or ():
-            if choice.get("index"):  # of several answers the first one counts
+            if choice.get("index"):  # of several answers, only the first one counts
                 continue
             self._finish = choice.get("finish_reason") or self._finish
             rest = dict(choice.get("delta") or choice.get("message") or {})
@@ -213,7 +216,7 @@ class _Answer:
             call = _Call(self._chunks)
             self._calls.append(call)
         elif name and call.whole and arguments == call.arguments:
-            arguments = ""  # the same call, told again
+            arguments = ""  # the same call, sent again
         call.index = index if call.index is None else call.index
         call.id = call.id or identity
         call.name += name if name != call.name else ""
@@ -221,7 +224,7 @@ class _Answer:
         call.rest = _joined(call.rest, {**part, **({"function": function} if function else {})})
 
     def _call_at(self, index: Any, identity: str, name: str) -> _Call | None:
-        """The call that a part may belong to: by its id, else by its index, else the latest."""
+        """Return the call that a part may belong to: by its id, else its index, else the latest."""
         latest = self._calls[::-1]
         found = [each for each in latest if identity and each.id == identity]
         found += [each for each in latest if index is not None and each.index == index]
@@ -230,8 +233,11 @@ class _Answer:
         return found[0] if found else None
 
     def _is_another(self, call: _Call, identity: str, name: str, arguments: str) -> bool:
-        """Whether a part that may belong to `call` begins another one. Servers send index 0, or
-        none, for each call; no id, one a tool, or one a part; the name once, or each time."""
+        """Whether a part that may belong to `call` begins another one.
+
+        Servers send index 0, or none, for every call; no id, one per tool, or one per part; the
+        name once, or each time.
+        """
         if not name or not call.name:
             return False
         if call.chunk == self._chunks or (identity and call.id and identity != call.id):
@@ -244,7 +250,7 @@ class _Answer:
         return call.whole or not arguments
 
     def reply(self, ends: Mapping[str, StopKind]) -> Reply:
-        """Raises: see provider.judge."""
+        """Return the whole answer. Raises what provider.judge raises."""
         finish = "refusal" if self._refusal and self._finish == "stop" else self._finish
         goes_on = judge(finish, ends, said=self._refusal, calls=bool(self._calls))
         text = "".join(self._text)
@@ -262,15 +268,15 @@ class _Answer:
         return reply if told else replace(reply, extra={OPENAI: verbatim})
 
 
-#: of fields that come in parts, those of which each part tells the whole
+#: fields that each part repeats in full
 _WHOLE = frozenset({"role", "name", "type", "id", "index", "format", "signature"})
-#: of the blocks that go on where the one before has ended
+#: fields of blocks that continue where the previous part ended
 _FLOWING = frozenset({"type", "text", "thinking"})
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """A value that comes in parts, with one part more: texts go on, objects are filled, the items
-    of lists are told apart by their index; all else is the latest."""
+    """Merge the next part into a value: texts are appended, objects merged, list items matched by
+    their index; otherwise the latest wins."""
     match old, new:
         case _, None:
             return old
@@ -332,7 +338,7 @@ def _message(message: Message) -> dict[str, Any]:
             if made is None:
                 made = {"role": "assistant", "content": content or (None if calls else "")}
                 told = [_call(call) for call in calls]
-            else:  # but the ids that the thread has are those that tools answer to
+            else:  # with the thread's ids, which the tool results refer to
                 told = [
                     {**verbatim, "id": call["id"]}
                     for verbatim, call in zip(made.get("tool_calls", ()), calls, strict=True)

@@ -1,4 +1,4 @@
-"""What the adapters of providers' SDKs have in common."""
+"""Shared parts of the adapters of providers' SDKs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from surefoot.state.errors import (
     TerminalError,
 )
 
-#: beside 5xx: too early, too many, in conflict with another request, or too slow
+#: statuses besides 5xx: too early, too many, in conflict with another request, or too slow
 _WORTH_RETRYING = frozenset({408, 409, 425, 429})
 _SERVER_ERROR = 500
 _ERROR = 400
-#: what errors in the middle of a stream, whose status is 200, say that no attempt mends
+#: final errors in the middle of a stream, whose status is 200
 _NEVER = frozenset(
     {"invalid_request_error", "authentication_error", "permission_error", "not_found_error"}
 )
 
-#: for an account that has nothing left: a status, codes and types, words
+#: signs of an exhausted account: a status, codes and types, words
 _PAYMENT_REQUIRED = 402
 _QUOTA = frozenset(
     {"insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"}
 )
 _QUOTA_WORDS = ("credit balance is too low", "insufficient balance")
-#: for a question that waiting does not make smaller, though some call it a 429
+#: signs of a question that is too large; waiting does not help, though some answer 429
 _TOO_LARGE = 413
 _LARGE = frozenset({"request_too_large", "context_length_exceeded", "exceed_context_size_error"})
 _LARGE_WORDS = (
@@ -41,12 +41,12 @@ _LARGE_WORDS = (
     "input token count (",
 )
 
-#: characters of a provider's text that a failure shows
+#: how much of a provider's text a failure shows, in characters
 _SHOWN = 500
 
 
 def missing(extra: str) -> ConfigError:
-    """For an SDK that is not installed."""
+    """Return the error for an SDK that is not installed."""
     return ConfigError(
         "SF1123",
         f"the {extra} package is not installed; install surefoot with it: "
@@ -56,15 +56,17 @@ def missing(extra: str) -> ConfigError:
 
 # The question ---------------------------------------------------------------------------------
 
-#: Changes a request as it stands before it is sent
+#: Changes a request before it is sent
 Adjust = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def request(
     ours: Mapping[str, Any], options: Mapping[str, Any], key: str, adjust: Adjust | None
 ) -> dict[str, Any]:
-    """What is sent: `options` over what is sent without them, where None leaves a field out. Tools
-    and headers are added to ours. At last `adjust` may change anything."""
+    """Return the request to send: `ours` overridden by `options`, where None leaves a field out.
+
+    Tools and headers of `options` are added to ours instead. `adjust` may change anything at last.
+    """
     made = {**ours, **options}
     if made.get("tools") and "tools" in ours:
         made["tools"] = [*(options.get("tools") or ()), *ours["tools"]]
@@ -79,18 +81,18 @@ def request(
 
 # The answer -----------------------------------------------------------------------------------
 
-#: What a provider's reason to stop means: the answer is whole; it has calls; the model is to be
-#: asked to go on; a limit of tokens; the model says no; a filter says no; the server says that it
-#: could not
+#: Meaning of a provider's stop reason: the answer is complete; it has calls; the model is to be
+#: asked to continue; the limit of tokens was reached; the model refused; a filter refused; the
+#: server failed
 StopKind = Literal["done", "calls", "goes_on", "cut_off", "refused", "filtered", "again"]
 
 
 def ends_of(
     known: Mapping[str, StopKind], more: Mapping[str, StopKind] | None
 ) -> Mapping[str, StopKind]:
-    """The table of an adapter, with what its user adds for a server of other words.
+    """Return an adapter's table, extended by its user for a server with other words.
 
-    Raises: ConfigError.
+    Raises: ConfigError - not a StopKind
     """
     words = get_args(StopKind)
     for reason, end in (more or {}).items():
@@ -102,15 +104,15 @@ def ends_of(
 
 
 def judge(reason: str | None, known: Mapping[str, StopKind], *, said: str, calls: bool) -> bool:
-    """Whether the model wants to go on, when its answer is whole.
+    """Return whether a complete answer is to be continued.
 
-    Args:   reason: why it says that it stopped; None: it does not. said: what it has to say of a
-            refusal. calls: whether there are any
-    Raises: RetryableError, ModelFailed, Parked — it is none
+    Args:   reason: the stop reason; None: none was given. said: the text of a refusal. calls:
+            whether the answer has any
+    Raises: RetryableError, ModelFailed, Parked - the answer is not complete
     """
     if reason is None:
         raise RetryableError("the model's answer broke off")
-    # Gemini's endpoint adds its own word: "content_filter: RECITATION".
+    # Gemini's endpoint appends its own word: "content_filter: RECITATION".
     word = reason.lower()
     end = known.get(word, known.get(word.partition(":")[0].strip()))
     told = f": {said[:_SHOWN]}" if said else ""
@@ -144,13 +146,13 @@ def judge(reason: str | None, known: Mapping[str, StopKind], *, said: str, calls
 
 
 def kept(message: Mapping[str, Any], adapter: str) -> Any:
-    """What that adapter has kept in the message, to see it again; None: nothing."""
+    """Return what that adapter kept in the message; None: nothing."""
     extra = message.get("extra")
     return extra.get(adapter) if isinstance(extra, dict) else None
 
 
 def parsed(arguments: str) -> dict[str, Any] | str:
-    """A call's arguments, when they are a JSON object; else the text as it is."""
+    """Return a call's arguments if they are a JSON object, else the text unchanged."""
     try:
         value = parse_json(arguments.encode("utf-8", "replace"))
     except BadPayload:
@@ -159,8 +161,8 @@ def parsed(arguments: str) -> dict[str, Any] | str:
 
 
 def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
-    """A call's arguments as they are sent back: always an object, also when the model wrote none.
-    Servers read them, and refuse the whole thread otherwise."""
+    """Return a call's arguments for sending back: always an object, even if the model wrote none.
+    Servers parse them, and otherwise refuse the whole thread."""
     return {"text": arguments} if isinstance(arguments, str) else arguments
 
 
@@ -168,10 +170,12 @@ def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def what_now(error: Exception) -> RetryableError | TerminalError:
-    """What an exception of an SDK means: no connection, 429, 5xx and the like may work later, with
-    the provider's hint when; so may what broke in the middle of an answer that had begun well (a
-    status below 400). An account that has nothing left, a question that is too large, and all else
-    never will."""
+    """Return the error that an SDK's exception means.
+
+    No connection, 429, 5xx and the like may work later, with the provider's hint when; so may an
+    answer that began well (a status below 400) and broke off. An exhausted account, a question that
+    is too large, and everything else are final.
+    """
     told = list(_objects(getattr(error, "body", None)))
     codes = [each.get(name) for each in told for name in ("code", "type")]
     words = {code for code in codes if isinstance(code, str)}
@@ -191,7 +195,7 @@ def what_now(error: Exception) -> RetryableError | TerminalError:
         )
     if "content_filter" in words:
         return ModelFailed("model_filtered", f"a filter held the question back. {message}")
-    if status is None:  # no answer, or one that broke
+    if status is None:  # no answer, or an interrupted one
         begun = getattr(error, "request", None) is not None
     else:
         begun = status < _ERROR or status >= _SERVER_ERROR or status in _WORTH_RETRYING
@@ -202,7 +206,8 @@ def what_now(error: Exception) -> RetryableError | TerminalError:
 
 
 def _status(error: Exception, codes: Iterable[object]) -> int | None:
-    """Of the answer; of an error in the middle of a stream, the one that its text has as a code."""
+    """Return the answer's status; in the middle of a stream, the status that the error's body has
+    as a code."""
     status: int | None = getattr(error, "status_code", None)
     if status is not None and status >= _ERROR:
         return status
@@ -210,7 +215,7 @@ def _status(error: Exception, codes: Iterable[object]) -> int | None:
 
 
 def _objects(body: Any) -> Iterator[Mapping[str, Any]]:
-    """Each object of an error's body that may tell something; Gemini's endpoint sends a list."""
+    """Yield each object of an error's body that may have details; Gemini's body is a list."""
     if isinstance(body, list):
         for each in body:
             yield from _objects(each)
@@ -225,7 +230,7 @@ def _says(message: str, words: Iterable[str]) -> bool:
 
 
 def _asked_s(headers: Mapping[str, str], told: Iterable[Mapping[str, Any]]) -> float | None:
-    """How long the provider asks to wait: in headers, or as Gemini's `retryDelay` ("26s")."""
+    """Return the wait that the provider asks for: in headers, or Gemini's `retryDelay` ("26s")."""
     delays = [str(each["retryDelay"]).removesuffix("s") for each in told if "retryDelay" in each]
     asked = [headers, *({"retry-after": delay} for delay in delays)]
     now_ms = SystemClock().now_ms()

@@ -1,20 +1,20 @@
 """An agent loop: a model that calls tools until it has an answer.
 
-    think ──> act ──> hear ──> think ...           the model is asked; its tools are run; what
-      │        │       ^  │                        a user has said meanwhile is taken in
+    think ──> act ──> hear ──> think ...           think asks the model; act runs its tools; hear
+      │        │       ^  │                        takes in what a user has said meanwhile
       │        ├> decided │
       │        │  (a tool that a person approves)
       │        ├> acted ──┤
       │           (tools that are agents)
       └───────────────────┴──> the answer: Done, a step of yours, or (chat) wait for a message
 
-Each of these is a step. What the model said and what tools gave is in the thread (ctx.thread) from
-the commit of its step on. So a pause, a cancel, a crash or a message comes between two steps, or
-finds the step's calls journaled: nothing that was thought is lost, and nothing is paid for twice.
+Each of these is a step. Once a step is committed, what the model said and what tools returned is in
+the thread (ctx.thread). A pause, a cancel, a crash or a message therefore comes between two steps,
+or finds the step's calls journaled: no thought is lost, and nothing is paid for twice.
 
-A message is a signal named `message`. One that comes while the model thinks or tools run is heard
-when they have ended, before the model is asked again, and before an answer counts as the last word.
-It is not read in `think`: what that step asks must be the same on each of its attempts.
+A message is a signal named `message`. One that arrives while the model thinks or tools run is heard
+when they have ended: before the model is asked again, and before an answer counts as final. `think`
+does not read messages, since its question must be the same on each attempt.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
     "tool_loop",
 ]
 
-#: name of the signal that says something to the model
+#: name of the signal that carries a message to the model
 MESSAGE = "message"
 
 _RETRY = Retry()
@@ -74,7 +74,7 @@ _RETRY = Retry()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a person said to one call."""
+    """A person's decision about one call."""
 
     call: int
     approved: bool
@@ -84,17 +84,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Where the loop is."""
+    """The state of the loop."""
 
-    #: answers of the model since the user's latest message
+    #: number of the model's answers since the user's latest message
     number: int = 0
-    #: what persons have said to the calls of this turn
+    #: decisions of people about the calls of this turn
     verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person is asked: may this be done?"""
+    """The question to a person: may this be done?"""
 
     tool: str
     arguments: dict[str, Any] | str
@@ -113,9 +113,9 @@ class Children:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLoop:
-    """The steps of a loop, for steps of yours to go on with: `Next(loop.think, "do this")`."""
+    """The loop's steps, for your own steps to continue with: `Next(loop.think, "do this")`."""
 
-    #: takes what the user says, and begins
+    #: takes what the user says, and starts the loop
     think: Callable[..., Any]
     act: Callable[..., Any]
     hear: Callable[..., Any]
@@ -140,17 +140,17 @@ def tool_loop(
 ) -> ToolLoop:
     """Declare the steps of a tool-calling loop on `agent`; its other steps are yours.
 
-    The input of a run is what the user says, as text, and its result the model's answer.
+    The input of a run is what the user says, as text; its result is the model's answer.
 
     Args:    model: see messages.Model, and the adapters beside this module. tools: functions (see
-             `tool`), or what `tool` and `agent_tool` have made. max_turns: how often the model is
-             asked at most about one message of the user; then the run fails. chat: an answer does
-             not end the run; it waits for the next message, `idle` long (None: for ever). then: a
-             step of yours that gets the answer instead of ending the run. start: False when a step
-             of yours comes first. retry, think_timeout, act_timeout: of the steps that ask the
-             model, and run tools. reserve: what one question uses at most, for an agent with a
-             budget; price: what a usage costs, in the budget's currency
-    Raises:  ConfigError at import when this cannot work
+             `tool`), or results of `tool` and `agent_tool`. max_turns: how often the model is asked
+             about one message of the user before the run fails. chat: an answer does not end the
+             run; it waits for the next message for up to `idle` (None: forever). then: a step of
+             yours that gets the answer instead of ending the run. start: False if a step of yours
+             comes first. retry: of the steps that ask the model and run tools; think_timeout,
+             act_timeout: of each of these. reserve: the most that one question uses, for an agent
+             with a budget; price: the cost of a usage, in the budget's currency
+    Raises:  ConfigError - at import, when this cannot work
     """
     kit = _Kit(tools)
     if max_turns < 1:
@@ -176,7 +176,7 @@ def tool_loop(
 
     @agent.step(retry=retry, timeout=act_timeout)
     async def act(ctx: Context, turn: Turn) -> Next | Approve | Parallel:
-        """Run the tools that the model calls, side by side; ask first where a person has to."""
+        """Run the tools that the model calls, concurrently; ask first where a person must."""
         calls = calls_of(ctx.thread.messages[-1])
         jobs = [kit.job(call, index, turn) for index, call in enumerate(calls)]
         for job in jobs:
@@ -201,7 +201,7 @@ def tool_loop(
 
     @agent.step
     async def decided(_ctx: Context, approval: Approval, question: Question) -> Next:
-        """A person has answered."""
+        """Continue after a person's answer."""
         why = f"{approval.by or 'somebody'} said no"
         verdict = Verdict(
             question.call, approval.approved, f"{why}: {approval.note}" if approval.note else why
@@ -210,13 +210,13 @@ def tool_loop(
 
     @agent.step
     async def unanswered(_ctx: Context, question: Question) -> Next:
-        """Nobody has answered in time."""
+        """Continue after no answer in time."""
         verdict = Verdict(question.call, approved=False, why="nobody approved it in time")
         return Next(act, _with(question.turn, verdict))
 
     @agent.step
     async def acted(ctx: Context, results: list[BranchResult], children: Children) -> Next:
-        """The agents that were called are done."""
+        """Continue with the results of the agents that were called."""
         for call, result in zip(children.calls, results, strict=True):
             failure = result.failure or {}
             ctx.thread.append(
@@ -228,7 +228,7 @@ def tool_loop(
 
     @agent.step
     async def hear(ctx: Context, turn: Turn) -> Next | Done | Wait:
-        """Take in what the user has said meanwhile; then think on, or answer."""
+        """Take in what the user has said meanwhile; then think again, or answer."""
         last = ctx.thread.messages[-1]
         messages = [heard(signal) for signal in ctx.inbox(MESSAGE)]
         ctx.thread.append(*messages)
@@ -249,13 +249,13 @@ def tool_loop(
 
     @agent.step
     async def listen(ctx: Context, message: Any) -> Next:
-        """The user goes on with the chat."""
+        """Continue the chat with the user's message."""
         ctx.thread.append(said(message))
         return Next(think, Turn())
 
     @agent.step
     async def end_chat(_ctx: Context, text: str) -> Next | Done:
-        """The user has said nothing more."""
+        """End a chat in which the user said nothing more."""
         return Next(then, text) if then is not None else Done(text)
 
     return ToolLoop(think=think, act=act, hear=hear)
@@ -265,8 +265,8 @@ def tool_loop(
 
 
 class _Refused(Exception):
-    """A model's TerminalError, on its way out of the journaled call: it is not recorded, so that a
-    retry of the run asks again (with a valid key, for one)."""
+    """Carries a model's TerminalError out of the journaled call, so that it is not recorded: a
+    retry of the run then asks again (with a valid key, for example)."""
 
     def __init__(self, error: TerminalError) -> None:
         super().__init__(str(error))
@@ -281,7 +281,7 @@ async def _ask(
     reserve: Cost | None,
     price: Callable[[Usage], float] | None,
 ) -> Reply:
-    """One journaled question. Text that comes in pieces is told live, as stream `answer`."""
+    """Ask one journaled question. Text that arrives in pieces is shown live, as stream `answer`."""
     stream = ctx.stream("answer")
     epoch = f"~e{ctx.epoch}" if ctx.epoch else ""
 
@@ -330,7 +330,7 @@ async def _ask(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One call that can be done, or must be asked about."""
+    """One call to execute, or to ask a person about first."""
 
     tool: Tool
     call: ToolCall
@@ -341,7 +341,7 @@ class _Job:
 
     @property
     def name(self) -> str:
-        """Of its journaled call."""
+        """Name of its journaled call."""
         return f"{self.tool.name}:{self.index}"
 
 
@@ -358,7 +358,7 @@ class _Kit:
         self.specs = [each.spec for each in self.tools.values()]
 
     def job(self, call: ToolCall, index: int, turn: Turn) -> _Job | Message:
-        """What is to be done about a call; a message, if it is only to be answered."""
+        """Return what to do about a call: a job, or a message that answers it at once."""
         made = self.tools.get(call.name)
         if made is None:
             there = ", ".join(self.tools) or "none"
@@ -374,11 +374,13 @@ class _Kit:
 
 
 async def _run(ctx: Context, jobs: Sequence[_Job | Message], *, last: bool) -> list[Message]:
-    """Do what is to be done here: first what takes part in the step, in order, then all else side
-    by side. When a call fails the step, the others are brought to their end first: nothing goes on
-    behind the step's back, and their results are journaled.
+    """Execute a turn's jobs: first tools that run in the step itself, in order, then all others
+    concurrently.
 
-    Under cancellation all are cancelled; what they had recorded is kept.
+    If a call fails the step, the others first run to their end: nothing continues behind the step's
+    back, and their results are journaled.
+
+    Under cancellation: all are cancelled; what they recorded is kept
     """
     done = {index: job for index, job in enumerate(jobs) if not isinstance(job, _Job)}
     at_once = []
@@ -404,8 +406,11 @@ async def _run(ctx: Context, jobs: Sequence[_Job | Message], *, last: bool) -> l
 
 
 async def _tell(ctx: Context, job: _Job, *, last: bool) -> Message:
-    """Run one tool; the message about it. A failure that another attempt may help is the step's,
-    unless this is the `last`; of a tool that is `once`, only if nothing has happened."""
+    """Run one tool and return the message about it.
+
+    A failure that another attempt may fix fails the step, unless this is the `last` attempt; with a
+    `once` tool, it is told to the model only if nothing has happened.
+    """
     tool, call = job.tool, job.call
     try:
         match tool.way:
@@ -431,7 +436,7 @@ async def _tell(ctx: Context, job: _Job, *, last: bool) -> Message:
 
 
 def _gravity(error: BaseException) -> int:
-    """The engine's own first, then what ends the run, then what is tried again."""
+    """Rank errors: the engine's own first, then those that end the run, then retryable ones."""
     if not isinstance(error, Exception):
         return 0
     return 1 if isinstance(error, TerminalError) else 2

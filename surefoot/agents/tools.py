@@ -1,4 +1,4 @@
-"""Tools: functions and agents that a model may call, and what it is told of them."""
+"""Tools: functions and agents that a model may call, and how they are described to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surefoot.state.declare.stored_types import completed
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 from surefoot.state.steps.context import Context
 
-#: what all providers accept
+#: names that all providers accept
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 _CHARS_MIN = 100
@@ -37,13 +37,13 @@ Parse = Callable[[bytes], Any]
 
 
 class ToolError(Exception):
-    """Raise it from a tool to tell the model what went wrong. From one that is `once`, it also says
-    that the matter is settled: it is recorded, and the call not in doubt."""
+    """Raise it from a tool to tell the model what went wrong. In a `once` tool it also means that
+    the outcome is known: it is recorded, and the call is not in doubt."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tool:
-    """What a model may call. Made by `tool` and `agent_tool`."""
+    """A tool that a model may call. Made by `tool` and `agent_tool`."""
 
     name: str
     description: str
@@ -52,32 +52,32 @@ class Tool:
     way: Way
     fn: Callable[..., Any] | None = None
     agent: Agent | None = None
-    #: tells whether an earlier call has happened, see Context.once
+    #: says whether an earlier call happened, see Context.once
     probe: Callable[..., Any] | None = None
-    #: a person is asked first; `by` names who may answer, `expires` how long they have
+    #: ask a person first; `by` names who may answer, `expires` how long they have
     approve: bool = False
     by: Sequence[str] = ()
     expires: str | float | None = None
-    #: how much of its result the model is told, in characters
+    #: how much of its result the model gets, in characters
     chars_max: int
-    #: makes of the model's JSON what the function, or the agent, takes
+    #: converts the model's JSON to the input of the function or the agent
     parse: Parse = field(repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, as it was before it was a tool."""
+        """Call the plain function, as before it became a tool."""
         if self.fn is None:
             raise TypeError(f"tool {self.name!r} is an agent; start a run of it")
         return self.fn(*args, **kwargs)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the model is told of it."""
+        """The tool's description for the model."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def read(self, call: ToolCall) -> Any:
-        """The arguments, as the function takes them.
+        """Return the arguments as the function takes them.
 
-        Raises: ToolError — in words for the model.
+        Raises: ToolError - with words for the model
         """
         if isinstance(call.arguments, str):
             raise ToolError("the arguments are not a JSON object")
@@ -88,11 +88,12 @@ class Tool:
 
     @cached_property
     def body(self) -> Callable[[ToolCall], Any]:
-        """What ctx.call and ctx.once call: in a thread, unless the function is async itself; what
-        it gives is awaited if it can be. Gives text.
+        """What ctx.call and ctx.once call. Returns text.
 
-        Raises: ToolError for whatever the function raises; not for TerminalError and
-        RetryableError; of a tool that is `once` only for a ToolError.
+        It runs in a thread, unless the function is async; an awaitable result is awaited.
+
+        Raises: ToolError for anything that the function raises, except TerminalError and
+                RetryableError; in a `once` tool, only for a ToolError
         """
         errors = _definite if self.way == "once" else _any
         assert self.fn is not None
@@ -100,7 +101,7 @@ class Tool:
 
     @cached_property
     def look(self) -> Callable[[ToolCall], Any] | None:
-        """The probe, as ctx.once takes it."""
+        """The probe in the form that ctx.once takes."""
         if self.probe is None:
             return None
 
@@ -115,7 +116,7 @@ class Tool:
         errors: Callable[[], AbstractContextManager[None]],
         told: Callable[[Any], Any],
     ) -> Callable[[ToolCall], Any]:
-        """Calls `fn` with the arguments of a call; async or not as that is."""
+        """Return a function that calls `fn` with a call's arguments; async if `fn` is."""
 
         async def to_its_end(value: Any) -> Any:
             with errors():
@@ -134,9 +135,10 @@ class Tool:
         return async_body if is_async(fn) else body
 
     async def in_step(self, ctx: Context, call: ToolCall) -> str:
-        """Run it with the step's own context. What it wants of that is committed with the step.
+        """Run it with the step's own context. What it asks of the context is committed with the
+        step.
 
-        Raises: as `body`.
+        Raises: as `body`
         """
         assert self.fn is not None
         given = self.read(call)
@@ -144,8 +146,8 @@ class Tool:
             return self.text(await ctx.engine.invoke(partial(self.fn, ctx, **given), ()))
 
     def text(self, value: Any) -> str:
-        """What the model is told of a result: text as it is, all else as JSON; at most `chars_max`
-        characters of it."""
+        """Return what the model gets of a result: text unchanged, anything else as JSON; at most
+        `chars_max` characters."""
         text = _text(value)
         if len(text) <= self.chars_max:
             return text
@@ -180,7 +182,7 @@ def _text(value: Any) -> str:
         return "done"
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="constants", fallback=str).decode()
-    except ValueError:  # text that is not even UTF-8, or something that contains itself
+    except ValueError:  # text that is not UTF-8, or a value that contains itself
         return whole(str(value))
 
 
@@ -220,24 +222,25 @@ def tool(
     expires: str | float | None = None,
     chars_max: int = 50_000,
 ) -> Any:
-    """Make a tool of a function with type hints, `async def` or `def` (which runs in a thread). Its
-    name, its docstring and its types are what the model is told. A partial, or an object that can
-    be called, is a function too; what a partial has bound is not the model's to say.
+    """Make a tool of a function with type hints, `async def` or `def` (which runs in a thread).
 
-    It runs as a journaled call: after a crash one that has returned is not called again, one that
-    was in the air is. With `once` it is called at most once; `probe(**arguments)` tells after a
-    crash whether it has happened (see Context.once). With `approve` a person is asked first, and
-    the answer holds for these very arguments. A function whose first parameter is a Context runs in
-    the step itself: what it asks of ctx.outbox, ctx.plan and so on is committed with the step; it
-    is called again when the step is.
+    Its name, docstring and types describe it to the model. A partial or a callable object works
+    too; it needs `name`, and `description` unless it has a docstring of its own. The model cannot
+    set arguments that a partial has bound.
 
-    A partial, or an object that can be called, needs `name`, and `description` unless it has a
-    docstring of its own.
+    A tool runs as a journaled call: after a crash, a call that returned is not repeated, and one in
+    progress is. A function whose first parameter is a Context runs in the step itself: what it asks
+    of ctx.outbox, ctx.plan and so on is committed with the step, and it is called again if the step
+    is.
 
-    What it raises is told to the model, but for RetryableError (the step is tried again, and the
-    model told when no attempt is left) and TerminalError (the run fails).
+    The model is told about exceptions, except for RetryableError (the step is retried; the model is
+    told after the last attempt) and TerminalError (the run fails).
 
-    Raises: ConfigError at import when it cannot be a tool.
+    Args:    once: call it at most once. probe: `probe(**arguments)` says after a crash whether the
+             call happened (see Context.once). approve: ask a person first; the answer holds for
+             exactly these arguments. by: who may answer; expires: how long they have. chars_max:
+             how much of the result the model gets, in characters
+    Raises:  ConfigError - at import, when it cannot be a tool
     """
 
     def make(fn: Callable[..., Any]) -> Tool:
@@ -286,8 +289,8 @@ def agent_tool(
     expires: str | float | None = None,
     chars_max: int = 50_000,
 ) -> Tool:
-    """Make a tool of another agent: a call of it is a child run, with the input of its start step
-    as arguments. An input that is no object goes under `input`."""
+    """Make a tool of another agent. A call is a child run; its arguments are the input of the
+    agent's start step, under `input` if that is not an object."""
     kind = agent.start_step.payload_type
     schema, parse = _of_type(kind)
     return _checked(
@@ -327,7 +330,7 @@ def _checked(made: Tool) -> Tool:
 def _signature(
     fn: Callable[..., Any], where: str
 ) -> tuple[dict[str, Any], list[inspect.Parameter]]:
-    """(types by name, parameters)."""
+    """Return (types by name, parameters)."""
     bound = fn.keywords if isinstance(fn, partial) else {}
     signature = inspect.signature(fn)
     parameters = [each for each in signature.parameters.values() if each.name not in bound]
@@ -348,8 +351,8 @@ def _signature(
 def _from_signature(
     parameters: Sequence[inspect.Parameter], hints: dict[str, Any], where: str
 ) -> tuple[dict[str, Any], Parse]:
-    """(JSON schema, parser) of keyword arguments. The model's fields have names of their own,
-    because an argument may be called as one of BaseModel's methods."""
+    """Return (JSON schema, parser) of keyword arguments. The model's fields have generated names,
+    because an argument may have the name of one of BaseModel's methods."""
     for each in parameters:
         completed(hints[each.name])
     fields: dict[str, Any] = {
@@ -376,7 +379,7 @@ def _from_signature(
 
 
 def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
-    """(JSON schema, parser) of one value."""
+    """Return (JSON schema, parser) of one value."""
     completed(kind)
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     schema = adapter.json_schema()
@@ -391,7 +394,7 @@ def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
 
 
 def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without the titles that pydantic makes up, which say nothing that the names do not."""
+    """Remove the titles that pydantic generates; they only repeat the names."""
     schema = {key: value for key, value in schema.items() if key != "title"}
     for place in ("properties", "$defs"):
         if place in schema:
@@ -403,7 +406,7 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_tools() -> list[Tool]:
-    """Lets the model keep the run's to-do list: `tools=[search, *plan_tools()]`."""
+    """Return tools with which the model keeps the run's to-do list: `[search, *plan_tools()]`."""
     return [tool(plan_add), tool(plan_tick), tool(plan_drop)]
 
 
