@@ -98,6 +98,7 @@ def read_command(
         messages=tuple(command["messages"]),
         by=command["by"],
         actions=actions_of(command),
+        repeat=tuple(command["repeat"]),
     )
 
 

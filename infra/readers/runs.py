@@ -366,7 +366,7 @@ class LogRunReader:
 
         Raises: Unavailable — the log cannot be read just now.
         """
-        theirs = (entry_key(run_id, "c:"), entry_key(run_id, "o:"))
+        theirs = tuple(entry_key(run_id, kind) for kind in ("c:", "o:", "a:"))
         found = await self._entries(
             agent, run_id, lambda key: key is not None and key.startswith(theirs)
         )

@@ -8,7 +8,7 @@ again with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from surefoot.schemas.payload import digest, strict_json
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
+from surefoot.state.machine import again
 from surefoot.state.machine.actions import call_of, found_by, handed_on, name_of, outcome
 from surefoot.state.machine.model import Action, Entry, jsonable
 from surefoot.state.names.ids import check_run_id
@@ -350,8 +351,9 @@ class Operator:
         version = line.versions.get(seq)
         if version is None:
             return _refusal(command_id, "no_such_version", no_version(run, seq), run)
-        done = found_by(await versions.calls(agent, run_id), run, seq)
-        if (unknown := _not_done(repeat, done, seq)) is not None:
+        entries = await versions.calls(agent, run_id)
+        done, others = found_by(entries, run, seq), [*_of_others(entries, run, version)]
+        if (unknown := _not_done(repeat, done, others, seq)) is not None:
             return _refusal(command_id, "no_such_action", unknown, run)
         messages = await versions.messages(agent, run_id, thread_of(version))
         reply = await self.ask(
@@ -371,7 +373,7 @@ class Operator:
                 now_ms=self.clock.now_ms(),
             ),
         )
-        return replace(reply, kept=_kept(done, repeat))
+        return replace(reply, kept=_kept(done, others, repeat))
 
     async def fork(
         self,
@@ -409,14 +411,14 @@ class Operator:
             if there.input_digest == digest(version.payload):
                 return CommandReply(id=new_id, accepted=True, event="command.repeated", run=there)
             return _refusal(new_id, "not_possible", f"there is another run {new_id} already", there)
-        done = found_by(await versions.calls(agent, run_id), run, seq)
-        if (unknown := _not_done(repeat, done, seq)) is not None:
+        entries = await versions.calls(agent, run_id)
+        done, others = found_by(entries, run, seq), [*_of_others(entries, run, version)]
+        if (unknown := _not_done(repeat, done, others, seq)) is not None:
             return _refusal(new_id, "no_such_action", unknown, run)
         messages = await versions.messages(agent, run_id, thread_of(version))
-        reply = await self._start(
-            agent, new_id, start_fields(version, messages, handed_on(done, repeat))
-        )
-        return replace(reply, kept=_kept(done, repeat))
+        actions = [*handed_on(done, repeat), *others]
+        reply = await self._start(agent, new_id, start_fields(version, messages, actions, repeat))
+        return replace(reply, kept=_kept(done, others, repeat))
 
     async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> CommandReply:
         async with self.reader.answers(agent, run_id) as events:
@@ -448,11 +450,19 @@ def _refusal(identity: str, code: str, message: str, run: RunView | None = None)
     return CommandReply(id=identity, accepted=False, code=code, message=message, run=run)
 
 
-def _not_done(repeat: Collection[str], done: Sequence[Entry], seq: int) -> str | None:
-    """Why an action cannot be repeated: nothing of that name has been done."""
+def _of_others(entries: Iterable[Entry], run: RunView, version: Version) -> Iterator[Action]:
+    """What the run's children and pooled steps since that version have done: whatever that is."""
+    return again.handed_on(entries, run.run_id, run.forks - version.forks)
+
+
+def _not_done(
+    repeat: Collection[str], done: Sequence[Entry], others: Sequence[Action], seq: int
+) -> str | None:
+    """Why an action cannot be repeated: nothing of that name has been done. Of what children and
+    pooled steps have done only they know the names."""
     there = {name_of(entry) for entry in done}
     unknown = [name for name in repeat if name not in there]
-    if not unknown:
+    if not unknown or others:
         return None
     known = f"it has done {', '.join(sorted(there))}" if there else "it has done nothing"
     return (
@@ -460,13 +470,16 @@ def _not_done(repeat: Collection[str], done: Sequence[Entry], seq: int) -> str |
     )
 
 
-def _kept(done: Sequence[Entry], repeat: Collection[str]) -> tuple[str, ...]:
+def _kept(
+    done: Sequence[Entry], others: Sequence[Action], repeat: Collection[str]
+) -> tuple[str, ...]:
     """The actions that are not simply done again, for people."""
-    return tuple(
+    own = [
         f"{call_of(entry)} of step {entry.name!r}" + ("" if outcome(entry) else ", in doubt")
         for entry in done
         if name_of(entry) not in repeat
-    )
+    ]
+    return (*own, *(["what children and pooled steps have done, in doubt"] if others else []))
 
 
 def no_version(run: RunView, seq: int) -> str:
@@ -497,6 +510,7 @@ def rewind_fields(
         due_ms = now_ms + due_ms - wait.since_ms
     return {
         "epoch": epoch,
+        "name": str(version.forks),
         "emit": int(emit),
         "repeat": sorted(repeat),
         "seq": version.seq,
@@ -512,10 +526,13 @@ def rewind_fields(
 
 
 def start_fields(
-    version: Version, messages: tuple[bytes, ...], actions: Iterable[Action]
+    version: Version,
+    messages: tuple[bytes, ...],
+    actions: Iterable[Action],
+    repeat: Collection[str],
 ) -> dict[str, Any]:
     """Fields of the command that starts another run from that version, and tells it what the run
-    that it is a copy of has done."""
+    that it is a copy of has done. Actions that `repeat` names may be done again."""
     return {
         "step": version.step,
         "payload": version.payload,
@@ -523,6 +540,7 @@ def start_fields(
         "memory": _memory(version),
         "messages": list(messages),
         "actions": [jsonable(action) for action in actions],
+        "repeat": sorted(repeat),
     }
 
 

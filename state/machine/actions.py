@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from surefoot.state.machine import again
 from surefoot.state.machine.decision import DecisionBuilder
 from surefoot.state.machine.model import Action, Entry, Rewind, Run
 
@@ -49,6 +50,7 @@ def keep(builder: DecisionBuilder, run: Run) -> None:
 def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
     """What has been done since that version is past; what is to be repeated is forgotten."""
     keep(builder, run)
+    again.set_back(builder, run, input_)
     for entry in list(builder.entries.values()):
         if not _since(entry, input_.seq):
             continue
@@ -58,9 +60,14 @@ def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
             builder.write_entry(replace(entry, kind="past"))
 
 
-def inherit(builder: DecisionBuilder, run: Run, actions: Iterable[Action]) -> None:
+def inherit(
+    builder: DecisionBuilder, run: Run, actions: Iterable[Action], repeat: Collection[str]
+) -> None:
     """A copy of another run begins."""
     for number, action in enumerate(actions):
+        if again.is_again(action):
+            again.inherit(builder, run, action, repeat)
+            continue
         builder.write_entry(
             Entry(
                 run_id=run.run_id,

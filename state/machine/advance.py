@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
-from surefoot.state.machine import wait_rules
+from surefoot.state.machine import again, wait_rules
 from surefoot.state.machine.actions import keep
 from surefoot.state.machine.decision import DecisionBuilder
 from surefoot.state.machine.model import (
@@ -249,9 +249,15 @@ def _spawn(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
         return replace(run, wait=wait)
     wait = replace(wait, fork=run.forks + 1)
     run = builder.update(run, status="waiting", forks=wait.fork, wait=wait)
+    again.note_fork(builder, run, wait.fork)
     for index in wait_rules.started(wait, builder.entries):
-        builder.records.append(wait_rules.start_child(run, wait, index))
+        start_child(builder, run, wait, index)
     return run
+
+
+def start_child(builder: DecisionBuilder, run: Run, wait: WaitState, index: int) -> None:
+    start = wait_rules.start_child(run, wait, index)
+    builder.records.append(again.told(builder.entries, wait.fork, start))
 
 
 def spawn_and_tell(
@@ -259,5 +265,6 @@ def spawn_and_tell(
 ) -> Run:
     at = len(builder.records)
     run = _spawn(builder, run, wait)
-    builder.emit(run, kind, **told | {"children": len(builder.records) - at})
+    started = sum(isinstance(each, CommandRecord) for each in builder.records[at:])
+    builder.emit(run, kind, **told | {"children": started})
     return run

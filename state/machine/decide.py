@@ -262,6 +262,6 @@ def _new_run(builder: DecisionBuilder, input_: StartRun) -> Run:
 def _start(builder: DecisionBuilder, input_: StartRun) -> Run:
     run = _new_run(builder, input_)
     append_messages(builder, run.run_id, 0, input_.messages)
-    inherit(builder, run, input_.actions)
+    inherit(builder, run, input_.actions, input_.repeat)
     builder.emit(run, "run.started", version=True, by=input_.by)
     return go_on(builder, run, task=False)

@@ -45,7 +45,7 @@ from surefoot.state.machine.model import (
 )
 
 #: kinds of entries that last as long as the run
-_LASTING: Final = frozenset({"message", "done", "past"})
+_LASTING: Final = frozenset({"message", "done", "past", "again"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

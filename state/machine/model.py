@@ -240,7 +240,7 @@ class Run:
 
 
 EntryKind = Literal[
-    "call", "reserved", "intent", "partial", "signal", "branch", "message", "done", "past"
+    "call", "reserved", "intent", "partial", "signal", "branch", "message", "done", "past", "again"
 ]
 
 
@@ -269,11 +269,12 @@ Entries = Mapping[str, Entry]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What another run has done, or begun, with ctx.once."""
+    """What another run has done, or begun, with ctx.once; or, without a step, whatever others have
+    done."""
 
     run_id: str
     step: str
-    #: NAME#N
+    #: NAME#N; without a step: how many forks of the run have done it, or nothing: the run itself
     call: str
     digest: bytes
 
@@ -378,8 +379,10 @@ class StartRun:
     messages: tuple[bytes, ...] = ()
     #: what asks for it, where its run_id does not say so
     by: str | None = None
-    #: of the run that this one is a copy of
+    #: of the run that this one is a copy of, or of those whose place it may be taking
     actions: tuple[Action, ...] = ()
+    #: names of actions that may be done again
+    repeat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,6 +575,8 @@ class Rewind:
     by: str | None = None
     #: names of actions that may be done again
     repeat: tuple[str, ...] = ()
+    #: so many forks there were at that version, at least
+    forks: int = 0
 
 
 Operation = (
@@ -649,6 +654,9 @@ class CommandRecord:
     traceparent: str | None = None
     tracestate: str | None = None
     baggage: str | None = None
+    #: start: as of StartRun
+    actions: tuple[Action, ...] = ()
+    repeat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from surefoot.schemas.payload import strict_json
-from surefoot.state.machine import wait_rules
+from surefoot.state.machine import again, wait_rules
 from surefoot.state.machine.actions import keep
 from surefoot.state.machine.advance import (
     end,
@@ -20,6 +20,7 @@ from surefoot.state.machine.advance import (
     overspent,
     park,
     spawn_and_tell,
+    start_child,
 )
 from surefoot.state.machine.decision import DecisionBuilder, InputRefused
 from surefoot.state.machine.model import (
@@ -186,7 +187,9 @@ def journaled(builder: DecisionBuilder, run: Run, input_: EntryRecorded) -> None
             builder.forget(input_.slot)
         return
     taken = builder.entries.get(input_.takes) if input_.takes is not None else None
-    if taken is not None:
+    if taken is not None and taken.kind == "again":
+        again.note_doubt(builder, run, input_.slot)
+    elif taken is not None:
         builder.forget(taken.slot)
     builder.write_entry(
         Entry(
@@ -216,23 +219,24 @@ def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: dict[str,
 
 def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
     """The heir answers to this run's parent, unless this run itself has to tell how it ended."""
-    heir = wait_rules.child_id(run.run_id, run.forks + 1, 0)
+    run = replace(run, forks=run.forks + 1)
+    heir = wait_rules.child_id(run.run_id, run.forks, 0)
     theirs, ours = (run.parent, None) if run.ending is None else (None, run.parent)
-    builder.records.append(
-        CommandRecord(
-            agent=then.to.agent,
-            run_id=heir,
-            kind="start",
-            step=then.to.step,
-            payload=then.to.payload,
-            parent=theirs,
-            traceparent=run.traceparent,
-            tracestate=run.tracestate,
-            baggage=run.baggage,
-        )
+    start = CommandRecord(
+        agent=then.to.agent,
+        run_id=heir,
+        kind="start",
+        step=then.to.step,
+        payload=then.to.payload,
+        parent=theirs,
+        traceparent=run.traceparent,
+        tracestate=run.tracestate,
+        baggage=run.baggage,
     )
+    again.note_fork(builder, run, run.forks)
+    builder.records.append(again.told(builder.entries, run.forks, start))
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
-    run = replace(run, forks=run.forks + 1, parent=ours)
+    run = replace(run, parent=ours)
     return _complete(builder, run, result, told | {"children": 1})
 
 
@@ -492,7 +496,7 @@ def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
     if wait.limit:
         for index in wait_rules.started(wait, builder.entries):
             if index not in was_started:
-                builder.records.append(wait_rules.start_child(run, wait, index))
+                start_child(builder, run, wait, index)
     if input_.failure is None and len(builder.entries) < len(wait.branches):
         return run  # too few to be all: no need to go through them
     return end_wait_if_ready(builder, run)

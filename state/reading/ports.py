@@ -43,6 +43,8 @@ class RunView:
     ending: Status | None = None
     #: distinguishes a repeated start from a different one
     input_digest: bytes = b""
+    #: how often it has started children, or a pooled step
+    forks: int = 0
     #: read from the archive: the log no longer has this run
     archived: bool = False
 

@@ -188,6 +188,7 @@ def shown(run: Run) -> RunView:
         parent=run.parent,
         ending=run.ending,
         input_digest=run.input_digest,
+        forks=run.forks,
     )
 
 
@@ -208,7 +209,7 @@ def is_history(event: Mapping[str, Any]) -> bool:
 def run_json(run: RunView) -> dict[str, Any]:
     """Return the JSON values of one run. Integers are exact, even beyond 2**53."""
     fields = {name: getattr(run, name) for name in RunView.__slots__}
-    del fields["input_digest"]
+    del fields["input_digest"], fields["forks"]
     if not run.archived:
         del fields["archived"]
     return fields | {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from surefoot.state.machine.again import number_in
 from surefoot.state.machine.model import Entry, Memory, WaitState
 from surefoot.state.reading.runs import RunSummary
 from surefoot.state.records.encoding import memory_of, wait_of
@@ -34,6 +35,8 @@ class Version:
     at_ms: int
     #: number of rewinds of the run until then
     epoch: int
+    #: how often it had started children by then, as far as the history tells: at least
+    forks: int = 0
 
 
 class Line:
@@ -42,15 +45,18 @@ class Line:
     def __init__(self, keep: Keep = lambda _seq, _step: True) -> None:
         self._keep = keep
         self._compensating = False
+        self._forks = 0
         self.versions: dict[int, Version] = {}
         #: ids of the rewinds that led to it
         self.rewinds: set[str] = set()
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Apply one decoded event."""
+        self._forks = max(self._forks, _fork_in(event))
         match event["type"]:
             case "run.started":  # also when a forgotten run's id is used again
                 self._compensating = False
+                self._forks = 0
                 self.versions.clear()
                 self.rewinds.clear()
                 self._add(event, 0)
@@ -82,7 +88,20 @@ class Line:
             due_ms=event["due_ms"],
             at_ms=event["at_ms"],
             epoch=event["epoch"],
+            forks=self._forks,
         )
+
+
+def _fork_in(event: Mapping[str, Any]) -> int:
+    """Number of the fork that an event is about; 0: of none. The child that is over may be the heir
+    of an heir of a branch, and have their numbers too in its name."""
+    if event["wait"] is not None:
+        number: int = event["wait"]["fork"]
+        return number
+    if event["type"] != "child.finished":
+        return 0
+    child, mine = event["name"] or "", f"{event['run_id']}~"
+    return number_in(child.removeprefix(mine).split("~")[0]) if child.startswith(mine) else 0
 
 
 class Versions(Protocol):

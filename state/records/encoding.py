@@ -12,6 +12,7 @@ from typing import Any
 
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.machine.again import number_in
 from surefoot.state.machine.model import (
     Action,
     Amount,
@@ -485,6 +486,7 @@ def input_of(command: dict[str, Any]) -> Input:
                 created_ms=command["created_ms"],
                 input_digest=command["input_digest"],
                 repeat=tuple(command["repeat"]),
+                forks=number_in(command["name"]),
             )
     raise UndecodableError(f"no such command: {kind!r}")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.state.machine import again
 from surefoot.state.machine.model import (
     NO_MEMORY,
     Decided,
@@ -38,7 +39,7 @@ from surefoot.state.records.encoding import (
 #: kinds of entries that count only for the current attempt; their slots are reused
 _OF_A_STEP = frozenset({"call", "reserved", "intent", "partial"})
 #: kinds of entries that a finished run needs if it is rewound
-_OF_THE_PAST = frozenset({"done", "past"})
+_OF_THE_PAST = frozenset({"done", "past", "again"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ class RunStore:
             for slot, entry in self.entries.get(run.run_id, {}).items()
             if (entry.kind in _OF_A_STEP and (entry.seq, entry.epoch) == (run.seq, run.epoch))
             or (entry.kind == "past" and entry.name == run.step)
+            or (entry.kind == "again" and again.counts(entry, run))
         }
 
     def signals(self, run_id: str) -> tuple[Entry, ...]:

@@ -35,7 +35,7 @@ from surefoot.state.errors import (
     Parked,
     TerminalError,
 )
-from surefoot.state.machine import actions
+from surefoot.state.machine import actions, again
 from surefoot.state.machine.model import (
     Amount,
     Amounts,
@@ -102,6 +102,7 @@ class Journal:
         self._engine = engine
         self._seen: Counter[str] = Counter()
         self._past = actions.by_call(entries.values())
+        self._again = again.of_run(entries)
         self._granted = memory.granted
         self._before = memory.spent
         self._costs: dict[str, Amounts] = {slot: entry.cost for slot, entry in entries.items()}
@@ -218,7 +219,7 @@ class Journal:
             self._same(entry, slot, mark)
             await self._engine.alone()  # a former owner may be about to do it
             if probe is None:
-                raise in_doubt(slot, entry.by)
+                raise in_doubt(slot, entry.by, child=self._again is not None)
             told = await self._do(probe, args)
             if told is not None and told is not False:
                 value = None if told is True else told
@@ -247,9 +248,9 @@ class Journal:
         """Take over what the same call did in an earlier line of history, or in the run that this
         one is a copy of. It is recorded as this call's own, so that no later call takes it too."""
         past = self._past.get((slot.removeprefix("c:"), mark))
-        if not past:
+        found = past.pop(0) if past else self._of_others(slot, mark)
+        if found is None:
             return None
-        found = past.pop(0)
         known = found.value is not None
         entry = replace(
             found,
@@ -259,6 +260,15 @@ class Journal:
         )
         await self._act(slot, kind=entry.kind, digest=mark, value=entry.value, takes=found.slot)
         return entry
+
+    def _of_others(self, slot: str, mark: bytes) -> Entry | None:
+        """What another run may have done whose place this one takes; the doubt is raised once."""
+        found = self._again
+        if found is None or again.raised(slot) in self._entries:
+            return None
+        if slot.removeprefix("c:").rpartition("#")[0] in again.repeatable(found):
+            return None
+        return replace(found, value=None, digest=mark)
 
     async def _act(self, slot: str, **told: Any) -> None:
         await self._record(slot, action=True, **told)
@@ -318,10 +328,15 @@ def require_lease(engine: Engine) -> None:
         raise OwnershipLost
 
 
-def in_doubt(slot: str, by: str | None = None) -> Parked:
-    """Return the error for an unknown outcome, or, in a copy, for a call that run `by` made."""
+def in_doubt(slot: str, by: str | None = None, *, child: bool = False) -> Parked:
+    """Return the error for an unknown outcome, or for a call that another run may have made."""
     was = "was begun, and nobody knows whether it happened: find out, then"
-    if by is not None:
+    if by is not None and child:
+        was = (
+            f"may have been done before: run {by} was sent back or copied, and this one takes the "
+            "place of an earlier one: decide, and"
+        )
+    elif by is not None:
         was = f"was done or begun by run {by}, of which this is a copy: decide, and"
     return Parked(
         "once_in_doubt",

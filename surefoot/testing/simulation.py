@@ -32,6 +32,7 @@ from surefoot.schemas.pointer import escaped, unescaped
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
+from surefoot.state.machine import again
 from surefoot.state.machine.actions import found_by, handed_on
 from surefoot.state.machine.model import Run, State
 from surefoot.state.names.agents import schedules_agent_name
@@ -460,9 +461,11 @@ class Simulation:
         actions that `repeat` names; for others it asks the probe first."""
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
-        done = found_by(self._view.state(agent, run_id).entries.values(), run, seq)
+        entries = self._view.state(agent, run_id).entries.values()
+        others = again.handed_on(entries, run_id, run.forks - version.forks)
+        actions = [*handed_on(found_by(entries, run, seq), repeat), *others]
         self._started.append((agent, new_id))
-        told = start_fields(version, messages, handed_on(done, repeat))
+        told = start_fields(version, messages, actions, repeat)
         self._send(new_id, "start", agent=agent, **told)
         return self.settle()
 

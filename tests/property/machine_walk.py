@@ -445,7 +445,7 @@ def check(state: State, event: Input, decision: Decision) -> None:
     if after is None:
         return
     entries = entries_after(dict(state.entries), records)
-    lasting = {"message", "done", "past"}
+    lasting = {"message", "done", "past", "again"}
     assert {e.kind for e in entries.values()} <= lasting or after.status not in (
         "completed",
         "cancelled",

@@ -126,6 +126,7 @@ class World:
                 memory=memory_of(command["memory"]),
                 messages=tuple(command["messages"]),
                 actions=actions_of(command),
+                repeat=tuple(command["repeat"]),
             )
         self.lead(command["run_id"], lambda: life.do(event))
 
@@ -219,7 +220,7 @@ class World:
 
     async def calls(self, _agent: str, run_id: str) -> tuple[Entry, ...]:
         entries = self.life(run_id).entries.values()
-        return tuple(entry for entry in entries if entry.slot.startswith(("c:", "o:")))
+        return tuple(entry for entry in entries if entry.slot.startswith(("c:", "o:", "a:")))
 
 
 def copied(record: ProducerRecord, offset: int) -> ConsumerRecord:

@@ -28,7 +28,11 @@ RUNS: tuple[Page, ...] = (
         title="Outcome of an action is unknown",
         means="A ctx.once began, and its worker died before it could record the outcome. It "
         "is not repeated on a guess; the run waits for a person.",
-        causes=("a worker was killed in the call", "the call raised, and has no probe"),
+        causes=(
+            "a worker was killed in the call",
+            "the call raised, and has no probe",
+            "the run or its parent was rewound or forked, and another run may have done it",
+        ),
         mend=(
             "It happened: `surefoot runs resolve AGENT RUN_ID --happened RESULT`",
             "It did not: `surefoot runs resolve AGENT RUN_ID --did-not`",

@@ -217,8 +217,8 @@ def rewind(
 
     What it has done with ctx.once since then is not done again: the same call, with the same
     arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
-    are made anew. Children and pooled steps since then are runs of their own: they begin anew, and
-    do again what they have done with ctx.once.
+    are made anew. Children and pooled steps since then are runs of their own, and new ones begin:
+    their calls of ctx.once are in doubt, so that each asks its probe first, or waits for a person.
     """
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     fields = _fields("pause", {}, asked)  # which has an id and `by` too

@@ -369,3 +369,46 @@ async def test_a_pool_that_dies_and_a_run_that_is_cancelled_in_it(
         await kafka.start(pooled, "r3", b"1")
         await kafka.until_status(pooled, "r3", "completed")
         assert set(await kafka.effects()) == {f"{agent_name}:{r}:1:0" for r in ("r1", "r3")}
+
+
+async def test_what_children_and_pooled_steps_have_done_is_in_doubt_when_their_run_is_sent_back(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    agent = Agent(agent_name)
+    charged: list[str] = []
+    probed: list[str] = []
+
+    async def charge(what: str) -> str:
+        charged.append(what)
+        return what
+
+    async def was_charged(what: str) -> str | None:
+        probed.append(what)
+        return what if what in charged else None
+
+    @agent.step
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(branch, "one"), (branch, "two")], join=join, limit=1)
+
+    @agent.step
+    async def branch(ctx: Context, what: str) -> Done:
+        return Done(await ctx.once("charge", charge, what, probe=was_charged))
+
+    @agent.step(pool="gpu")
+    async def join(ctx: Context, results: list[str]) -> Done:
+        return Done(await ctx.once("charge", charge, "pooled"))
+
+    pool = agent.pool("gpu")
+    async with cluster(bootstrap, app, agent, pool, **PATIENT) as kafka:
+        await kafka.work(agent)
+        await kafka.work(pool)
+        await kafka.start(agent, "r")
+        await kafka.until_status(agent, "r", "completed")
+        assert (charged, probed) == (["one", "two", "pooled"], [])
+        await kafka.tell(agent, "r", "rewind", epoch=0, seq=0, step="fork", payload=b"0")
+        await kafka.until_status(pool, "r~4~0", "attention")
+        assert (charged, probed) == (["one", "two", "pooled"], ["one", "two"])
+        await kafka.tell(pool, "r~4~0", "resolve", name="did_not", payload=b"null")
+        await kafka.until_status(agent, "r", "completed")
+        assert charged == ["one", "two", "pooled", "pooled"]
+        await kafka.check_history(agent, pool)

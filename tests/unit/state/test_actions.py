@@ -8,12 +8,24 @@ from typing import Any
 
 import pytest
 
-from surefoot import Agent, Context, Done, Ended, Next, TerminalError, Wait
+from surefoot import (
+    Agent,
+    Context,
+    Done,
+    Ended,
+    Handoff,
+    Next,
+    NotDone,
+    Parallel,
+    TerminalError,
+    Wait,
+)
 from surefoot.state.machine.actions import call_of, found_by, name_of
-from surefoot.state.machine.model import Action, Cancel, Entry, Failure
+from surefoot.state.machine.model import Action, Cancel, Entry, Failure, jsonable
+from surefoot.state.reading.versions import Line
 from surefoot.state.records.run_store import RunStore
 from surefoot.testing import Simulation
-from tests.support.run_driver import PLAIN, REWIND, START, Life
+from tests.support.run_driver import PLAIN, REWIND, START, Life, child_done, fork
 
 
 @dataclass
@@ -334,3 +346,181 @@ def test_the_past_of_another_step_is_not_the_attempts() -> None:
         )
     store.put(replace(run, failure=Failure(code="x", message="y")))
     assert list(store.journal(run)) == ["o:0:0:a#0"]
+
+
+# Children and pooled steps -------------------------------------------------------------------
+
+
+def boss(bank: Bank, probe: Any = None) -> list[Agent]:
+    """Has its children charge 1 and 2, one at a time; then, when told, its pool 3, and its heir 4.
+    One child has a child of its own, which charges 2."""
+    agent, child = Agent("boss"), Agent("child")
+
+    @child.step(start=True)
+    async def branch(ctx: Context, amount: int) -> Done | Parallel:
+        if amount == 2:
+            return Parallel([(leaf, amount)], join=back)
+        return Done(await ctx.once("charge", bank.charge, amount, probe=probe))
+
+    @child.step
+    async def leaf(ctx: Context, amount: int) -> Done:
+        return Done(await ctx.once("charge", bank.charge, amount, probe=probe))
+
+    @child.step
+    async def back(ctx: Context, receipts: list[str]) -> Done:
+        return Done(receipts[0])
+
+    @agent.step(start=True)
+    async def fork(ctx: Context, payload: int) -> Parallel:
+        return Parallel([(child, 1), (child, 2)], join=join, limit=1)
+
+    @agent.step
+    async def join(ctx: Context, receipts: list[str]) -> Wait:
+        return Wait("go", then=pooled)
+
+    @agent.step(pool="gpu")
+    async def pooled(ctx: Context, amount: int) -> Next:
+        return Next(rest, await ctx.once("charge", bank.charge, amount, probe=probe))
+
+    @agent.step
+    async def rest(ctx: Context, receipt: str) -> Wait:
+        return Wait("end", then=end)
+
+    @agent.step
+    async def end(ctx: Context, amount: int) -> Handoff:
+        return Handoff(child, amount)
+
+    return [agent, child]
+
+
+def asking(sim: Simulation) -> list[str]:
+    """The runs in which an action is in doubt."""
+    return [
+        each.run_id
+        for each in sim.runs()
+        if each.failure and each.failure["code"] == "once_in_doubt"
+    ]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_children_pooled_steps_and_heirs_of_a_run_that_is_sent_back_ask_their_probe(
+    bank: Bank, over: bool
+) -> None:
+    with Simulation(*boss(bank, bank.probe)) as sim:
+        sim.run(0, run_id="r")
+        sim.signal("go", 3)
+        if over:
+            sim.signal("end", 4)
+        done = [1, 2, 3, *([4] if over else [])]
+        assert (bank.charged, bank.probed) == (done, [])
+        for _ in range(2):
+            bank.probed.clear()
+            assert sim.rewind(0, run_id="r").status == "waiting"
+            sim.signal("go", 3, run_id="r")
+            if over:
+                assert sim.signal("end", 4, run_id="r").status == "completed"
+            assert (bank.charged, bank.probed) == (done, done)
+
+
+def test_without_a_probe_a_person_is_asked_once_and_told_of_the_run_that_was_sent_back(
+    bank: Bank,
+) -> None:
+    async def closed(amount: int) -> str:
+        if closing.pop():
+            raise NotDone("the bank is closed")
+        return await Bank.charge(bank, amount)
+
+    bank.charge = closed  # type: ignore[method-assign]
+    closing = [False, True, False, False, False]
+    with Simulation(*boss(bank)) as sim:
+        sim.run(0, run_id="r")
+        sim.signal("go", 3)
+        assert sim.rewind(0, run_id="r").status == "waiting"
+        assert asking(sim) == ["r~3~0"]
+        failure = sim.look("r~3~0", agent="child").failure
+        assert failure is not None
+        assert "run r was sent back or copied" in failure["message"]
+        sim.crash()
+        sim.resolve("did_not", run_id="r~3~0")  # tried twice, as the bank is closed at first
+        assert bank.charged == [1, 2, 3, 1]
+        assert asking(sim) == ["r~3~1~1~0"]
+        sim.resolve("happened", "found", run_id="r~3~1~1~0")
+        assert asking(sim) == []
+        sim.signal("go", 3, run_id="r")
+        failure = sim.look("r~4~0", agent="boss.gpu").failure
+        assert failure is not None
+        assert (failure["code"], bank.charged) == ("once_in_doubt", [1, 2, 3, 1])
+
+
+def test_a_name_that_is_repeated_holds_for_children_and_pooled_steps_too(bank: Bank) -> None:
+    with Simulation(*boss(bank)) as sim:
+        sim.run(0, run_id="r")
+        sim.signal("go", 3)
+        sim.rewind(0, run_id="r", repeat=["charge"])
+        sim.signal("go", 3, run_id="r")
+        assert (asking(sim), bank.charged) == ([], [1, 2, 3, 1, 2, 3])
+        sim.rewind(0, run_id="r")
+        assert (asking(sim), bank.charged) == (["r~5~0"], [1, 2, 3, 1, 2, 3])
+
+
+def test_what_was_not_undone_raises_no_doubt(bank: Bank) -> None:
+    with Simulation(*boss(bank)) as sim:
+        sim.run(0, run_id="r")
+        sim.rewind(2, run_id="r")  # behind the children
+        sim.signal("go", 3)
+        assert (asking(sim), bank.charged) == ([], [1, 2, 3])
+        sim.rewind(4, run_id="r")  # behind the pooled step
+        sim.signal("end", 4)
+        assert (asking(sim), bank.charged) == ([], [1, 2, 3, 4])
+
+
+def test_the_children_of_a_copy_are_in_doubt_as_well(bank: Bank) -> None:
+    with Simulation(*boss(bank)) as sim:
+        sim.run(0, run_id="r")
+        sim.fork(0, new_id="copy", run_id="r")
+        assert (asking(sim), bank.charged) == (["copy~1~0"], [1, 2])
+        sim.fork(0, new_id="third", run_id="copy")
+        assert (asking(sim), bank.charged) == (["copy~1~0", "third~1~0"], [1, 2])
+        sim.fork(0, new_id="named", run_id="r", repeat=["charge"])
+        assert bank.charged == [1, 2, 1, 2]
+        sim.fork(0, new_id="of-a-child", run_id="copy~1~0")
+        assert bank.charged == [1, 2, 1, 2]
+
+
+def forked(life: Life, step: str = "a") -> list[bool]:
+    """Whether the children of the next fork may be in the place of others."""
+    life.goes(step)
+    life.returned(fork(1))
+    told = [bool(each.actions) for each in life.commands("start")]
+    life.child(0)
+    return told
+
+
+def test_each_step_starts_as_many_copies_as_forks_were_undone() -> None:
+    life = made()
+    assert forked(life) == [False]
+    assert forked(life) == [False]
+    life.legal(replace(REWIND, forks=1))
+    assert [forked(life)[0] for _ in range(3)] == [True, False, False]
+    life.legal(replace(REWIND, id="2", epoch=1, forks=2))  # one copy and two others are undone
+    assert [forked(life)[0] for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_run_that_had_no_children_keeps_nothing_of_them() -> None:
+    life = made()
+    life.legal(REWIND)
+    assert life.entries == {}
+    assert forked(life) == [False]
+    assert life.entries == {}
+
+
+def test_the_end_of_an_heir_tells_the_number_of_its_branchs_fork() -> None:
+    life = made()
+    life.returned(fork(1))
+    life.legal(replace(child_done(1, 0), child="r~1~0~7~0"))
+    line = Line()
+    for event in life.history:
+        line.apply(jsonable(event))
+    life.goes("c")
+    line.apply(jsonable(life.event("step.completed")))
+    assert line.versions[2].forks == 1

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from surefoot import CallFailed, ConfigError, Cost, NotDone, RetryableError, TerminalError
 from surefoot.schemas.payload import Unserialisable
 from surefoot.state.errors import BudgetSpent, OwnershipLost, Parked
-from surefoot.state.machine.model import Amount, Memory
+from surefoot.state.machine.model import Amount, Entry, Memory
 from surefoot.state.steps.journal import digest_of
 from tests.support.fake_engine import FakeEngine, a_run
 
@@ -518,6 +518,26 @@ async def test_what_certainly_did_nothing_is_withdrawn_and_tried_again(
         await engine.attempt().once("charge", calls.ask)
     assert engine.entries == {}
     assert await engine.attempt().once("charge", calls.ask) == "receipt"
+
+
+async def test_in_the_place_of_another_run_each_action_is_in_doubt_once(
+    engine: FakeEngine, calls: Calls
+) -> None:
+    others = Entry(run_id="r", slot="a:all", kind="again", value=b'["named"]', by="parent", at_ms=0)
+    engine.entries[others.slot] = others
+    assert await engine.attempt().once("named", calls.ask) == 1
+    assert await engine.attempt().once("probed", calls.ask, probe=lambda: "found") == "found"
+    assert await engine.attempt().once("charge", calls.ask, probe=lambda: None) == 2
+    for _ in range(2):
+        with pytest.raises(Parked, match=r"run parent was sent back or copied") as parked:
+            await engine.attempt().once("asked", calls.ask)
+        assert parked.value.code == "once_in_doubt"
+    del engine.entries["c:asked#0"]  # as when somebody has found out that it did not happen
+    calls.answers = [NotDone("closed"), "receipt"]
+    with pytest.raises(NotDone):
+        await engine.attempt().once("asked", calls.ask)
+    assert await engine.attempt().once("asked", calls.ask) == "receipt"
+    assert len(calls.seen) == 4
 
 
 async def test_any_other_exception_leaves_it_in_doubt(engine: FakeEngine, calls: Calls) -> None:

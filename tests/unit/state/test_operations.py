@@ -617,3 +617,21 @@ async def test_an_action_that_was_not_done_cannot_be_repeated_and_nothing_is_sen
         assert (reply.status, reply.code) == (404, "no_such_action")
         assert "since version 1; it has done ship" in (reply.message or "")
     assert world.sent == []
+
+
+async def test_any_name_is_taken_where_children_since_that_version_may_have_used_it(
+    world: World,
+) -> None:
+    life = world.started()
+    world.lead("r", lambda: life.returned(fork(1)))
+    world.lead("r", lambda: life.child(0))
+    world.lead("r", lambda: life.goes("c"))
+    later = await rewound(world, 2, repeat=["pay"])  # behind the children
+    assert (later.code, life.entries) == ("no_such_action", {})
+    told = ("what children and pooled steps have done, in doubt",)
+    copy = await forked(world, 0, "copy", repeat=["pay"])
+    back = await rewound(world, 0, command_id="2", repeat=["pay"])
+    for reply, run_id in ((copy, "copy"), (back, "r")):
+        assert (reply.accepted, reply.kept) == (True, told)
+        (entry,) = world.life(run_id).entries.values()
+        assert (entry.slot, entry.seq, entry.value) == ("a:forks", 1, b'["pay"]')

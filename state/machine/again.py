@@ -1,0 +1,164 @@
+"""What children and pooled steps may do again, once their run has been sent back or copied. Pure.
+
+Such a child is a run of its own: it does not know what those have done, with `ctx.once`, whose
+place it may be taking. So whatever it does is in doubt, until it has a record of its own; and so is
+what its own children do. Entries of kind `again` tell, each under a slot of its own:
+
+    a:all    in a child: whatever it does may have been done. `value` names what may be repeated
+    a:forks  in the run: so many forks were undone. Which step had made them is not on record, so
+             that each step starts as many as copies, and what it starts after that is new
+    a:f:N    fork N was started as such a copy, by step `name`
+    a:c:CALL that doubt was raised for this call of the step in work: whatever is decided, once
+
+A run that was never sent back has none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from surefoot.schemas.payload import parse_json, strict_json
+from surefoot.state.machine.decision import DecisionBuilder
+from surefoot.state.machine.model import Action, CommandRecord, Entries, Entry, Rewind, Run
+
+_ALL = "a:all"
+_FORKS = "a:forks"
+_FORK = "a:f:"
+#: of the highest number of forks
+_DIGITS = 10
+
+
+def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
+    """What was started since that version may be started again."""
+    whole, known = builder.entries.get(_ALL), builder.entries.get(_FORKS)
+    if whole is not None:
+        builder.write_entry(replace(whole, value=strict_json(sorted(input_.repeat))))
+        return
+    copies = [each for each in _copies(builder.entries) if each.seq > input_.forks]
+    for copy in copies:
+        builder.forget(copy.slot)
+    undone = max(run.forks - input_.forks, 0) - len(copies)
+    if known is not None or undone > 0:
+        by = None if known is None else known.by
+        before = 0 if known is None else known.seq
+        _write(builder, run, _FORKS, seq=before + undone, by=by, repeat=input_.repeat)
+
+
+def inherit(builder: DecisionBuilder, run: Run, action: Action, repeat: Collection[str]) -> None:
+    """A child in the place of another one begins, or a copy of a run that has had children."""
+    count = number_in(action.call)
+    slot = _FORKS if count else _ALL
+    _write(builder, run, slot, seq=count, by=action.run_id, repeat=repeat)
+
+
+def note_fork(builder: DecisionBuilder, run: Run, number: int) -> None:
+    """The step starts children: these may take the place of others."""
+    known = builder.entries.get(_FORKS)
+    if known is None:
+        return
+    if sum(copy.name == run.step for copy in _copies(builder.entries)) < known.seq:
+        copy = Entry(
+            run_id=run.run_id,
+            slot=f"{_FORK}{number}",
+            kind="again",
+            seq=number,
+            epoch=run.epoch,
+            name=run.step,
+            at_ms=builder.now_ms,
+        )
+        builder.write_entry(copy)
+
+
+def told(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
+    """The start of a child of that fork, which learns whether it may be in the place of another."""
+    found = entries.get(_ALL)
+    if found is None and f"{_FORK}{number}" in entries:
+        found = entries.get(_FORKS)
+    if found is None:
+        return start
+    action = Action(run_id=found.by or found.run_id, step="", call="", digest=b"")
+    return replace(start, actions=(action,), repeat=repeatable(found))
+
+
+def handed_on(entries: Iterable[Entry], run_id: str, undone: int) -> Iterator[Action]:
+    """As a copy of the run inherits it, that begins before the last `undone` forks."""
+    there = {entry.slot: entry for entry in entries}
+    whole, known = there.get(_ALL), there.get(_FORKS)
+    if whole is not None:
+        yield Action(run_id=whole.by or run_id, step="", call="", digest=b"")
+    elif count := undone + (known.seq if known is not None else 0):
+        yield Action(run_id=run_id, step="", call=str(count), digest=b"")
+
+
+def note_doubt(builder: DecisionBuilder, run: Run, slot: str) -> None:
+    """A call of the step in work may have been done by another run: that is raised once, and then
+    the call has a record of its own, or is simply made."""
+    note = Entry(
+        run_id=run.run_id,
+        slot=raised(slot),
+        kind="again",
+        seq=run.seq,
+        epoch=run.epoch,
+        at_ms=builder.now_ms,
+    )
+    builder.write_entry(note)
+
+
+def number_in(text: str | None) -> int:
+    """A number of forks as a command has it; 0: there is none."""
+    known = text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
+    return int(text) if known else 0
+
+
+def is_again(action: Action) -> bool:
+    """Whether it stands for whatever others have done, and not for one action."""
+    return "#" not in action.call
+
+
+def counts(entry: Entry, run: Run) -> bool:
+    """Whether the attempt in work has to know of that entry of kind `again`."""
+    return entry.slot == _ALL or (
+        entry.slot.startswith("a:c:") and (entry.seq, entry.epoch) == (run.seq, run.epoch)
+    )
+
+
+def of_run(entries: Entries) -> Entry | None:
+    """Of a run in the place of another one: that whatever it does may have been done."""
+    return entries.get(_ALL)
+
+
+def raised(slot: str) -> str:
+    """Slot of the note that the doubt was raised for the call in `slot`."""
+    return f"a:{slot}"
+
+
+def repeatable(entry: Entry) -> tuple[str, ...]:
+    """Names of the actions that may be done again."""
+    return tuple(parse_json(entry.value or b"[]"))
+
+
+def _copies(entries: Entries) -> list[Entry]:
+    return [each for each in entries.values() if each.slot.startswith(_FORK)]
+
+
+def _write(
+    builder: DecisionBuilder,
+    run: Run,
+    slot: str,
+    *,
+    seq: int,
+    by: str | None,
+    repeat: Collection[str],
+) -> None:
+    builder.write_entry(
+        Entry(
+            run_id=run.run_id,
+            slot=slot,
+            kind="again",
+            seq=seq,
+            value=strict_json(sorted(repeat)),
+            by=by,
+            at_ms=builder.now_ms,
+        )
+    )
