@@ -107,7 +107,8 @@ def note_doubt(builder: DecisionBuilder, run: Run, slot: str) -> None:
 
 def number_in(text: str | None) -> int:
     """A number of forks as a command has it; 0: there is none."""
-    known = text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
+    text = text or ""
+    known = text.isascii() and text.isdigit() and len(text) <= _DIGITS
     return int(text) if known else 0
 
 
