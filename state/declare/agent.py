@@ -1,7 +1,8 @@
 """Agents and their steps, as an author declares them.
 
-Every mistake in a declaration is an error at import: an unknown target, a payload of the wrong
-type, a second start step, a name that cannot be a topic.
+A mistake in a declaration is an error at import: a second start step, a type that cannot be stored,
+a name that cannot be a topic. Targets and their payloads are checked once the whole agent is loaded
+(state.inspect.lint).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Budget:
 
     #: as reported by `ctx.call(..., cost=...)`
     tokens: int | None = None
-    #: the same, in your currency
+    #: also as reported by calls, in your currency
     money: float | None = None
     #: seconds in step bodies, all attempts together
     seconds: float | None = None

@@ -30,9 +30,9 @@ class RunEvent:
     type: str
     agent: str
     run_id: str
-    #: of the agent
+    #: the agent's version
     version: int
-    #: of the run, after this event
+    #: the run's status after this event
     status: str
     seq: int
     #: epoch ms UTC
