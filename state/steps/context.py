@@ -211,7 +211,7 @@ class Context:
         """Call `fn(*args)` at most once, whatever crashes. Its intent is committed before the call,
         its outcome after.
 
-        If only the intent is recorded, `probe(*args)` decides: None or False, it did not happen
+        If a crash left only the intent, `probe(*args)` decides: None or False, it did not happen
         (and is done now); True, it did; any other value, it did, with that result. Without a probe
         the run goes to `attention`. An exception of `fn` leaves the call in doubt too, unless it is
         NotDone (certainly nothing happened; retried), TerminalError or one of `permanent` (both

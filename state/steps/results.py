@@ -100,7 +100,7 @@ class Approve:
 
     `then` receives an Approval, and `what` as its third argument; the answer is bound to a digest
     of `what`. `by` names who may answer; empty: anybody. If nobody answers within `expires`, the
-    run continues with `on_timeout`, whose input is `what`.
+    run fails, or continues with `on_timeout`, whose input is `what`.
     """
 
     what: Any
