@@ -138,7 +138,7 @@ class BadPayload(ValueError):
         return f"{self.path}: {self.reason}"
 
 
-#: in characters
+#: longest path and reason that are kept, in characters
 _PATH_MAX = 200
 _REASON_MAX = 500
 
