@@ -85,7 +85,7 @@ class SimulatedRun:
     run_id: str
     agent: str
     status: str
-    #: of a completed run
+    #: result of a completed run; None otherwise
     result: Any
     #: code, message, kind and step of the latest unresolved failure
     failure: dict[str, Any] | None
@@ -324,7 +324,7 @@ class Simulation:
         return process.killed
 
     def _asked_somebody(self) -> bool:
-        """Whether another run has come to wait for a person, and on_attention was called."""
+        """Whether one more run needed a person, and on_attention was called for it."""
         if self._on_attention is None:
             return False
         for run in self.runs():
