@@ -78,7 +78,7 @@ class Verdict:
 
     call: int
     approved: bool
-    #: for the model
+    #: the reason, for the model
     why: str = ""
 
 
@@ -409,7 +409,7 @@ async def _tell(ctx: Context, job: _Job, *, last: bool) -> Message:
     """Run one tool and return the message about it.
 
     A failure that another attempt may fix fails the step, unless this is the `last` attempt; with a
-    `once` tool, it is told to the model only if nothing has happened.
+    `once` tool, the model is told then only if the call certainly did nothing.
     """
     tool, call = job.tool, job.call
     try:
