@@ -12,7 +12,8 @@ from surefoot.consumers.partition.context import PartitionContext
 from surefoot.consumers.partition.in_flight import StepsInFlight
 from surefoot.consumers.partition.transaction import InputPosition
 from surefoot.state.admission.lanes import Lanes
-from surefoot.state.machine.model import Cancel, Defer, Failure, Run, StartRun
+from surefoot.state.machine.model import Defer, Failure, Run, StartRun
+from surefoot.state.machine.operations import Cancel
 from surefoot.state.names.partitioner import affinity, affinity_order
 
 

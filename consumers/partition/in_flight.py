@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from surefoot.consumers.attempts.attempt import StepCall
 from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.transaction import InputPosition, PendingInput
-from surefoot.state.machine.model import OPERATIONS, Input, Refusal, Run, StartRun
+from surefoot.state.machine.model import Input, Operation, Refusal, Run, StartRun
 from surefoot.state.ports.clock import Clock
 
 
@@ -145,7 +145,7 @@ class StepsInFlight:
                 run_id=run_id,
                 inputs=(*pending, event),
                 on_done=on_done,
-                answers=isinstance(event, OPERATIONS),
+                answers=isinstance(event, Operation),
             )
         )
 

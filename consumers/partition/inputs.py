@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from surefoot.consumers.attempts.attempt import unknown_step
 from surefoot.consumers.partition.admission import Admission
@@ -14,20 +14,11 @@ from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.context import PartitionContext
 from surefoot.consumers.partition.in_flight import StepsInFlight
 from surefoot.consumers.partition.transaction import InputPosition, PendingInput
-from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError
-from surefoot.schemas.payload import digest
 from surefoot.state.machine.decide import decide, ignored_start
-from surefoot.state.machine.model import OPERATIONS, Failure, Input, StartRun, State
+from surefoot.state.machine.model import Failure, Input, Operation, StartRun, State
 from surefoot.state.ports.log import ConsumerRecord, InputKind
-from surefoot.state.records.encoding import (
-    actions_of,
-    decode_command,
-    decode_task,
-    input_of,
-    memory_of,
-    parent_of,
-)
+from surefoot.state.records.encoding import decode_command, decode_task, input_of, start_of
 from surefoot.state.telemetry import metrics, spans
 
 
@@ -68,38 +59,22 @@ def read_command(
     agent = context.agent
     try:
         command = decode_command(record)
-        event = None if command["kind"] == "start" else input_of(command)
+        event = None if command.kind == "start" else input_of(command)
     except UndecodableError as error:
         return Unusable(Failure(code="undecodable", message=str(error)))
-    run_id = command["run_id"]
+    run_id = command.run_id
     if not context.wire.is_home(run_id, context.partition):
         return Misplaced(run_id)
     if run_id in broken:
         return Unusable(Failure(code="state_unreadable", message=broken[run_id]))
     if event is not None:
         return RunInput(run_id, event)
-    came = trace.carried_by(command)
-    step = command["step"] or agent.start_step.name
-    if step not in agent.steps:
-        return Unusable(unknown_step(agent, step, agent.version))
-    return StartRun(
-        run_id=run_id,
-        agent=agent.name,
-        version=agent.version,
-        step=step,
-        payload=command["payload"],
-        input_digest=digest(command["payload"]),
-        traceparent=came.get("traceparent") or spans.begin(agent.name, run_id),
-        tracestate=came.get("tracestate"),
-        baggage=came.get("baggage"),
-        parent=parent_of(command),
-        carry=command["carry"],
-        memory=memory_of(command["memory"]),
-        messages=tuple(command["messages"]),
-        by=command["by"],
-        actions=actions_of(command),
-        repeat=tuple(command["repeat"]),
-    )
+    start = start_of(command, agent.name, agent.version, agent.start_step.name)
+    if start.step not in agent.steps:
+        return Unusable(unknown_step(agent, start.step, agent.version))
+    if start.traceparent is None:
+        start = replace(start, traceparent=spans.begin(agent.name, run_id))
+    return start
 
 
 def read_task(record: ConsumerRecord) -> Unusable | StepTask:
@@ -149,7 +124,7 @@ class Inputs:
             case Misplaced(run_id):
                 self._reroute(source, record, run_id)
             case RunInput(run_id, event):
-                if isinstance(event, OPERATIONS) and self._committer.was_answered(source):
+                if isinstance(event, Operation) and self._committer.was_answered(source):
                     self._committer.done(source)
                 else:
                     self._steps.submit(run_id, event, source)

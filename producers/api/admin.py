@@ -25,7 +25,7 @@ from surefoot.producers.commands.operations import Operator
 from surefoot.producers.commands.schedules import DOES, steer
 from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.declare.agent import Agent
-from surefoot.state.machine.model import State
+from surefoot.state.machine.model import Operation, State
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
@@ -51,8 +51,8 @@ class AdminApi:
     reader: RunReader
     operator: Operator
     clock: Clock
-    #: reads what a request asks of a run: the id of the command, and its other fields
-    asked: Callable[[Request], Awaitable[tuple[str, dict[str, Any]]]]
+    #: reads the command that a request has: its `id`, and who asks
+    asked: Callable[[Request], Awaitable[Operation]]
 
     def serve(self, app: FastAPI) -> None:
         app.get("/agents")(self.list_agents)
@@ -134,11 +134,11 @@ class AdminApi:
                 "there is no such schedule, or no worker has begun it; there are: "
                 f"{', '.join(states) or 'none'}",
             )
-        command_id, said = await self.asked(request)
-        reply = await steer(self.operator, run, known, command_id=command_id, by=said.get("by"))
+        asked = await self.asked(request)
+        reply = await steer(self.operator, run, known, command_id=asked.id, by=asked.by)
         told = reply.json()
         if known == "trigger":
-            told["run_id"] = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=command_id))
+            told["run_id"] = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=asked.id))
         return JSONResponse(told, reply.status)
 
     # Dead letters, topics -------------------------------------------------------------------

@@ -7,7 +7,7 @@
     GET  /runs/{agent}/{run_id}/why      why it does not move, and what to do
     GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events; api.events)
     GET  /events, /events/{agent}        events of all runs, live; /ws/... the same on a WebSocket
-    POST /runs/{agent}/{run_id}/{verb}   pause, resume, cancel, retry, signal, approve, resolve
+    POST /runs/{agent}/{run_id}/{verb}   a command to it (state.machine.commands)
     GET  /views/{agent}/...              views, where SUREFOOT_VIEWS_URL says (producers.api.views)
     ...                                  agents, schedules, deliveries, topics (producers.api.admin)
     GET  /health                         this process is alive
@@ -48,10 +48,8 @@ from surefoot.producers.api.openapi import document
 from surefoot.producers.api.run_lists import RunLists
 from surefoot.producers.api.views import add_views, paths
 from surefoot.producers.commands.operations import (
-    BODIES,
     Operator,
     RetryFailed,
-    Verb,
     command,
     retry_failed,
 )
@@ -80,6 +78,8 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.feeds.feed import EventFeed
 from surefoot.state.inspect.description import agent_json
+from surefoot.state.machine.commands import BODIES, COMMAND_ID_MAX
+from surefoot.state.machine.model import Operation
 from surefoot.state.names.ids import check_run_id, run_id_for, told_by
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
@@ -89,7 +89,6 @@ from surefoot.state.reading.deliveries import DeliveryLog
 from surefoot.state.reading.explain import explain
 from surefoot.state.reading.ports import Commands, Readiness, RunBrowser, RunView, Views
 from surefoot.state.reading.runs import run_json
-from surefoot.state.records.encoding import COMMAND_ID_MAX
 
 log = structlog.get_logger(__name__)
 
@@ -358,8 +357,7 @@ class _Gateway:
         "code" and "message" instead and a status that fits; 202 with "accepted": null says that no
         answer came in time: the command is on its way, and can be repeated with the same id.
         """
-        known = next((each for each in BODIES if each == verb), None)
-        if known is None:
+        if verb not in BODIES:
             raise RequestRefused(
                 "SF5009", 404, f"there is no such operation; there are: {', '.join(BODIES)}"
             )
@@ -368,14 +366,14 @@ class _Gateway:
             check_run_id(run_id)
         except BadArgument as error:
             raise RequestRefused(error.number, 404, error.message) from None
-        command_id, fields = await self._command(known, request)
+        asked = await self._command(verb, run_id, request)
         try:
-            reply = await self.operator.ask(agent, run_id, known, command_id=command_id, **fields)
+            reply = await self.operator.ask(agent, run_id, asked)
         except Unavailable as error:
             log.warning("log_unavailable", path=request.scope["path"], reason=str(error))
             message = f"{AWAY}: the log is not available; send it again with the same id"
             headers = {"Retry-After": str(RETRY_AFTER_S)}
-            return JSONResponse({"id": command_id, "error": message}, 503, headers)
+            return JSONResponse({"id": asked.id, "error": message}, 503, headers)
         return JSONResponse(reply.json(), reply.status)
 
     async def retry_failed(self, agent: str, request: Request) -> Response:
@@ -396,14 +394,14 @@ class _Gateway:
                 told = await operator.retry_failed(reader, agent, asked)
         return JSONResponse({"agent": agent, **told.json()})
 
-    async def asked(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """(id, other fields) of a command that says nothing but itself."""
-        return await self._command("pause", request)
+    async def asked(self, request: Request) -> Operation:
+        """A command that says nothing but itself."""
+        return await self._command("pause", "", request)
 
-    async def _command(self, verb: Verb, request: Request) -> tuple[str, dict[str, Any]]:
+    async def _command(self, word: str, run_id: str, request: Request) -> Operation:
         keys = request.headers.getlist("idempotency-key")
-        command_id, fields = await self._json(request, partial(_command, verb, keys), empty=b"{}")
-        return command_id or self.clock.unique(), fields
+        made = partial(_command, word, run_id, keys, self.clock.unique())
+        return await self._json(request, made, empty=b"{}")
 
     async def _run(self, agent: str, run_id: str) -> RunView | None:
         check_agent(agent, self.agents)
@@ -495,15 +493,15 @@ def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> MappedS
         raise RequestRefused(error.number, 422, error.message) from None
 
 
-def _command(verb: Verb, keys: Sequence[str], body: Any) -> tuple[str | None, dict[str, Any]]:
-    """(id, other fields) of the command that these JSON values ask for; `keys` as the request's
-    Idempotency-Key headers have them. Raises Refused."""
+def _command(word: str, run_id: str, keys: Sequence[str], new_id: str, body: Any) -> Operation:
+    """What these JSON values ask of that run; `keys` as the request's Idempotency-Key headers have
+    them. Raises Refused."""
     try:
         if isinstance(body, dict) and keys:
             if body.get("id", keys[0]) != _only(keys):
                 raise RequestRefused("SF5010", 422, _ONE_ID)
             body["id"] = run_id_for(utf8(keys[0]), most=COMMAND_ID_MAX)
-        return command(verb, body)
+        return command(word, body, run_id=run_id, new_id=new_id)
     except BadArgument as error:
         raise RequestRefused(error.number, 422, error.message) from None
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from surefoot.producers.commands.operations import BODIES, RetryFailed
+from surefoot.producers.commands.operations import RetryFailed
 from surefoot.producers.commands.schedules import DOES
 from surefoot.schemas import trace
 from surefoot.state.feeds.event_id import PATTERN as POSITION_PATTERN
+from surefoot.state.machine.commands import BODIES
 from surefoot.state.machine.model import EventType, Status
 from surefoot.state.names.ids import RUN_ID_PATTERN
 from surefoot.state.names.topics import OUTBOX

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from surefoot.schemas.payload import digest, strict_json
+from surefoot.schemas.payload import digest
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.machine import again
 from surefoot.state.machine.actions import call_of, found_by, handed_on, name_of, outcome
-from surefoot.state.machine.model import Action, Entry, jsonable
+from surefoot.state.machine.commands import ANSWERS, BODIES, COMMANDS, Name, row_of, write
+from surefoot.state.machine.model import Action, Entry, Operation, jsonable
+from surefoot.state.machine.operations import RetryRun, Rewind
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.ports import Commands, RunBrowser, RunReader, RunView
@@ -49,71 +51,6 @@ REFUSALS: Mapping[str, int] = {
 
 #: of many commands: how many are on their way at a time
 _AT_A_TIME = 50
-
-#: events that answer a command; a later one may have a signal's id as well
-_ANSWERS = frozenset(
-    {
-        "run.paused",
-        "run.resumed",
-        "run.cancelled",
-        "run.cancelling",
-        "run.retried",
-        "run.resolved",
-        "run.rewound",
-        "signal.received",
-        "approval.decided",
-        "command.repeated",
-        "command.refused",
-    }
-)
-
-Verb = Literal["pause", "resume", "cancel", "retry", "signal", "approve", "resolve"]
-
-#: exact, and safe wherever ids are shown
-CommandId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,127}$")]
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-Note = Annotated[str, Field(max_length=4096)]
-
-
-class _Body(BaseModel):
-    """What may be said with every command."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    id: CommandId = ""
-    by: Name | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Those of schemas/avro/Command.avsc."""
-        return {"by": self.by}
-
-
-class _Signal(_Body):
-    name: Name
-    payload: Any = None
-
-    def fields(self) -> dict[str, Any]:
-        return super().fields() | {"name": self.name, "payload": strict_json(self.payload)}
-
-
-class _Approve(_Body):
-    question: Name
-    approved: bool
-    note: Note | None = None
-
-    def fields(self) -> dict[str, Any]:
-        said = {"approved": self.approved, "note": self.note}
-        return super().fields() | {"name": self.question, "payload": strict_json(said)}
-
-
-class _Resolve(_Body):
-    choice: Literal["happened", "did_not", "give_up"]
-    result: Any = None
-
-    def fields(self) -> dict[str, Any]:
-        if self.choice != "happened" and self.result is not None:
-            raise BadArgument("SF4150", '"result" goes with "choice": "happened" only')
-        return super().fields() | {"name": self.choice, "payload": strict_json(self.result)}
 
 
 class RetryFailed(BaseModel):
@@ -145,27 +82,17 @@ def retry_failed(said: Any) -> RetryFailed:
     return asked
 
 
-BODIES: Mapping[Verb, type[_Body]] = {
-    "pause": _Body,
-    "resume": _Body,
-    "cancel": _Body,
-    "retry": _Body,
-    "signal": _Signal,
-    "approve": _Approve,
-    "resolve": _Resolve,
-}
-
-
-def command(verb: Verb, said: Any) -> tuple[str | None, dict[str, Any]]:
-    """(id, other fields) of the command that these JSON values ask for; id None: none is given.
+def command(word: str, said: Any, *, run_id: str, new_id: str) -> Operation:
+    """What these JSON values ask of that run by a command of BODIES; `new_id` is for one that has
+    no id.
 
     Raises: BadArgument — what is wrong, by the names of the JSON's fields.
     """
     try:
-        body = BODIES[verb].model_validate(said)
+        body = BODIES[word].model_validate(said)
     except ValidationError as error:
         raise BadArgument("SF4150", _told(error)) from None
-    return body.id or None, body.fields()
+    return COMMANDS[word].input(id=body.id or new_id, by=body.by, **body.fields(run_id))
 
 
 def _told(error: ValidationError) -> str:
@@ -253,12 +180,9 @@ class Operator:
         self,
         agent: str,
         run_id: str,
-        kind: str,
-        *,
-        command_id: str,
-        **fields: Any,
+        input_: Operation,
     ) -> CommandReply:
-        """Have a command answered by the owner of its run. `fields`: others of Command.avsc.
+        """Have a command answered by the owner of its run.
 
         Raises: Unavailable — it may or may not have been sent: ask again with the same id;
         RecordTooLarge — it was not sent.
@@ -266,19 +190,24 @@ class Operator:
         """
         async with self.reader.answers(agent, run_id) as events:
             await self.commands.send(
-                agent, run_id, kind, id=command_id, deadline_s=self.send_s, **fields
+                agent,
+                run_id,
+                row_of(input_).word,
+                deadline_s=self.send_s,
+                stored=isinstance(input_, Rewind),
+                **write(input_),
             )
             try:
                 async with asyncio.timeout(self.answer_s):
-                    event = await _answer(events, command_id)
+                    event = await _answer(events, input_.id)
             except TimeoutError:
                 event = None
         if event is None:
-            return CommandReply(id=command_id, accepted=None)
+            return CommandReply(id=input_.id, accepted=None)
         run = await self._latest(agent, run_id)
         refused = event["type"] == "command.refused"
         return CommandReply(
-            id=command_id,
+            id=input_.id,
             accepted=not refused,
             event=event["type"],
             code=event["name"] if refused else None,
@@ -305,9 +234,8 @@ class Operator:
         replies: dict[str, CommandReply] = {}
 
         async def retry(run_id: str) -> None:
-            replies[run_id] = await self.ask(
-                agent, run_id, "retry", command_id=self.clock.unique(), by=asked.by
-            )
+            again = RetryRun(id=self.clock.unique(), by=asked.by)
+            replies[run_id] = await self.ask(agent, run_id, again)
 
         place = None
         for at in range(0, len(page.runs), _AT_A_TIME):
@@ -359,13 +287,11 @@ class Operator:
         reply = await self.ask(
             agent,
             run_id,
-            "rewind",
-            command_id=command_id,
-            by=by,
-            stored=True,
-            **rewind_fields(
+            rewind_to(
                 version,
                 messages,
+                command_id=command_id,
+                by=by,
                 epoch=run.epoch,
                 emit=emit,
                 repeat=repeat,
@@ -441,7 +367,7 @@ class Operator:
 async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[str, Any] | None:
     """The event that answers that command; None when there will be none for us."""
     async for event in events:
-        if event["id"] == identity and event["type"] in _ANSWERS:
+        if event["id"] == identity and event["type"] in ANSWERS:
             return event
     return None
 
@@ -492,37 +418,40 @@ def no_version(run: RunView, seq: int) -> str:
     return f"{run.run_id} has versions 0 to {run.seq}, less the one that ended it; got {seq}"
 
 
-def rewind_fields(
+def rewind_to(
     version: Version,
     messages: tuple[bytes, ...],
     *,
+    command_id: str,
+    by: str | None,
     epoch: int,
     emit: bool,
     repeat: Collection[str],
     created_ms: int,
     now_ms: int,
-) -> dict[str, Any]:
-    """Fields of the command that sends a run, now in `epoch`, back to that version. A wait begins
-    anew, with as much time as it had; a sleep ends when it would have. Actions that `repeat` names
-    may be done again."""
+) -> Rewind:
+    """What sends a run, now in `epoch`, back to that version. A wait begins anew, with as much time
+    as it had; a sleep ends when it would have. Actions that `repeat` names may be done again."""
     wait, due_ms = version.wait, version.due_ms
     if wait is not None and due_ms is not None:
         due_ms = now_ms + due_ms - wait.since_ms
-    return {
-        "epoch": epoch,
-        "name": str(version.forks),
-        "emit": int(emit),
-        "repeat": sorted(repeat),
-        "seq": version.seq,
-        "step": version.step,
-        "payload": version.payload,
-        "carry": version.carry,
-        "memory": _memory(version),
-        "messages": list(messages),
-        "wait": None if wait is None else jsonable(wait) | {"since_ms": now_ms},
-        "due_ms": due_ms,
-        "created_ms": created_ms,
-    }
+    return Rewind(
+        id=command_id,
+        by=by,
+        epoch=epoch,
+        emit=emit,
+        repeat=tuple(sorted(repeat)),
+        seq=version.seq,
+        step=version.step,
+        payload=version.payload,
+        carry=version.carry,
+        memory=version.memory,
+        messages=messages,
+        wait=None if wait is None else replace(wait, since_ms=now_ms),
+        due_ms=due_ms,
+        created_ms=created_ms,
+        forks=version.forks,
+    )
 
 
 def start_fields(
@@ -537,15 +466,11 @@ def start_fields(
         "step": version.step,
         "payload": version.payload,
         "carry": version.carry,
-        "memory": _memory(version),
+        "memory": None if version.memory is None else jsonable(version.memory),
         "messages": list(messages),
         "actions": [jsonable(action) for action in actions],
         "repeat": sorted(repeat),
     }
-
-
-def _memory(version: Version) -> dict[str, Any] | None:
-    return None if version.memory is None else jsonable(version.memory)
 
 
 def thread_of(version: Version) -> int:

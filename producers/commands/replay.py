@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
-from surefoot.producers.commands.operations import CommandReply, Operator, rewind_fields, thread_of
+from surefoot.producers.commands.operations import CommandReply, Operator, rewind_to, thread_of
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors import ConfigError, RecordTooLarge, StateError, Unavailable
 from surefoot.state.machine.model import TERMINAL
@@ -257,13 +257,11 @@ class Replay:
             return await operator.ask(
                 self.agent,
                 run_id,
-                "rewind",
-                command_id=command_id,
-                by=f"replay {self.id}",
-                stored=True,
-                **rewind_fields(
+                rewind_to(
                     to.version,
                     messages,
+                    command_id=command_id,
+                    by=f"replay {self.id}",
                     epoch=to.epoch,
                     emit=emit,
                     repeat=repeat,
@@ -301,7 +299,7 @@ def _said(kind: InputKind, record: ConsumerRecord) -> tuple[str, int | None] | N
         command = decode_command(record)
     except UndecodableError:
         return None
-    return (command["run_id"], None) if command["kind"] == "start" else None
+    return (command.run_id, None) if command.kind == "start" else None
 
 
 def _foreseen(run_id: str, run: RunSummary | None, told: Touched) -> ReplayRow:

@@ -16,6 +16,7 @@ from surefoot.producers.commands.operations import CommandReply, Operator
 from surefoot.schemas.payload import dump, strict_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run, State
+from surefoot.state.machine.operations import DeliverSignal, RetryRun
 from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.ports import Commands
@@ -94,7 +95,7 @@ async def steer(
     Raises: as `Operator.ask`.
     """
     if do == "resume" and run.status in ("failed", "attention"):
-        return await operator.ask(run.agent, run.run_id, "retry", command_id=command_id, by=by)
+        return await operator.ask(run.agent, run.run_id, RetryRun(id=command_id, by=by))
     said = {"do": do} | ({"id": command_id} if do == "trigger" else {})
     return await say(operator, run, said, command_id=command_id, by=by)
 
@@ -103,12 +104,7 @@ async def say(
     operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
 ) -> CommandReply:
     """Tell a schedule something: one of `state.scheduling.book.ASKS`. Raises as `Operator.ask`."""
-    return await operator.ask(
-        run.agent,
-        run.run_id,
-        "signal",
-        command_id=command_id,
-        by=by,
-        name=ASK,
-        payload=strict_json(dict(said)),
+    signal = DeliverSignal(
+        id=command_id, by=by, run_id=run.run_id, name=ASK, payload=strict_json(dict(said))
     )
+    return await operator.ask(run.agent, run.run_id, signal)

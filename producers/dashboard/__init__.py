@@ -8,13 +8,15 @@ and add NAME to PAGES, with the text of its link. `show` fills the element `main
 those of the URL, where filters belong; `signal` is aborted when the page is left. A page asks the
 API through `api.js` only (`get`, `post`, `follow`) and makes elements with `h` of `dom.js` only,
 which takes whatever comes from outside as text. Tables, badges, times and dialogs are in `ui.js`,
-charts in `charts.js`. tests/integration/dashboard/test_dashboard.py walks through every page in
+charts in `charts.js`, and what can be done to runs in `bulk.js`, which has it from the table in
+`state.machine.commands`. tests/integration/dashboard/test_dashboard.py walks through every page in
 PAGES.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from surefoot.producers.guards import check_json, check_origin
+from surefoot.state.machine.commands import COMMANDS
 
 #: pages by the last part of their address, and the text of their link; None: it has no link
 PAGES: Mapping[str, str | None] = {
@@ -115,8 +118,8 @@ def _files(*, demo: bool) -> dict[str, _File]:
         content = path.read_bytes()
         if path.name == "index.html":
             content = content.replace(b"<!-- links -->", _links().encode())
-            if demo:
-                content = content.replace(b"<body>", b"<body data-demo>")
+            told = f'data-commands="{escape(_commands())}"' + " data-demo" * demo
+            content = content.replace(b"<body>", f"<body {told}>".encode())
         name = path.relative_to(_STATIC).as_posix()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         found[name] = _File(content, _TYPES[path.suffix], etag)
@@ -128,6 +131,22 @@ def _links() -> str:
         f'<li><a href="{escape(name)}">{escape(text)}</a></li>'
         for name, text in PAGES.items()
         if text is not None
+    )
+
+
+def _commands() -> str:
+    """What can be done to a run by a button: JSON for the pages."""
+    return json.dumps(
+        [
+            {
+                "word": row.word,
+                "label": row.button.label,
+                "statuses": list(row.legal),
+                "will": row.button.will.split("\n"),
+            }
+            for row in COMMANDS.values()
+            if row.button is not None
+        ]
     )
 
 

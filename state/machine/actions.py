@@ -18,7 +18,7 @@ from typing import Protocol
 
 from surefoot.state.machine import again
 from surefoot.state.machine.decision import DecisionBuilder
-from surefoot.state.machine.model import Action, Entry, Rewind, Run
+from surefoot.state.machine.model import Action, Entry, Run
 
 
 class AtVersion(Protocol):
@@ -47,14 +47,16 @@ def keep(builder: DecisionBuilder, run: Run) -> None:
             )
 
 
-def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
+def set_back(
+    builder: DecisionBuilder, run: Run, seq: int, forks: int, repeat: Collection[str]
+) -> None:
     """What has been done since that version is past; what is to be repeated is forgotten."""
     keep(builder, run)
-    again.set_back(builder, run, input_)
+    again.set_back(builder, run, forks, repeat)
     for entry in list(builder.entries.values()):
-        if not _since(entry, input_.seq):
+        if not _since(entry, seq):
             continue
-        if name_of(entry) in input_.repeat:
+        if name_of(entry) in repeat:
             builder.forget(entry.slot)
         elif entry.kind == "done":
             builder.write_entry(replace(entry, kind="past"))

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from surefoot.schemas.payload import parse_json, strict_json
 from surefoot.state.machine.decision import DecisionBuilder
-from surefoot.state.machine.model import Action, CommandRecord, Entries, Entry, Rewind, Run
+from surefoot.state.machine.model import Action, CommandRecord, Entries, Entry, Run
 
 _ALL = "a:all"
 _FORKS = "a:forks"
@@ -29,20 +29,20 @@ _FORK = "a:f:"
 _DIGITS = 10
 
 
-def set_back(builder: DecisionBuilder, run: Run, input_: Rewind) -> None:
+def set_back(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[str]) -> None:
     """What was started since that version may be started again."""
     whole, known = builder.entries.get(_ALL), builder.entries.get(_FORKS)
     if whole is not None:
-        builder.write_entry(replace(whole, value=strict_json(sorted(input_.repeat))))
+        builder.write_entry(replace(whole, value=strict_json(sorted(repeat))))
         return
-    copies = [each for each in _copies(builder.entries) if each.seq > input_.forks]
+    copies = [each for each in _copies(builder.entries) if each.seq > forks]
     for copy in copies:
         builder.forget(copy.slot)
-    undone = max(run.forks - input_.forks, 0) - len(copies)
+    undone = max(run.forks - forks, 0) - len(copies)
     if known is not None or undone > 0:
         by = None if known is None else known.by
         before = 0 if known is None else known.seq
-        _write(builder, run, _FORKS, seq=before + undone, by=by, repeat=input_.repeat)
+        _write(builder, run, _FORKS, seq=before + undone, by=by, repeat=repeat)
 
 
 def inherit(builder: DecisionBuilder, run: Run, action: Action, repeat: Collection[str]) -> None:

@@ -14,37 +14,33 @@ its step when that time has come, and the outcome is applied to the waiting run 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, assert_never
 
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import inherit
 from surefoot.state.machine.advance import go_on, overspent, park, tell_parent
-from surefoot.state.machine.decision import DecisionBuilder, InputRefused, Rules, at_work, illegal
+from surefoot.state.machine.commands import COMMANDS, Statuses, row_of
+from surefoot.state.machine.decision import DecisionBuilder, InputRefused, Rules, at_work
 from surefoot.state.machine.model import (
+    CAN_WORK,
     COMMANDS_KEPT,
     NO_MEMORY,
-    OPERATIONS,
+    ON,
     TERMINAL,
-    AnswerQuestion,
     BudgetExceeded,
-    Cancel,
     CarryForward,
     ChildDone,
     Decision,
     Defer,
-    DeliverSignal,
+    Entries,
     EntryRecorded,
     Failure,
     Input,
     Operation,
     Park,
-    Pause,
     Record,
-    ResolveCall,
-    Resume,
-    RetryRun,
-    Rewind,
     Run,
     StartRun,
     State,
@@ -53,61 +49,54 @@ from surefoot.state.machine.model import (
     StepReturned,
     TimedOut,
 )
-from surefoot.state.machine.operations import cancel, is_resolved, resolve, resume, retry, rewind
 from surefoot.state.machine.step_ends import (
-    answer,
     append_messages,
     child_done,
-    is_decided,
     journaled,
     raised,
     returned,
-    signal,
     timed_out,
 )
 
-_ENDS: Final[frozenset[Status | None]] = frozenset(TERMINAL)
-_ON: Final[frozenset[Status | None]] = frozenset({"running", "waiting"})
-_PARKED: Final[frozenset[Status | None]] = frozenset({"paused"})
+_ENDS: Final[Statuses] = frozenset(TERMINAL)
+
+#: what people and logs call an input, commands last
+WORDS: Final[Mapping[type[Input], str]] = {
+    StartRun: "start",
+    Defer: "a place in the queue",
+    CarryForward: "carrying the task forward",
+    StepReturned: "a result of the step",
+    StepFailed: "a failure of the step",
+    BudgetExceeded: "a question for more budget",
+    EntryRecorded: "a record of a call",
+    Park: "setting aside",
+    TimedOut: "a timeout",
+    ChildDone: "the end of a child",
+    **{row.input: row.word for row in COMMANDS.values()},
+}
 
 
-def _table() -> dict[tuple[Status | None, type[Input]], frozenset[Status | None]]:
+def _table() -> dict[tuple[Status | None, type[Input]], Statuses]:
     """status (None: no such run) x input -> the statuses that can follow."""
-    can_work: tuple[Status, ...] = ("pending", "running", "waiting", "paused")
-    alive: tuple[Status, ...] = (*can_work, "attention")
-    table: dict[tuple[Status | None, type[Input]], frozenset[Status | None]] = {
-        (None, StartRun): _ON,
-        (None, DeliverSignal): frozenset({None}),
+    table: dict[tuple[Status | None, type[Input]], Statuses] = {
+        (None, StartRun): ON,
         ("running", Defer): frozenset({"pending"}),
         ("running", CarryForward): frozenset({"running"}),
-        ("waiting", TimedOut): _ON | {"failed"},
-        ("waiting", AnswerQuestion): _ON | {"failed"},
-        ("waiting", ChildDone): _ON | _ENDS | {"attention"},
-        ("paused", Resume): _ON | _ENDS | {"attention"},
-        ("attention", RetryRun): _ON | _ENDS | {"attention"},
-        ("failed", RetryRun): _ON,
-        ("attention", ResolveCall): _ON | {"failed"},
+        ("waiting", TimedOut): ON | {"failed"},
+        ("waiting", ChildDone): ON | _ENDS | {"attention"},
     }
-    for status in can_work:
-        on = _PARKED if status == "paused" else _ON
+    for status in CAN_WORK:
+        on: Statuses = frozenset({"paused"}) if status == "paused" else ON
         table[status, StepReturned] = on | _ENDS
         table[status, StepFailed] = on | {"failed"}
         table[status, BudgetExceeded] = on - {"running"}
         table[status, EntryRecorded] = frozenset({status})
         table[status, Park] = frozenset({"attention"})
-    for status in alive:
-        # What has not begun has nothing to be undone.
-        begun: tuple[Status, ...] = () if status == "pending" else ("running",)
-        table[status, Cancel] = frozenset((*begun, "cancelled"))
-        table[status, DeliverSignal] = frozenset({status}) | (
-            _ON if status == "waiting" else frozenset()
-        )
     for status in ("paused", "attention"):
         table[status, ChildDone] = frozenset({status})
-    for status in ("running", "waiting"):
-        table[status, Pause] = _PARKED
-    for status in (*alive, *sorted(TERMINAL)):
-        table[status, Rewind] = _ON
+    for row in COMMANDS.values():
+        for before, after in row.legal.items():
+            table[before, row.input] = after
     return table
 
 
@@ -122,19 +111,19 @@ def decide(rules: Rules, state: State, input_: Input, now_ms: int) -> Decision:
     builder = DecisionBuilder(rules, dict(state.entries), now_ms)
     status = run.status if run is not None else None
     try:
-        if isinstance(input_, OPERATIONS) and _repeated(run, state, input_):
+        if isinstance(input_, Operation) and _repeated(run, state.entries, input_):
             builder.emit(run, "command.repeated", id=input_.id, by=input_.by)
             return Decision(run, tuple(builder.records))
         if (status, type(input_)) not in TABLE:
-            raise illegal(status, input_)
+            raise _illegal(status, input_)
         after = _apply(builder, run, input_)
     except InputRefused as error:
-        if not isinstance(input_, OPERATIONS):
+        if not isinstance(input_, Operation):
             return Decision(run, refused=error.refusal)
         builder = DecisionBuilder(rules, {}, now_ms)
         builder.refuse(run, input_, error.refusal)
         return Decision(run, tuple(builder.records), error.refusal)
-    if after is not None and isinstance(input_, OPERATIONS):
+    if after is not None and isinstance(input_, Operation):
         kept = (*after.commands, input_.id)[-COMMANDS_KEPT:]
         after = replace(after, commands=kept)
     return Decision(after, tuple(builder.records))
@@ -154,8 +143,8 @@ def ignored_start(start: StartRun, failure: Failure, now_ms: int) -> tuple[Recor
 def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | None:
     if isinstance(input_, StartRun):
         return _start(builder, input_)
-    if isinstance(input_, DeliverSignal):
-        return signal(builder, run, input_)
+    if isinstance(input_, Operation):
+        return row_of(input_).decide(builder, run, input_)
     assert run is not None
     match input_:
         case Defer():
@@ -182,52 +171,30 @@ def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | No
             run = timed_out(builder, run, input_)
         case ChildDone():
             run = child_done(builder, run, input_)
-        case AnswerQuestion():
-            run = answer(builder, run, input_)
-        case Pause():
-            run = builder.update(run, status="paused")
-            builder.emit(run, "run.paused", id=input_.id, by=input_.by)
-        case Resume():
-            run = resume(builder, run, input_)
-        case Cancel():
-            run = cancel(builder, run, input_)
-        case RetryRun():
-            run = retry(builder, run, input_)
-        case ResolveCall():
-            run = resolve(builder, run, input_)
-        case Rewind():
-            run = rewind(builder, run, input_)
         case _:
             assert_never(input_)
     return run
 
 
-def _repeated(run: Run | None, state: State, input_: Operation) -> bool:
+def _repeated(run: Run | None, entries: Entries, input_: Operation) -> bool:
     """The command was taken before, or asks for what is already so.
 
-    Raises: Refused — an answer to a question that was answered otherwise.
+    Raises: InputRefused — an answer to a question that was answered otherwise.
     """
-    if isinstance(input_, DeliverSignal) and f"s:{input_.id}" in state.entries:
-        return True
+    row = row_of(input_)
     if run is None:
-        return False
-    if input_.id in run.commands:
-        return True
-    match input_:
-        case Pause():
-            return run.status == "paused"
-        case Resume():
-            return run.status in ("running", "waiting")
-        case Cancel():
-            ending = None if run.terminal else run.ending
-            return "cancelled" in (run.status, ending)
-        case RetryRun():
-            return run.status == "running"
-        case ResolveCall():
-            return is_resolved(run, state.entries, input_)
-        case AnswerQuestion():
-            return is_decided(run, input_)
-    return False
+        return None in row.legal and row.already(run, entries, input_)
+    return input_.id in run.commands or row.already(run, entries, input_)
+
+
+def _illegal(status: Status | None, input_: Input) -> InputRefused:
+    """What the table does not have is refused with that."""
+    name = WORDS[type(input_)]
+    if status is None:
+        return InputRefused("unknown_run", f"{name} is not possible: there is no such run")
+    if status in TERMINAL:
+        return InputRefused("too_late", f"{name} comes too late: the run is {status}")
+    return InputRefused("not_possible", f"{name} is not possible: the run is {status}")
 
 
 def _new_run(builder: DecisionBuilder, input_: StartRun) -> Run:

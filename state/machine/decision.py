@@ -8,39 +8,18 @@ from typing import Any, Final
 
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.model import (
-    TERMINAL,
     Amounts,
-    AnswerQuestion,
-    BudgetExceeded,
-    Cancel,
-    CarryForward,
-    ChildDone,
-    Defer,
-    DeliverSignal,
     Entry,
     EntryKind,
-    EntryRecorded,
     EventRecord,
     EventType,
     Failure,
     Forget,
-    Input,
     Operation,
-    Park,
-    Pause,
     Record,
     Refusal,
-    ResolveCall,
-    Resume,
-    RetryRun,
-    Rewind,
     Run,
-    StartRun,
-    Status,
-    StepFailed,
-    StepReturned,
     TaskRecord,
-    TimedOut,
     Work,
 )
 
@@ -149,39 +128,6 @@ class DecisionBuilder:
             name=refusal.code,
             failure=Failure(code=refusal.code, message=refusal.message),
         )
-
-
-#: what people and logs call an input; of a command, its own word
-WORDS: Final[Mapping[type[Input], str]] = {
-    StartRun: "start",
-    Defer: "a place in the queue",
-    CarryForward: "carrying the task forward",
-    StepReturned: "a result of the step",
-    StepFailed: "a failure of the step",
-    BudgetExceeded: "a question for more budget",
-    EntryRecorded: "a record of a call",
-    Park: "setting aside",
-    TimedOut: "a timeout",
-    ChildDone: "the end of a child",
-    DeliverSignal: "signal",
-    AnswerQuestion: "approve",
-    Pause: "pause",
-    Resume: "resume",
-    Cancel: "cancel",
-    RetryRun: "retry",
-    ResolveCall: "resolve",
-    Rewind: "rewind",
-}
-
-
-def illegal(status: Status | None, input_: Input) -> InputRefused:
-    """What the table does not have is refused with that."""
-    name = WORDS[type(input_)]
-    if status is None:
-        return InputRefused("unknown_run", f"{name} is not possible: there is no such run")
-    if status in TERMINAL:
-        return InputRefused("too_late", f"{name} comes too late: the run is {status}")
-    return InputRefused("not_possible", f"{name} is not possible: the run is {status}")
 
 
 def at_work(run: Run, work: Work) -> Run:

@@ -9,7 +9,7 @@ from collections.abc import (
     Mapping,
 )
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 from surefoot.state.errors.scrubbing import scrub
 
@@ -17,6 +17,11 @@ Status = Literal[
     "pending", "running", "waiting", "paused", "attention", "completed", "failed", "cancelled"
 ]
 TERMINAL: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
+#: in these a step may be in work
+CAN_WORK: Final[tuple[Status, ...]] = ("pending", "running", "waiting", "paused")
+ALIVE: Final[tuple[Status, ...]] = (*CAN_WORK, "attention")
+#: what a run is that goes on
+ON: Final[frozenset[Status | None]] = frozenset({"running", "waiting"})
 
 EventType = Literal[
     "run.accepted",
@@ -498,91 +503,15 @@ class ChildDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverSignal:
+class Operation:
+    """What somebody asks of a run: one of those in state/machine/commands.py."""
+
+    #: of this command: a repeated one changes nothing
     id: str
-    #: a signal may come before its run
-    run_id: str
-    name: str
-    payload: bytes
+    #: who asks
     by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerQuestion:
-    """To the question of an approval or of a spent budget."""
-
-    id: str
-    question: str
-    approved: bool
-    note: str | None = None
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
-    id: str
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
-    id: str
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
-    id: str
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryRun:
-    """Try again what failed or needed attention; attempts are counted anew."""
-
-    id: str
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolveCall:
-    """Tell what became of a call that is in doubt: happened (with `result`), did_not, give_up."""
-
-    id: str
-    choice: str
-    result: bytes
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewind:
-    """Become an earlier version again, if the run is still in `epoch`."""
-
-    id: str
-    epoch: int
-    emit: bool
-    seq: int
-    step: str
-    payload: bytes
-    carry: bytes | None
-    memory: Memory | None
-    messages: tuple[bytes, ...]
-    wait: WaitState | None
-    due_ms: int | None
-    #: of a run that is over, of which only a receipt is left
-    created_ms: int | None = None
-    input_digest: bytes | None = None
-    by: str | None = None
-    #: names of actions that may be done again
-    repeat: tuple[str, ...] = ()
-    #: so many forks there were at that version, at least
-    forks: int = 0
-
-
-Operation = (
-    DeliverSignal | AnswerQuestion | Pause | Resume | Cancel | RetryRun | ResolveCall | Rewind
-)
-OPERATIONS: Final = get_args(Operation)
 Input = (
     StartRun
     | Defer

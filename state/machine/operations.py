@@ -1,33 +1,177 @@
-"""What operators ask of a run: resume, cancel, retry, resolve, rewind."""
+"""What people ask of a run: the input of each command, whether it asks for what is already so, and
+the decision. state/machine/commands.py has the table that names them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from surefoot.schemas.payload import strict_json
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import set_back
 from surefoot.state.machine.advance import compensate, end, fail, go_on, spawn_and_tell
 from surefoot.state.machine.decision import DecisionBuilder, InputRefused
 from surefoot.state.machine.model import (
+    DECIDED_KEPT,
     NO_MEMORY,
-    Cancel,
+    Decided,
     Entries,
     Entry,
     Failure,
     Forget,
-    ResolveCall,
-    Resume,
-    RetryRun,
-    Rewind,
+    Memory,
+    Operation,
     Run,
     WaitState,
+    total,
 )
-from surefoot.state.machine.step_ends import append_messages, end_wait_if_ready
+from surefoot.state.machine.step_ends import append_messages, end_wait_if_ready, mismatch
+
+#: signals that one run keeps for later
+SIGNALS_KEPT = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverSignal(Operation):
+    """Tell the run something, which it may wait for, by now or later."""
+
+    #: a signal may come before its run
+    run_id: str
+    name: str
+    payload: bytes
+
+
+def is_delivered(_: Run | None, entries: Entries, input_: DeliverSignal) -> bool:
+    """Whether the signal is in the run's inbox already."""
+    return f"s:{input_.id}" in entries
+
+
+def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> Run | None:
+    """Keep the signal, and go on if the run waits for it."""
+    if run is not None and run.wait is not None and run.status == "waiting":
+        reason = mismatch(builder, run.wait, input_.name, input_.payload)
+        if reason is not None:
+            raise InputRefused("bad_payload", f"signal {input_.name!r} does not fit: {reason}")
+    if len(wait_rules.signals(builder.entries)) >= SIGNALS_KEPT:
+        raise InputRefused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
+    run_id = run.run_id if run is not None else input_.run_id
+    builder.write_entry(
+        Entry(
+            run_id=run_id,
+            slot=f"s:{input_.id}",
+            kind="signal",
+            value=input_.payload,
+            id=input_.id,
+            name=input_.name,
+            by=input_.by,
+            at_ms=builder.now_ms,
+        )
+    )
+    builder.emit(
+        run,
+        "signal.received",
+        run_id=run_id,
+        id=input_.id,
+        name=input_.name,
+        by=input_.by,
+        payload=input_.payload,
+    )
+    return None if run is None else end_wait_if_ready(builder, run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerQuestion(Operation):
+    """To the question of an approval or of a spent budget."""
+
+    question: str
+    approved: bool
+    note: str | None = None
+
+
+def is_decided(run: Run, _: Entries, input_: AnswerQuestion) -> bool:
+    """Whether the question has been answered like that. The first decision holds, whatever the
+    run does by now: another one is refused."""
+    for earlier in (run.memory or NO_MEMORY).decided:
+        if earlier.question != input_.question:
+            continue
+        if earlier.approved == input_.approved:
+            return True
+        verdict = "approved" if earlier.approved else "refused"
+        raise InputRefused(
+            "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
+        )
+    return False
+
+
+def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
+    """Take the answer to the question that the run asks, from whoever may give it."""
+    wait, memory = run.wait, run.memory or NO_MEMORY
+    if wait is None or wait.question is None or wait.question != input_.question:
+        asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
+        raise InputRefused("unknown_question", f"the run does not ask {input_.question!r}{asked}")
+    if wait.by and input_.by not in wait.by:
+        raise InputRefused(
+            "not_allowed", f"only {', '.join(wait.by)} may answer; not {input_.by!r}"
+        )
+    if wait.kind == "approval" and run.due_ms is not None and builder.now_ms >= run.due_ms:
+        raise InputRefused("expired", "the time to answer is over")
+    decided = Decided(
+        question=input_.question, approved=int(input_.approved), by=input_.by, at_ms=builder.now_ms
+    )
+    kept = (*memory.decided, decided)[-DECIDED_KEPT:]
+    run = builder.update(run, memory=replace(memory, decided=kept))
+    told: dict[str, Any] = {"id": input_.id, "by": input_.by, "name": input_.question}
+    if wait.kind == "budget":
+        return _budget_answer(builder, run, input_, told)
+    payload = strict_json(
+        {
+            "approved": input_.approved,
+            "by": input_.by,
+            "note": input_.note,
+            "at_ms": builder.now_ms,
+            "question": input_.question,
+        }
+    )
+    run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
+    builder.emit(run, "approval.decided", next_step=run.step, payload=payload, **told)
+    return go_on(builder, run)
+
+
+def _budget_answer(
+    builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: dict[str, Any]
+) -> Run:
+    assert run.memory is not None
+    follow = replace(run, status="running", wait=None, failure=None)
+    if not input_.approved:
+        builder.emit(follow, "approval.decided", **told)
+        failure = Failure(code="budget_denied", message="no further budget was granted")
+        return fail(builder, follow, failure, of=follow)
+    limited = {each.what for each in builder.rules.budget}
+    granted = total(run.memory.granted, builder.rules.budget)
+    kept = tuple(each for each in granted if each.what in limited)
+    follow = replace(follow, memory=replace(run.memory, granted=kept))
+    builder.emit(follow, "approval.decided", next_step=follow.step, **told)
+    return go_on(builder, follow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Operation):
+    """Run nothing more until it is resumed."""
+
+
+def pause(builder: DecisionBuilder, run: Run, input_: Pause) -> Run:
+    """What is running ends, and nothing is run after it."""
+    run = builder.update(run, status="paused")
+    builder.emit(run, "run.paused", id=input_.id, by=input_.by)
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Operation):
+    """Go on from where the run was paused."""
 
 
 def resume(builder: DecisionBuilder, run: Run, input_: Resume) -> Run:
-    """Go on from where the run was paused."""
     wait = run.wait
     run = builder.update(
         run, status="running" if wait is None and run.due_ms is None else "waiting"
@@ -39,8 +183,17 @@ def resume(builder: DecisionBuilder, run: Run, input_: Resume) -> Run:
     return go_on(builder, run) if wait is None else end_wait_if_ready(builder, run)
 
 
-def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(Operation):
     """Give up the run and its children, through its compensation if it has one."""
+
+
+def is_cancelled(run: Run, _entries: Entries, _input: Cancel) -> bool:
+    """Whether the run is cancelled, or will be once its compensation is over."""
+    return "cancelled" in (run.status, None if run.terminal else run.ending)
+
+
+def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
     if run.ending is not None:
         raise InputRefused("not_possible", f"{run.step!r} is already doing what a failed run does")
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))
@@ -49,6 +202,11 @@ def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
         why = Failure(code="cancelled", message=f"cancelled by {input_.by or 'somebody'}")
         return compensate(builder, run, builder.rules.on_cancel, "cancelled", why, told)
     return end(builder, run, "cancelled", told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRun(Operation):
+    """Try again what failed or needed attention; attempts are counted anew."""
 
 
 def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
@@ -86,6 +244,14 @@ def _forget_failures(builder: DecisionBuilder, run: Run) -> None:
         mine = (entry.seq, entry.epoch) == (run.seq, run.epoch)
         if entry.kind == "call" and entry.failure is not None and mine:
             builder.forget(entry.slot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveCall(Operation):
+    """Tell what became of a call that is in doubt: happened (with `result`), did_not, give_up."""
+
+    choice: str
+    result: bytes
 
 
 def _in_doubt(run: Run, entries: Entries) -> Entry | None:
@@ -139,6 +305,29 @@ def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
     return go_on(builder, run)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind(Operation):
+    """Become an earlier version again, if the run is still in `epoch`."""
+
+    epoch: int
+    emit: bool
+    seq: int
+    step: str
+    payload: bytes
+    carry: bytes | None
+    memory: Memory | None
+    messages: tuple[bytes, ...]
+    wait: WaitState | None
+    due_ms: int | None
+    #: of a run that is over, of which only a receipt is left
+    created_ms: int | None = None
+    input_digest: bytes | None = None
+    #: names of actions that may be done again
+    repeat: tuple[str, ...] = ()
+    #: so many forks there were at that version, at least
+    forks: int = 0
+
+
 def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
     """Become an earlier version again, in a new epoch."""
     if input_.epoch != run.epoch:
@@ -154,7 +343,7 @@ def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
             "the one after it",
         )
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))
-    set_back(builder, run, input_)
+    set_back(builder, run, input_.seq, input_.forks, input_.repeat)
     builder.forget_all("signal")
     said = run.memory.thread if run.memory is not None else 0
     for number in range(len(input_.messages), said):  # of a run that is over only the log has them

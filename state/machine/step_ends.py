@@ -24,17 +24,13 @@ from surefoot.state.machine.advance import (
 )
 from surefoot.state.machine.decision import DecisionBuilder, InputRefused
 from surefoot.state.machine.model import (
-    DECIDED_KEPT,
     NO_MEMORY,
     Amount,
-    AnswerQuestion,
     AwaitInput,
     BudgetExceeded,
     ChildDone,
     CommandRecord,
     Complete,
-    Decided,
-    DeliverSignal,
     Entry,
     EntryRecorded,
     Failure,
@@ -52,9 +48,6 @@ from surefoot.state.machine.model import (
     total,
 )
 from surefoot.state.machine.pooled_step import decode_outcome
-
-#: signals that one run keeps for later
-SIGNALS_KEPT = 1_000
 
 
 def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
@@ -343,105 +336,6 @@ def _wait_over(builder: DecisionBuilder, run: Run, payload: bytes) -> Run:
     run = builder.update(run, status="running", payload=payload, wait=None, due_ms=None)
     builder.emit(run, "wait.over", next_step=run.step, payload=payload)
     return go_on(builder, run)
-
-
-def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> Run | None:
-    """Keep the signal, and go on if the run waits for it."""
-    if run is not None and run.wait is not None and run.status == "waiting":
-        reason = mismatch(builder, run.wait, input_.name, input_.payload)
-        if reason is not None:
-            raise InputRefused("bad_payload", f"signal {input_.name!r} does not fit: {reason}")
-    if len(wait_rules.signals(builder.entries)) >= SIGNALS_KEPT:
-        raise InputRefused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
-    run_id = run.run_id if run is not None else input_.run_id
-    builder.write_entry(
-        Entry(
-            run_id=run_id,
-            slot=f"s:{input_.id}",
-            kind="signal",
-            value=input_.payload,
-            id=input_.id,
-            name=input_.name,
-            by=input_.by,
-            at_ms=builder.now_ms,
-        )
-    )
-    builder.emit(
-        run,
-        "signal.received",
-        run_id=run_id,
-        id=input_.id,
-        name=input_.name,
-        by=input_.by,
-        payload=input_.payload,
-    )
-    return None if run is None else end_wait_if_ready(builder, run)
-
-
-def is_decided(run: Run, input_: AnswerQuestion) -> bool:
-    """Whether the question has been answered like that. The first decision holds, whatever the
-    run does by now: another one is refused."""
-    for earlier in (run.memory or NO_MEMORY).decided:
-        if earlier.question != input_.question:
-            continue
-        if earlier.approved == input_.approved:
-            return True
-        verdict = "approved" if earlier.approved else "refused"
-        raise InputRefused(
-            "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
-        )
-    return False
-
-
-def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
-    """Take the answer to the question that the run asks, from whoever may give it."""
-    wait, memory = run.wait, run.memory or NO_MEMORY
-    if wait is None or wait.question is None or wait.question != input_.question:
-        asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
-        raise InputRefused("unknown_question", f"the run does not ask {input_.question!r}{asked}")
-    if wait.by and input_.by not in wait.by:
-        raise InputRefused(
-            "not_allowed", f"only {', '.join(wait.by)} may answer; not {input_.by!r}"
-        )
-    if wait.kind == "approval" and run.due_ms is not None and builder.now_ms >= run.due_ms:
-        raise InputRefused("expired", "the time to answer is over")
-    decided = Decided(
-        question=input_.question, approved=int(input_.approved), by=input_.by, at_ms=builder.now_ms
-    )
-    kept = (*memory.decided, decided)[-DECIDED_KEPT:]
-    run = builder.update(run, memory=replace(memory, decided=kept))
-    told: dict[str, Any] = {"id": input_.id, "by": input_.by, "name": input_.question}
-    if wait.kind == "budget":
-        return _budget_answer(builder, run, input_, told)
-    payload = strict_json(
-        {
-            "approved": input_.approved,
-            "by": input_.by,
-            "note": input_.note,
-            "at_ms": builder.now_ms,
-            "question": input_.question,
-        }
-    )
-    run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
-    builder.emit(run, "approval.decided", next_step=run.step, payload=payload, **told)
-    return go_on(builder, run)
-
-
-def _budget_answer(
-    builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: dict[str, Any]
-) -> Run:
-    assert run.memory is not None
-    follow = replace(run, status="running", wait=None, failure=None)
-    if not input_.approved:
-        builder.emit(follow, "approval.decided", **told)
-        failure = Failure(code="budget_denied", message="no further budget was granted")
-        return fail(builder, follow, failure, of=follow)
-    limited = {each.what for each in builder.rules.budget}
-    granted = total(run.memory.granted, builder.rules.budget)
-    kept = tuple(each for each in granted if each.what in limited)
-    follow = replace(follow, memory=replace(run.memory, granted=kept))
-    builder.emit(follow, "approval.decided", next_step=follow.step, **told)
-    return go_on(builder, follow)
 
 
 def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:

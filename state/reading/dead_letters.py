@@ -115,10 +115,9 @@ def _number(text: str | None) -> int | None:
 
 def _step(record: ConsumerRecord) -> str | None:
     try:
-        step: str | None = decode_command(record)["step"]
+        return decode_command(record).step
     except (UndecodableError, ValueError, KeyError):
         return None
-    return step
 
 
 def what_to_do(letter: DeadLetter) -> list[str]:

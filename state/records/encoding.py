@@ -10,20 +10,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
-from surefoot.schemas.payload import BadPayload, parse_json
-from surefoot.state.machine.again import number_in
+from surefoot.schemas.payload import digest
+from surefoot.state.machine.commands import WireCommand, read
 from surefoot.state.machine.model import (
     Action,
     Amount,
-    AnswerQuestion,
     Branch,
-    Cancel,
     ChildDone,
     CommandRecord,
     DeadRecord,
     Decided,
-    DeliverSignal,
     Effect,
     Entry,
     EventRecord,
@@ -33,14 +31,10 @@ from surefoot.state.machine.model import (
     Memory,
     OutputPiece,
     Parent,
-    Pause,
     PlanItem,
     Record,
-    ResolveCall,
-    Resume,
-    RetryRun,
-    Rewind,
     Run,
+    StartRun,
     TaskRecord,
     WaitState,
     jsonable,
@@ -50,9 +44,6 @@ from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics, dead_topic
 from surefoot.state.ports.log import ConsumerRecord, Headers, InputKind, ProducerRecord
 from surefoot.state.records.event_headers import event_headers
-
-#: longest id of a command, in characters
-COMMAND_ID_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,108 +401,58 @@ def decode_applied(
     return fields, frozenset([*commands, *tasks])
 
 
-def decode_command(record: ConsumerRecord) -> dict[str, Any]:
+def decode_command(record: ConsumerRecord) -> WireCommand:
     """Raises UndecodableError, also for a run_id that cannot be one."""
-    return _with_run_id(decode(record.value, "Command")[1])
+    fields = _with_run_id(decode(record.value, "Command")[1])
+    fields["parent"] = _parent(fields["parent"])
+    fields["memory"] = memory_of(fields["memory"])
+    fields["messages"] = tuple(fields["messages"])
+    fields["failure"] = _failure(fields["failure"])
+    fields["wait"] = wait_of(fields["wait"])
+    fields["repeat"] = tuple(fields["repeat"])
+    fields["actions"] = tuple(Action(**action) for action in fields["actions"])
+    return WireCommand(**fields)
 
 
-def input_of(command: dict[str, Any]) -> Input:
-    """What a decoded command other than a start asks of its run.
+def input_of(command: WireCommand) -> Input:
+    """What a command other than a start asks of its run.
 
     Raises: UndecodableError for a kind that there is not, or one whose fields are missing.
     """
-    kind, by, payload = command["kind"], command["by"], command["payload"]
-    if kind == "child":
-        parent = _parent(_needed(command, "parent"))
-        assert parent is not None
-        _parsed(payload)
-        return ChildDone(
-            fork=parent.fork,
-            branch=parent.branch,
-            child=command["id"] or "",
-            result=payload,
-            failure=_failure(command["failure"]),
-        )
-    identity = _needed(command, "id")
-    if not 0 < len(identity) <= COMMAND_ID_MAX:
-        raise UndecodableError(f"a command's id has 1 to {COMMAND_ID_MAX} characters")
-    match kind:
-        case "signal":
-            _parsed(payload)
-            return DeliverSignal(
-                id=identity,
-                run_id=command["run_id"],
-                name=_needed(command, "name"),
-                payload=payload,
-                by=by,
-            )
-        case "approve":
-            said = _parsed(payload)
-            if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
-                raise UndecodableError('an answer needs {"approved": true or false}')
-            note = said.get("note")
-            return AnswerQuestion(
-                id=identity,
-                question=_needed(command, "name"),
-                approved=said["approved"],
-                note=None if note is None else str(note),
-                by=by,
-            )
-        case "pause":
-            return Pause(id=identity, by=by)
-        case "resume":
-            return Resume(id=identity, by=by)
-        case "cancel":
-            return Cancel(id=identity, by=by)
-        case "retry":
-            return RetryRun(id=identity, by=by)
-        case "resolve":
-            _parsed(payload)
-            return ResolveCall(id=identity, choice=_needed(command, "name"), result=payload, by=by)
-        case "rewind":
-            _parsed(payload)
-            return Rewind(
-                id=identity,
-                by=by,
-                epoch=_needed(command, "epoch"),
-                emit=bool(command["emit"]),
-                seq=_needed(command, "seq"),
-                step=_needed(command, "step"),
-                payload=payload,
-                carry=command["carry"],
-                memory=memory_of(command["memory"]),
-                messages=tuple(command["messages"]),
-                wait=wait_of(command["wait"]),
-                due_ms=command["due_ms"],
-                created_ms=command["created_ms"],
-                input_digest=command["input_digest"],
-                repeat=tuple(command["repeat"]),
-                forks=number_in(command["name"]),
-            )
-    raise UndecodableError(f"no such command: {kind!r}")
+    if command.kind != "child":
+        return read(command)
+    parent: Parent = command.needed("parent")
+    command.parsed()
+    return ChildDone(
+        fork=parent.fork,
+        branch=parent.branch,
+        child=command.id or "",
+        result=command.payload,
+        failure=command.failure,
+    )
 
 
-def parent_of(command: dict[str, Any]) -> Parent | None:
-    """Whom the run that a start command asks for will tell."""
-    return _parent(command["parent"])
-
-
-def actions_of(command: dict[str, Any]) -> tuple[Action, ...]:
-    """What the run has done that the run of a start command is a copy of."""
-    return tuple(Action(**action) for action in command["actions"])
-
-
-def _needed(command: dict[str, Any], name: str) -> Any:
-    if command[name] is None:
-        raise UndecodableError(f"a {command['kind']} command needs {name!r}")
-    return command[name]
-
-
-def _parsed(payload: bytes) -> Any:
-    try:
-        return parse_json(payload)
-    except BadPayload as error:
-        raise UndecodableError(str(error)) from error
+def start_of(command: WireCommand, agent: str, version: int, first: str) -> StartRun:
+    """The start that a command asks of this version of the agent, whose first step that is."""
+    came = trace.carried_by({name: getattr(command, name) for name in trace.HEADERS})
+    return StartRun(
+        run_id=command.run_id,
+        agent=agent,
+        version=version,
+        step=command.step or first,
+        payload=command.payload,
+        input_digest=digest(command.payload),
+        traceparent=came.get("traceparent"),
+        tracestate=came.get("tracestate"),
+        baggage=came.get("baggage"),
+        parent=command.parent,
+        carry=command.carry,
+        memory=command.memory,
+        messages=command.messages,
+        by=command.by,
+        actions=command.actions,
+        repeat=command.repeat,
+    )
 
 
 def decode_task(record: ConsumerRecord) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.simulation.process import Point, Process, World
 from surefoot.infra.simulation.time import VirtualClock
-from surefoot.producers.commands.operations import rewind_fields, start_fields, thread_of
+from surefoot.producers.commands.operations import rewind_to, start_fields, thread_of
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.schemas.pointer import escaped, unescaped
@@ -34,7 +34,17 @@ from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
 from surefoot.state.machine import again
 from surefoot.state.machine.actions import found_by, handed_on
-from surefoot.state.machine.model import Run, State
+from surefoot.state.machine.commands import row_of, write
+from surefoot.state.machine.model import Operation, Run, State
+from surefoot.state.machine.operations import (
+    AnswerQuestion,
+    Cancel,
+    DeliverSignal,
+    Pause,
+    ResolveCall,
+    Resume,
+    RetryRun,
+)
 from surefoot.state.names.agents import schedules_agent_name
 from surefoot.state.names.partitioner import affinity
 from surefoot.state.ports.http import HttpRequest, HttpResponse
@@ -265,15 +275,8 @@ class Simulation:
         """Send a message to a schedule: `do="pause"`, `"resume"`, `"trigger"` with an `id`, or
         `"backfill"` with `from_ms` and `to_ms`."""
         keeper = schedules_agent_name(self._agent(agent).name)
-        self._commands += 1
-        self._send(
-            name,
-            "signal",
-            agent=keeper,
-            id=f"test-{self._commands}",
-            name=ASK,
-            payload=strict_json(ask),
-        )
+        said = DeliverSignal(id=self._new_id(), run_id=name, name=ASK, payload=strict_json(ask))
+        self._send(name, row_of(said).word, agent=keeper, **write(said))
         self._drive(_MOMENT_S, strict=False)
         return self.look(name, agent=keeper)
 
@@ -398,7 +401,11 @@ class Simulation:
         self, name: str, payload: Any = None, *, run_id: str | None = None, by: str | None = None
     ) -> SimulatedRun:
         """Send a signal to a run (by default the last one started), and settle."""
-        return self._command(run_id, "signal", name=name, payload=strict_json(payload), by=by)
+        _, to = self._which(run_id)
+        data = strict_json(payload)
+        return self._command(
+            run_id, DeliverSignal(id=self._new_id(), by=by, run_id=to, name=name, payload=data)
+        )
 
     def approve(
         self,
@@ -413,28 +420,31 @@ class Simulation:
         asked = question or self.look(run_id).question
         if asked is None:
             raise SimulationError("SF7002", "the run asks nothing: there is no question to answer")
-        data = strict_json({"approved": approved, "note": note})
-        return self._command(run_id, "approve", name=asked, payload=data, by=by)
+        answer = AnswerQuestion(
+            id=self._new_id(), by=by, question=asked, approved=approved, note=note
+        )
+        return self._command(run_id, answer)
 
     def pause(self, run_id: str | None = None) -> SimulatedRun:
-        return self._command(run_id, "pause")
+        return self._command(run_id, Pause(id=self._new_id()))
 
     def resume(self, run_id: str | None = None) -> SimulatedRun:
-        return self._command(run_id, "resume")
+        return self._command(run_id, Resume(id=self._new_id()))
 
     def cancel(self, run_id: str | None = None, *, by: str | None = None) -> SimulatedRun:
-        return self._command(run_id, "cancel", by=by)
+        return self._command(run_id, Cancel(id=self._new_id(), by=by))
 
     def retry(self, run_id: str | None = None) -> SimulatedRun:
         """Retry a run that failed or waits for a person."""
-        return self._command(run_id, "retry")
+        return self._command(run_id, RetryRun(id=self._new_id()))
 
     def resolve(
         self, choice: str, result: Any = None, *, run_id: str | None = None
     ) -> SimulatedRun:
         """Record the outcome of a `ctx.once` in doubt: happened (with its result), did_not or
         give_up."""
-        return self._command(run_id, "resolve", name=choice, payload=strict_json(result))
+        data = strict_json(result)
+        return self._command(run_id, ResolveCall(id=self._new_id(), choice=choice, result=data))
 
     def rewind(
         self, seq: int, *, run_id: str | None = None, repeat: Sequence[str] = ()
@@ -443,16 +453,18 @@ class Simulation:
         that may be done again."""
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
-        fields = rewind_fields(
+        back = rewind_to(
             version,
             messages,
+            command_id=self._new_id(),
+            by=None,
             epoch=run.epoch,
             emit=False,
             repeat=repeat,
             created_ms=run.created_ms,
             now_ms=self._world.clock.now_ms(),
         )
-        return self._command(run_id, "rewind", **fields)
+        return self._command(run_id, back)
 
     def fork(
         self, seq: int, *, new_id: str, run_id: str | None = None, repeat: Sequence[str] = ()
@@ -478,15 +490,17 @@ class Simulation:
         version = line.versions[seq]
         return state.run, version, self._view.messages(agent, run_id, thread_of(version))
 
-    def _command(self, run_id: str | None, kind: str, **fields: Any) -> SimulatedRun:
+    def _new_id(self) -> str:
+        self._commands += 1
+        return f"test-{self._commands}"
+
+    def _command(self, run_id: str | None, input_: Operation) -> SimulatedRun:
         """Send a command and settle. Raises Refused if it changed nothing."""
         agent, run_id = self._which(run_id)
-        self._commands += 1
-        mine = f"test-{self._commands}"
-        self._send(run_id, kind, agent=agent, id=mine, **fields)
+        self._send(run_id, row_of(input_).word, agent=agent, **write(input_))
         self._drive(_seconds(_WITHIN), strict=True)
         for event in self._view.history(agent, run_id):
-            if event["id"] == mine and event["type"] == "command.refused":
+            if event["id"] == input_.id and event["type"] == "command.refused":
                 raise Refused(event["name"], event["failure"]["message"])
         return self.look(run_id, agent=agent)
 

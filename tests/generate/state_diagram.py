@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from surefoot.state.machine import decide as machine
 from surefoot.state.machine import model
+from surefoot.state.machine.commands import COMMANDS
 from surefoot.state.machine.decide import TABLE
 from surefoot.state.machine.model import Input, Operation, Status
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
 STATUSES: tuple[Status | None, ...] = (None, *get_args(Status))
-INPUTS: tuple[type[Input], ...] = get_args(Input)
+INPUTS: tuple[type[Input], ...] = tuple(machine.WORDS)
 
 #: what people say for an input of the machine
 WORDS: dict[type[Input], str] = {
@@ -26,14 +28,7 @@ WORDS: dict[type[Input], str] = {
     model.Park: "needs a person",
     model.TimedOut: "time over",
     model.ChildDone: "child over",
-    model.DeliverSignal: "signal",
-    model.AnswerQuestion: "approve",
-    model.Pause: "pause",
-    model.Resume: "resume",
-    model.Cancel: "cancel",
-    model.RetryRun: "retry",
-    model.ResolveCall: "resolve",
-    model.Rewind: "rewind",
+    **{row.input: row.word for row in COMMANDS.values()},
 }
 
 HEAD = """\
@@ -81,7 +76,7 @@ def table() -> Iterator[str]:
     yield "|---" * (len(STATUSES) + 1) + "|"
     for event in INPUTS:
         cells = (_cell(status, event) for status in STATUSES)
-        name = f"**{words(event)}**" if event in get_args(Operation) else words(event)
+        name = f"**{words(event)}**" if issubclass(event, Operation) else words(event)
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 

@@ -6,25 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from surefoot.state.machine.decide import TABLE, decide
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import (
     TERMINAL,
     Amount,
-    AnswerQuestion,
     AwaitInput,
     Branch,
     BudgetExceeded,
-    Cancel,
     CarryForward,
     ChildDone,
     CommandRecord,
     Complete,
     Decision,
     Defer,
-    DeliverSignal,
     Effect,
     Entry,
     EntryRecorded,
@@ -38,13 +35,8 @@ from surefoot.state.machine.model import (
     Operation,
     Parent,
     Park,
-    Pause,
     PlanItem,
     Record,
-    ResolveCall,
-    Resume,
-    RetryRun,
-    Rewind,
     Run,
     StartChildren,
     StartRun,
@@ -56,6 +48,16 @@ from surefoot.state.machine.model import (
     TimedOut,
     WaitState,
     Work,
+)
+from surefoot.state.machine.operations import (
+    AnswerQuestion,
+    Cancel,
+    DeliverSignal,
+    Pause,
+    ResolveCall,
+    Resume,
+    RetryRun,
+    Rewind,
 )
 from surefoot.state.machine.pooled_step import encode_outcome
 from surefoot.state.names.topics import AgentTopics
@@ -425,7 +427,7 @@ def check(state: State, event: Input, decision: Decision) -> None:
     """What holds of any one decision."""
     before, after, records = state.run, decision.run, decision.records
     told = events(decision)
-    if isinstance(event, get_args(Operation)):
+    if isinstance(event, Operation):
         answers = [e for e in told if e.id == event.id and e.type != "signal.unread"]
         assert len(answers) == 1
         assert answers[0].status == (before.status if before else "pending") or after is not before

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from surefoot.producers.api.events import offset_of
-from surefoot.producers.commands.operations import BODIES, command
+from surefoot.producers.commands.operations import command
 from surefoot.producers.guards import RequestRefused, carried
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.state.machine.commands import BODIES
 from surefoot.state.machine.model import Work
 from surefoot.state.machine.pooled_step import decode_input, decode_outcome
 from surefoot.state.names.partitioner import partition_of
@@ -118,9 +119,7 @@ JSON = st.recursive(
 @settings(max_examples=150, derandomize=True, deadline=None)
 def test_a_command_over_http_is_one_or_says_what_is_wrong(verb: Any, said: Any) -> None:
     with suppress(ValueError):
-        identity, fields = command(verb, said)
-        assert identity is None or identity
-        assert "by" in fields
+        assert command(verb, said, run_id="r", new_id="c1").id
 
 
 @given(st.integers(1, 3_000))

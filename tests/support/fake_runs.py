@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surefoot.schemas.codec.codec import decode
-from surefoot.schemas.payload import digest
 from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
-from surefoot.state.machine.model import Entry, EventRecord, Run, StartRun, Status
+from surefoot.state.machine.commands import WireCommand
+from surefoot.state.machine.model import Entry, EventRecord, Run, Status
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import ConsumerRecord, Position, ProducerRecord
 from surefoot.state.reading.ports import Backlog, RunView
@@ -22,11 +22,10 @@ from surefoot.state.reading.runs import RunSummary, shown
 from surefoot.state.reading.versions import Line
 from surefoot.state.records.encoding import (
     Wire,
-    actions_of,
     command_out,
     decode_command,
     input_of,
-    memory_of,
+    start_of,
 )
 from tests.support.run_driver import START, Life
 
@@ -41,7 +40,7 @@ class World:
     #: decoded events of all runs
     history: list[dict[str, Any]] = field(default_factory=list)
     #: decoded commands
-    sent: list[dict[str, Any]] = field(default_factory=list)
+    sent: list[WireCommand] = field(default_factory=list)
     #: nobody owns the partitions: commands are written and not answered
     asleep: bool = False
     #: raised instead of writing a command
@@ -108,27 +107,15 @@ class World:
             self._obey(command)
         return Position(0, len(self.sent) - 1)
 
-    def _obey(self, command: dict[str, Any]) -> None:
-        life = self.life(command["run_id"])
-        if command["kind"] != "start":
+    def _obey(self, command: WireCommand) -> None:
+        life = self.life(command.run_id)
+        if command.kind != "start":
             event = input_of(command)
         elif life.maybe is not None:
             return  # a repeated start says nothing
         else:
-            event = StartRun(
-                run_id=command["run_id"],
-                agent=AGENT,
-                version=3,
-                step=command["step"] or "a",
-                payload=command["payload"],
-                input_digest=digest(command["payload"]),
-                carry=command["carry"],
-                memory=memory_of(command["memory"]),
-                messages=tuple(command["messages"]),
-                actions=actions_of(command),
-                repeat=tuple(command["repeat"]),
-            )
-        self.lead(command["run_id"], lambda: life.do(event))
+            event = start_of(command, AGENT, 3, "a")
+        self.lead(command.run_id, lambda: life.do(event))
 
     # RunReader --------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from surefoot.state.machine.model import (
     CommandRecord,
     Complete,
     Decision,
-    DeliverSignal,
     Entry,
     EntryRecorded,
     EventRecord,
@@ -23,7 +22,6 @@ from surefoot.state.machine.model import (
     GoTo,
     Input,
     Record,
-    Rewind,
     Run,
     StartChildren,
     StartRun,
@@ -34,6 +32,7 @@ from surefoot.state.machine.model import (
     TaskRecord,
     Work,
 )
+from surefoot.state.machine.operations import DeliverSignal, Rewind
 
 NOW = 1_700_000_000_000
 STEPS = frozenset({"a", "b", "c", "pooled", "undo", "sorry"})

@@ -4,23 +4,8 @@ import { post } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, dialog, runLink, say, table, trouble } from "./ui.js";
 
-const WILL = {
-  pause: (runs) => [
-    `${runs} will rest before the next step. A step that is running ends first, and its result is kept.`,
-    "Signals and results of children that come meanwhile are kept.",
-  ],
-  resume: (runs) => [`${runs} will go on with the next step. A run that is not paused is left as it is.`],
-  cancel: (runs) => [
-    `${runs} will be stopped for good, with its running step and its children; what the running step `
-      + "has asked for is not sent. Then the agent does what it declares for a cancelled run.",
-    "This cannot be undone. Effects that have been sent already are not taken back.",
-  ],
-  retry: (runs) => [
-    `${runs} will try the step that failed again, with its attempts counted anew. Calls that were `
-      + "recorded are not made again, and neither are the steps before it.",
-    "A run that has not failed and needs nobody is left as it is.",
-  ],
-};
+// in the order of the buttons: {word, label, statuses in which it can be asked for, will}
+export const COMMANDS = JSON.parse(document.body.dataset.commands);
 const AT_A_TIME = 6;
 
 /** Ask, have everything that has failed try again, a batch at a time, and show what came of it. */
@@ -77,27 +62,27 @@ async function batches(agent, prefix, signal, place, close) {
 }
 
 /** What is about to happen, as sentences. */
-export function consequences(verb, number) {
-  const one = number === 1;
-  return WILL[verb](one ? "This run" : `Each of ${count(number)} runs`);
+export function consequences({ will }, number) {
+  const runs = number === 1 ? "This run" : `Each of ${count(number)} runs`;
+  return will.map((line) => line.replace("{runs}", runs));
 }
 
 /** Ask, act, and show what came of each. Whether anything was asked of the runs. */
-export async function act(agent, runs, verb, signal) {
+export async function act(agent, runs, command, signal) {
   let begun = false;
-  await dialog(`${verb[0].toUpperCase()}${verb.slice(1)} ${runs.length === 1 ? "a run" : `${count(runs.length)} runs`}?`, (close) => {
+  await dialog(`${command.label} ${runs.length === 1 ? "a run" : `${count(runs.length)} runs`}?`, (close) => {
     const place = h("div", null);
     const go = async () => {
       begun = true;
-      await perform(agent, runs, verb, signal, place, close);
+      await perform(agent, runs, command.word, signal, place, close);
     };
     put(place,
-      consequences(verb, runs.length).map((line) => h("p", null, line)),
+      consequences(command, runs.length).map((line) => h("p", null, line)),
       runs.length === 1 ? h("p", { class: "id" }, runs[0]) : h("details", null, h("summary", null, "Which runs"),
         h("ul", null, runs.map((id) => h("li", { class: "id" }, id)))),
       h("p", { class: "buttons" },
         h("button", { type: "button", onclick: () => close(null) }, "Leave it"),
-        h("button", { type: "button", class: "main", onclick: go }, `Yes, ${verb}`)),
+        h("button", { type: "button", class: "main", onclick: go }, `Yes, ${command.word}`)),
     );
     return place;
   });

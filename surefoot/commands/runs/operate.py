@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
@@ -34,10 +35,12 @@ from surefoot.commands.readers import checked_run_id, no_run, resolve, run_reade
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.producers.commands.operations import CommandReply, Operator, Verb, command
+from surefoot.producers.commands.operations import CommandReply, Operator, command
 from surefoot.producers.commands.operations import retry_failed as retrying
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import BadArgument, ConfigError
+from surefoot.state.machine.commands import COMMANDS, RunCommand
+from surefoot.state.machine.model import Operation
 from surefoot.state.reading.ports import RunView
 
 #: how many runs are asked before it is told how many are left
@@ -45,18 +48,9 @@ _PAGE = 500
 
 app = commands()
 
-#: commands that say nothing but themselves
-_PLAIN: dict[Literal["pause", "resume", "cancel", "retry"], str] = {
-    "pause": "Pause a run: what is running ends, and nothing is run after it until it is resumed.",
-    "resume": "Let a paused run go on.",
-    "cancel": "Cancel a run and its children, also in the middle of a step; its compensation is "
-    "run.",
-    "retry": "Try again what failed or needed attention; its attempts are counted anew.",
-}
 
-
-def _plain(verb: Literal["pause", "resume", "cancel", "retry"], told: str) -> None:
-    @app.command(verb, help=told)
+def _plain(row: RunCommand) -> None:
+    @app.command(row.word, help=row.help)
     def plain(
         agent: AgentName,
         run_id: RunId,
@@ -66,11 +60,12 @@ def _plain(verb: Literal["pause", "resume", "cancel", "retry"], told: str) -> No
         as_json: Json = False,
     ) -> None:
         asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
-        raise typer.Exit(_operate(verb, agent, run_id, {}, asked))
+        raise typer.Exit(_operate(row.word, agent, run_id, {}, asked))
 
 
-for _verb, _told in _PLAIN.items():
-    _plain(_verb, _told)
+for _row in COMMANDS.values():
+    if _row.plain:
+        _plain(_row)
 
 
 @app.command("retry-failed")
@@ -116,7 +111,7 @@ def retry_failed(
     raise typer.Exit(max(map(exit_status, told.values()), default=EXIT_DONE))
 
 
-@app.command()
+@app.command(help=COMMANDS["signal"].help)
 def signal(
     agent: AgentName,
     run_id: RunId,
@@ -127,13 +122,12 @@ def signal(
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Send a signal to a run. One that comes before its run, or before its wait, is kept."""
     said = {"name": name, "payload": _value("JSON", payload)}
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     raise typer.Exit(_operate("signal", agent, run_id, said, asked))
 
 
-@app.command()
+@app.command(help=COMMANDS["approve"].help)
 def approve(
     agent: AgentName,
     run_id: RunId,
@@ -147,7 +141,6 @@ def approve(
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Answer a run's question. The first answer is the one that holds."""
     if question is None:
         question = _question(agent, run_id)
         typer.echo(f"question {question}", err=True)
@@ -175,7 +168,7 @@ def _question(agent: str, run_id: str) -> str:
     return run.wait.question
 
 
-@app.command("resolve")
+@app.command("resolve", help=COMMANDS["resolve"].help)
 def resolve_call(
     agent: AgentName,
     run_id: RunId,
@@ -189,7 +182,6 @@ def resolve_call(
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Tell a run what became of a call of which nobody knows whether it happened."""
     choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
     chosen = [choice for choice, given in choices.items() if given]
     if len(chosen) != 1:
@@ -201,7 +193,7 @@ def resolve_call(
     raise typer.Exit(_operate("resolve", agent, run_id, said, asked))
 
 
-@app.command()
+@app.command(help=COMMANDS["rewind"].help)
 def rewind(
     agent: AgentName,
     run_id: RunId,
@@ -213,15 +205,8 @@ def rewind(
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Send a run back to what it was after one of its steps; it goes on from there.
-
-    What it has done with ctx.once since then is not done again: the same call, with the same
-    arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
-    are made anew. Children and pooled steps since then are runs of their own, and new ones begin:
-    their calls of ctx.once are in doubt, so that each asks its probe first, or waits for a person.
-    """
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
-    fields = _fields("pause", {}, asked)  # which has an id and `by` too
+    _command("pause", run_id, {}, asked)  # its id and `by` are checked alike
     name, _ = resolve(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
@@ -233,7 +218,7 @@ def rewind(
             command_id=chosen,
             emit=effects == "re-emit",
             repeat=repeat or (),
-            **fields,
+            by=by,
         )
 
     raise typer.Exit(ask_owner(name, run_id, ask, asked))
@@ -266,23 +251,24 @@ def fork(
     raise typer.Exit(ask_owner(name, run_id, ask, asked, option="--run-id", others=[new]))
 
 
-def _operate(verb: Verb, agent: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> int:
+def _operate(word: str, agent: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> int:
     """Send the command and print what came of it; returns the exit status."""
-    fields = _fields(verb, said, asked)
+    wanted = _command(word, run_id, said, asked)
     name, _ = resolve(agent)
 
-    async def ask(operator: Operator, _: LogRunReader, chosen: str) -> CommandReply:
-        return await operator.ask(name, run_id, verb, command_id=chosen, **fields)
+    async def ask(operator: Operator, _: LogRunReader, _id: str) -> CommandReply:
+        return await operator.ask(name, run_id, wanted)
 
-    return ask_owner(name, run_id, ask, asked)
+    return ask_owner(name, run_id, ask, replace(asked, command_id=wanted.id))
 
 
-def _fields(verb: Verb, said: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    """What the command says. Raises ConfigError when it, or its id, cannot be."""
+def _command(word: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> Operation:
+    """What is said, with an id of its own unless one is given. Raises ConfigError when it, or its
+    id, cannot be."""
     everything = {**said, "by": asked.by, "id": asked.command_id}
     given = {key: value for key, value in everything.items() if value is not None}
     try:
-        return command(verb, given)[1]
+        return command(word, given, run_id=run_id, new_id=SystemClock().unique())
     except BadArgument as error:
         raise ConfigError(error.number, error.message) from None
 

@@ -10,7 +10,8 @@ from surefoot.consumers.partition.transaction import (
     offsets_after,
 )
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import Cancel, StartRun
+from surefoot.state.machine.model import StartRun
+from surefoot.state.machine.operations import Cancel
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import InputKind
 from surefoot.state.records.encoding import Wire

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import AsyncIterator
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -79,6 +81,21 @@ def test_every_page_has_its_module(name: str) -> None:
     module = (STATIC / "pages" / f"{name}.js").read_text()
     assert "export const title" in module
     assert "export async function show" in module
+
+
+async def test_a_page_is_told_what_can_be_done_to_a_run_and_when(http: httpx.AsyncClient) -> None:
+    body = re.search(r'<body data-commands="([^"]*)">', (await http.get("/ui/run")).text)
+    assert body is not None
+    told = {row["word"]: row for row in json.loads(unescape(body[1]))}
+    alive = {"pending", "running", "waiting", "paused", "attention"}
+    assert {word: set(row["statuses"]) for word, row in told.items()} == {
+        "pause": {"running", "waiting"},
+        "resume": {"paused"},
+        "cancel": alive,
+        "retry": {"attention", "failed"},
+    }
+    assert [row["label"] for row in told.values()] == ["Pause", "Resume", "Cancel", "Retry"]
+    assert all("{runs}" in row["will"][0] for row in told.values())
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.routing import Route
 
-from surefoot.producers.commands.operations import BODIES
+from surefoot.state.machine.commands import BODIES
 from tests.generate.api_page import PAGE, page
 from tests.unit.producers.test_gateway import RUN, Gateway, event, run
 

@@ -247,7 +247,7 @@ async def test_every_run_that_was_touched_begins_anew(world: World, stretch: Fak
         run = world.run(run_id)
         assert (run.status, run.seq, run.step, run.epoch, run.emit) == ("running", 0, "a", 1, 0)
     assert world.run("untouched").status == "completed"
-    assert {sent["by"] for sent in world.sent} == {"replay incident-7"}
+    assert {sent.by for sent in world.sent} == {"replay incident-7"}
 
 
 async def test_a_step_is_gone_back_to_before_its_first_execution(

@@ -21,7 +21,8 @@ from surefoot import (
     Wait,
 )
 from surefoot.state.machine.actions import call_of, found_by, name_of
-from surefoot.state.machine.model import Action, Cancel, Entry, Failure, jsonable
+from surefoot.state.machine.model import Action, Entry, Failure, jsonable
+from surefoot.state.machine.operations import Cancel
 from surefoot.state.reading.versions import Line
 from surefoot.state.records.run_store import RunStore
 from surefoot.testing import Simulation

@@ -15,17 +15,12 @@ from typing import Any, get_args
 
 import pytest
 
-from surefoot.producers.commands.operations import (
-    BODIES,
-    REFUSALS,
-    CommandReply,
-    Operator,
-    Verb,
-    command,
-)
+from surefoot.producers.commands.operations import REFUSALS, CommandReply, Operator, command
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine import decide as machine
+from surefoot.state.machine.commands import BODIES
 from surefoot.state.machine.model import Complete, Failure, GoTo, Park, Status
+from surefoot.state.machine.operations import DeliverSignal
 from tests.support.fake_runs import AGENT, AWAY, World
 from tests.support.run_driver import PLAIN, fork, wait_for
 
@@ -61,12 +56,11 @@ def made(world: World, answer_s: float = 5.0) -> Operator:
 
 
 async def ask(
-    operator: Operator, verb: Verb, said: dict[str, Any] | None = None, **more
+    operator: Operator, verb: str, said: dict[str, Any] | None = None, **more
 ) -> CommandReply:
-    command_id, fields = command(verb, said or {})
-    return await operator.ask(
-        AGENT, more.get("run_id", "r"), verb, command_id=command_id or "c1", **fields
-    )
+    run_id = more.get("run_id", "r")
+    asked = command(verb, said or {}, run_id=run_id, new_id="c1")
+    return await operator.ask(AGENT, run_id, asked)
 
 
 # Answers ------------------------------------------------------------------------------------
@@ -77,7 +71,7 @@ async def test_each_command_is_answered_with_the_resulting_run(
 ) -> None:
     world.started()
     told = []
-    verbs: list[Verb] = ["pause", "resume", "cancel"]
+    verbs = ["pause", "resume", "cancel"]
     for number, verb in enumerate(verbs):
         reply = await ask(operator, verb, {"id": f"c{number}", "by": "ann"})
         assert reply.run is not None
@@ -87,7 +81,7 @@ async def test_each_command_is_answered_with_the_resulting_run(
         (True, 200, "run.resumed", "running"),
         (True, 200, "run.cancelled", "cancelled"),
     ]
-    assert [(sent["id"], sent["by"]) for sent in world.sent] == [
+    assert [(sent.id, sent.by) for sent in world.sent] == [
         (f"c{number}", "ann") for number in range(3)
     ]
 
@@ -138,7 +132,7 @@ async def test_an_answer_to_the_question_of_a_run_decides_it(
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry", "resolve"])
-async def test_a_run_that_there_is_not_is_a_404(operator: Operator, verb: Verb) -> None:
+async def test_a_run_that_there_is_not_is_a_404(operator: Operator, verb: str) -> None:
     reply = await ask(operator, verb, {"choice": "did_not"} if verb == "resolve" else {})
     assert (reply.accepted, reply.status, reply.code) == (False, 404, "unknown_run")
     assert reply.run is None
@@ -254,19 +248,19 @@ def test_every_refusal_of_the_machine_has_a_status() -> None:
 # What may be said ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", get_args(Verb))
+@pytest.mark.parametrize("verb", BODIES)
 @pytest.mark.parametrize(
     "command_id",
     ["", "*", None, 7, "a\0", "x" * 129, "x" * 10_000, "\uff41", "a b", "a\n", "-a", [], "é"],
 )
 def test_an_id_that_cannot_be_one_is_refused_and_never_replaced(
-    verb: Verb, command_id: object
+    verb: str, command_id: object
 ) -> None:
     with pytest.raises(ValueError, match=r"\bid\b"):
-        command(verb, {"id": command_id, **_enough(verb)})
+        command(verb, {"id": command_id, **_enough(verb)}, run_id="r", new_id="c1")
 
 
-def _enough(verb: Verb) -> dict[str, Any]:
+def _enough(verb: str) -> dict[str, Any]:
     enough: dict[str, dict[str, Any]] = {
         "signal": {"name": "go"},
         "approve": {"question": "q", "approved": True},
@@ -299,24 +293,20 @@ def _enough(verb: Verb) -> dict[str, Any]:
     ],
 )
 def test_what_a_command_cannot_say_is_told_by_the_name_of_the_field(
-    verb: Verb, said: Any, told: str
+    verb: str, said: Any, told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
-        command(verb, said)
+        command(verb, said, run_id="r", new_id="c1")
 
 
 def test_what_a_command_says_is_exact() -> None:
-    command_id, fields = command(
-        "signal", {"id": "A.b:c~d=e+f-1", "name": "gö", "payload": {"n": 2**64, "x": None}}
-    )
-    assert command_id == "A.b:c~d=e+f-1"
-    assert fields["name"] == "gö"
-    assert json.loads(fields["payload"]) == {"n": 2**64, "x": None}
-    assert command("signal", {"name": "go"})[1]["payload"] == b"null"
-
-
-def test_every_verb_has_a_body() -> None:
-    assert set(BODIES) == set(get_args(Verb))
+    said = {"id": "A.b:c~d=e+f-1", "name": "gö", "payload": {"n": 2**64, "x": None}}
+    signal = command("signal", said, run_id="r", new_id="c1")
+    assert isinstance(signal, DeliverSignal)
+    assert (signal.id, signal.run_id, signal.name) == ("A.b:c~d=e+f-1", "r", "gö")
+    assert json.loads(signal.payload) == {"n": 2**64, "x": None}
+    bare = command("signal", {"name": "go"}, run_id="r", new_id="c1")
+    assert bare == DeliverSignal(id="c1", run_id="r", name="go", payload=b"null")
 
 
 # Rewind -------------------------------------------------------------------------------------
@@ -335,7 +325,7 @@ async def test_a_run_is_sent_back_to_any_version_with_all_that_it_carried(world:
     created_ms = world.run().created_ms
     reply = await rewound(world, 1, by="ann")
     assert (reply.event, reply.accepted) == ("run.rewound", True)
-    assert (world.sent[-1]["created_ms"], world.sent[-1]["by"]) == (created_ms, "ann")
+    assert (world.sent[-1].created_ms, world.sent[-1].by) == (created_ms, "ann")
     run = world.run()
     assert (run.status, run.seq, run.step, run.payload) == ("running", 1, "b", b"2")
     assert (run.epoch, run.emit) == (1, 0)
@@ -593,7 +583,7 @@ async def test_a_rewind_tells_what_is_not_done_again_and_repeats_what_is_named(
     assert [e.kind for e in world.life("r").entries.values()] == ["past", "past"]
     named = await rewound(world, 0, command_id="again", repeat=["pay"])
     assert named.kept == ("ship#0 of step 'b', in doubt",)
-    assert world.sent[-1]["repeat"] == ["pay"]
+    assert world.sent[-1].repeat == ("pay",)
     assert [e.name for e in world.life("r").entries.values()] == ["b"]
 
 

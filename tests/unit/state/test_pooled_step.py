@@ -8,26 +8,22 @@ import pytest
 
 from surefoot.state.machine.model import (
     Amount,
-    AnswerQuestion,
     AwaitInput,
     Branch,
     BudgetExceeded,
-    Cancel,
     Complete,
     Effect,
     GoTo,
     HandOver,
     Memory,
-    Pause,
     PlanItem,
-    Resume,
-    RetryRun,
     StartChildren,
     StepResult,
     StepReturned,
     TimedOut,
     Work,
 )
+from surefoot.state.machine.operations import AnswerQuestion, Cancel, Pause, Resume, RetryRun
 from surefoot.state.machine.pooled_step import decode_input, decode_outcome, encode_outcome
 from tests.support.run_driver import (
     FAILURE,

@@ -12,7 +12,6 @@ from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import (
     Amount,
-    Cancel,
     Decided,
     Entry,
     EntryKind,
@@ -24,6 +23,7 @@ from surefoot.state.machine.model import (
     State,
     Status,
 )
+from surefoot.state.machine.operations import Cancel
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.records.encoding import Wire

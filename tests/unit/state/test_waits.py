@@ -9,24 +9,26 @@ from typing import Any
 import pytest
 
 from surefoot.state.machine import wait_rules
+from surefoot.state.machine.commands import COMMAND_ID_MAX
 from surefoot.state.machine.model import (
-    AnswerQuestion,
     AwaitInput,
     Branch,
-    Cancel,
-    DeliverSignal,
     Entry,
     HandOver,
     Parent,
     Park,
-    Pause,
-    Resume,
-    RetryRun,
     StartChildren,
     TimedOut,
 )
-from surefoot.state.machine.step_ends import SIGNALS_KEPT
-from surefoot.state.records.encoding import COMMAND_ID_MAX
+from surefoot.state.machine.operations import (
+    SIGNALS_KEPT,
+    AnswerQuestion,
+    Cancel,
+    DeliverSignal,
+    Pause,
+    Resume,
+    RetryRun,
+)
 from tests.support.run_driver import (
     FAILURE,
     PLAIN,

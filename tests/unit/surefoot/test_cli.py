@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import surefoot
 from surefoot.cli import app
+from surefoot.client import Handle
 from surefoot.commands import asking
 from surefoot.commands.groups import LazyGroup
 from surefoot.commands.readers import resolve
@@ -27,7 +28,9 @@ from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
 from surefoot.state.errors import NotAllowed
+from surefoot.state.machine.commands import BODIES, COMMANDS
 from surefoot.state.machine.model import Failure, Park
+from surefoot.testing import Simulation
 from tests.support.fake_runs import AWAY, World
 from tests.support.run_driver import wait_for
 from tests.unit.state.test_operations import FakeClock
@@ -118,6 +121,13 @@ def test_the_list_says_of_each_command_what_its_own_help_begins_with() -> None:
 def test_a_mistyped_command_has_its_neighbour_named() -> None:
     code, _, told = run("worke")
     assert (code, "Did you mean 'worker'?" in told) == (2, True)
+
+
+def test_every_command_that_a_run_takes_is_to_be_had_everywhere() -> None:
+    _, told, _ = run("runs", "--help")
+    assert {line.split()[0] for line in told.splitlines() if line.strip()} >= COMMANDS.keys()
+    assert set(dir(Simulation)) >= COMMANDS.keys()
+    assert set(dir(Handle)) >= BODIES.keys()
 
 
 @pytest.mark.parametrize("asked", ["version", "--version"])
@@ -401,7 +411,7 @@ def test_retry_and_resolve_say_what_came_of_it(world: World) -> None:
         code, told, _ = run("runs", args[0], "x", "r", *args[1:])
         assert (code, told.partition(":")[0]) == (0, event), args
     assert world.run().status == "failed"
-    assert json.loads(world.sent[2]["payload"]) == {"receipt": 7}
+    assert json.loads(world.sent[2].payload) == {"receipt": 7}
 
 
 @pytest.mark.parametrize(
@@ -471,7 +481,7 @@ def test_no_answer_is_status_3_with_how_to_go_on(world: World) -> None:
 def test_an_id_is_made_and_told_and_kafka_away_tells_it_too(world: World) -> None:
     world.started()
     _, told, _ = run("runs", "pause", "x", "r")
-    made = world.sent[0]["id"]
+    made = world.sent[0].id
     assert told.splitlines()[1] == f"command {made}"
     world.away = AWAY
     code, _, said = run("runs", "cancel", "x", "r")

@@ -3,7 +3,7 @@
 import { asks, question } from "../answer.js";
 import { follow, get, pause } from "../api.js";
 import { branchCard, branchPieces, branches } from "../branches.js";
-import { act } from "../bulk.js";
+import { COMMANDS, act } from "../bulk.js";
 import { lanes } from "../charts.js";
 import { address, h, put, seen } from "../dom.js";
 import { entry, pieces } from "../history.js";
@@ -15,10 +15,6 @@ export const title = "Run";
 const PAGE = 100;
 // so many events are in the page while it is live; older ones are asked for again
 const LIVE_MOST = 300;
-const CAN = {
-  pending: ["pause", "cancel"], running: ["pause", "cancel"], waiting: ["pause", "cancel"],
-  paused: ["resume", "cancel"], attention: ["retry", "cancel"], failed: ["retry"],
-};
 const TICKS = { open: "☐", done: "☑", dropped: "☒" };
 
 export async function show(main, params, signal) {
@@ -44,7 +40,7 @@ export async function show(main, params, signal) {
       put(ask, asks(fresh) ? h("section", { class: "card" }, h("h2", null, "It asks a question"), question(fresh, refresh, signal)) : null);
     }
     run = fresh;
-    refill(top, overview(run, why, (verb) => act(agent, [id], verb, signal).then(refresh)));
+    refill(top, overview(run, why, (command) => act(agent, [id], command, signal).then(refresh)));
   };
   await refresh();
 
@@ -116,11 +112,13 @@ export async function show(main, params, signal) {
 }
 
 function overview(run, why, perform) {
-  const verbs = CAN[run.status] ?? [];
+  // the one that fits fewest statuses comes first
+  const can = COMMANDS.filter(({ statuses }) => statuses.includes(run.status))
+    .sort((one, other) => one.statuses.length - other.statuses.length);
   return h("div", null,
     h("section", { class: "card" },
-      h("div", { class: "bar" }, badge(run.status), verbs.map((verb) =>
-        h("button", { type: "button", "data-keep": verb, onclick: () => perform(verb) }, verb[0].toUpperCase() + verb.slice(1)))),
+      h("div", { class: "bar" }, badge(run.status), can.map((command) =>
+        h("button", { type: "button", "data-keep": command.word, onclick: () => perform(command) }, command.label))),
       why.because.map((line) => h("p", null, line)),
       why.do.length ? h("details", { open: run.status === "attention" || run.status === "failed" },
         h("summary", { "data-keep": "do" }, "Commands to type"), value("Commands to type", why.do.join("\n"))) : null,

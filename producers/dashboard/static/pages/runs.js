@@ -1,7 +1,7 @@
 // The runs of an agent: filters in the address, a page at a time, and what can be done to many.
 
 import { agents, get, repeat } from "../api.js";
-import { act } from "../bulk.js";
+import { COMMANDS, act } from "../bulk.js";
 import { address, h, put } from "../dom.js";
 import { STATUSES, ago, badge, choice, count, notice, pretty, refill, runLink, table } from "../ui.js";
 
@@ -128,14 +128,14 @@ function pager(page, filters, before) {
 
 function bulkBar(agent, chosen, done, signal) {
   const told = h("span", null);
-  const buttons = ["pause", "resume", "cancel", "retry"].map((verb) =>
+  const buttons = COMMANDS.map((command) =>
     h("button", {
       type: "button",
       onclick: async () => {
-        if (await act(agent, [...chosen], verb, signal)) chosen.clear();
+        if (await act(agent, [...chosen], command, signal)) chosen.clear();
         done();
       },
-    }, verb[0].toUpperCase() + verb.slice(1)),
+    }, command.label),
   );
   const update = () => {
     put(told, chosen.size ? `${count(chosen.size)} chosen` : "Choose runs to act on them");

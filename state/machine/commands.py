@@ -1,0 +1,409 @@
+"""The commands that a run takes: one table, of which everything that knows them is made.
+
+That is the table of the machine and its diagram, the records on the wire, the routes of the HTTP
+API and their description, commands of the command line, and the buttons of the dashboard. A new
+command is a row here, and its input and decision in state/machine/operations.py. `read` and `write`
+are about the fields of its input besides `id` and `by`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.state.errors import BadArgument
+from surefoot.state.machine import operations as do
+from surefoot.state.machine.again import number_in
+from surefoot.state.machine.model import (
+    ALIVE,
+    ON,
+    TERMINAL,
+    Action,
+    Entries,
+    EventType,
+    Failure,
+    Memory,
+    Operation,
+    Parent,
+    Run,
+    Status,
+    WaitState,
+    jsonable,
+)
+
+#: longest id of a command, in characters
+COMMAND_ID_MAX = 128
+
+Statuses = frozenset[Status | None]
+_ENDS: Final[Statuses] = frozenset(TERMINAL)
+_FAILED: Final[Statuses] = frozenset({"failed"})
+_ATTENTION: Final[Statuses] = frozenset({"attention"})
+_PAUSED: Final[Statuses] = frozenset({"paused"})
+_CANCELLED: Final[Statuses] = frozenset({"cancelled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireCommand:
+    """A command as its record has it: the fields of schemas/avro/Command.avsc."""
+
+    run_id: str
+    kind: str
+    payload: bytes
+    sent_ms: int
+    step: str | None
+    traceparent: str | None
+    tracestate: str | None
+    baggage: str | None
+    id: str | None
+    name: str | None
+    by: str | None
+    parent: Parent | None
+    carry: bytes | None
+    memory: Memory | None
+    messages: tuple[bytes, ...]
+    failure: Failure | None
+    seq: int | None
+    epoch: int | None
+    emit: int
+    wait: WaitState | None
+    due_ms: int | None
+    created_ms: int | None
+    input_digest: bytes | None
+    repeat: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+    def needed(self, name: str) -> Any:
+        """Raises UndecodableError where that field is missing."""
+        value = getattr(self, name)
+        if value is None:
+            raise UndecodableError(f"a {self.kind} command needs {name!r}")
+        return value
+
+    def parsed(self) -> Any:
+        """The values of the payload. Raises UndecodableError where it is not strict JSON."""
+        try:
+            return parse_json(self.payload)
+        except BadPayload as error:
+            raise UndecodableError(str(error)) from error
+
+
+# What a command says over HTTP ----------------------------------------------------------------
+
+#: exact, and safe wherever ids are shown
+CommandId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,127}$")]
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Note = Annotated[str, Field(max_length=4096)]
+
+
+class _Body(BaseModel):
+    """What may be said with every command."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: CommandId = ""
+    by: Name | None = None
+
+    def fields(self, _run_id: str) -> dict[str, Any]:
+        """Of the command's input, besides `id` and `by`. Raises BadArgument."""
+        return {}
+
+
+class _Signal(_Body):
+    name: Name
+    payload: Any = None
+
+    def fields(self, run_id: str) -> dict[str, Any]:
+        return {"run_id": run_id, "name": self.name, "payload": strict_json(self.payload)}
+
+
+class _Approve(_Body):
+    question: Name
+    approved: bool
+    note: Note | None = None
+
+    def fields(self, _run_id: str) -> dict[str, Any]:
+        return {"question": self.question, "approved": self.approved, "note": self.note}
+
+
+class _Resolve(_Body):
+    choice: Literal["happened", "did_not", "give_up"]
+    result: Any = None
+
+    def fields(self, _run_id: str) -> dict[str, Any]:
+        if self.choice != "happened" and self.result is not None:
+            raise BadArgument("SF4150", '"result" goes with "choice": "happened" only')
+        return {"choice": self.choice, "result": strict_json(self.result)}
+
+
+# What a command says on the wire --------------------------------------------------------------
+
+
+def _signal(wire: WireCommand) -> dict[str, Any]:
+    wire.parsed()
+    return {"run_id": wire.run_id, "name": wire.needed("name"), "payload": wire.payload}
+
+
+def _answer(wire: WireCommand) -> dict[str, Any]:
+    said = wire.parsed()
+    if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
+        raise UndecodableError('an answer needs {"approved": true or false}')
+    note = said.get("note")
+    return {
+        "question": wire.needed("name"),
+        "approved": said["approved"],
+        "note": None if note is None else str(note),
+    }
+
+
+def _answer_out(input_: do.AnswerQuestion) -> dict[str, Any]:
+    said = {"approved": input_.approved, "note": input_.note}
+    return {"name": input_.question, "payload": strict_json(said)}
+
+
+def _resolved(wire: WireCommand) -> dict[str, Any]:
+    wire.parsed()
+    return {"choice": wire.needed("name"), "result": wire.payload}
+
+
+def _rewind(wire: WireCommand) -> dict[str, Any]:
+    wire.parsed()
+    return {
+        "epoch": wire.needed("epoch"),
+        "emit": bool(wire.emit),
+        "seq": wire.needed("seq"),
+        "step": wire.needed("step"),
+        "payload": wire.payload,
+        "carry": wire.carry,
+        "memory": wire.memory,
+        "messages": wire.messages,
+        "wait": wire.wait,
+        "due_ms": wire.due_ms,
+        "created_ms": wire.created_ms,
+        "input_digest": wire.input_digest,
+        "repeat": wire.repeat,
+        "forks": number_in(wire.name),
+    }
+
+
+def _rewind_out(input_: do.Rewind) -> dict[str, Any]:
+    fields = jsonable(input_) | {"name": str(input_.forks), "emit": int(input_.emit)}
+    del fields["forks"]
+    return fields
+
+
+# The table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """How the dashboard offers a command, for one run or for many."""
+
+    label: str
+    #: what will come of it, before it is asked for, in lines; {runs} says of which runs
+    will: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """One row. The callables take the command's own input."""
+
+    #: on the wire, in the path of the HTTP API, on the command line, in refusals
+    word: str
+    input: type[Operation]
+    #: status (None: no such run) -> the statuses that can follow; in any other it is refused
+    legal: Mapping[Status | None, Statuses]
+    decide: Callable[..., Run | None]
+    #: whether it asks for what is already so; of a run that there is not only where that is legal
+    already: Callable[..., bool] = lambda *_: False
+    #: types of the events that answer it
+    answers: tuple[EventType, ...]
+    #: help on the command line
+    help: str
+    #: what is said over HTTP; None: it is not asked for in words, but made of a version of the run
+    body: type[_Body] | None = _Body
+    read: Callable[[WireCommand], dict[str, Any]] = lambda _: {}
+    write: Callable[[Any], dict[str, Any]] = jsonable
+    button: Button | None = None
+
+    @property
+    def plain(self) -> bool:
+        """It says nothing but itself."""
+        return self.body is _Body
+
+
+def _so_in(*statuses: Status) -> Callable[[Run, Entries, Operation], bool]:
+    return lambda run, _entries, _input: run.status in statuses
+
+
+_TABLE: Final = (
+    RunCommand(
+        word="signal",
+        input=do.DeliverSignal,
+        legal={
+            None: frozenset({None}),
+            **{status: frozenset({status}) for status in ALIVE},
+            "waiting": ON,
+        },
+        decide=do.signal,
+        already=do.is_delivered,
+        answers=("signal.received",),
+        help="Send a signal to a run. One that comes before its run, or before its wait, is kept.",
+        body=_Signal,
+        read=_signal,
+        write=lambda input_: {"name": input_.name, "payload": input_.payload},
+    ),
+    RunCommand(
+        word="approve",
+        input=do.AnswerQuestion,
+        legal={"waiting": ON | _FAILED},
+        decide=do.answer,
+        already=do.is_decided,
+        answers=("approval.decided",),
+        help="Answer a run's question. The first answer is the one that holds.",
+        body=_Approve,
+        read=_answer,
+        write=_answer_out,
+    ),
+    RunCommand(
+        word="pause",
+        input=do.Pause,
+        legal={"running": _PAUSED, "waiting": _PAUSED},
+        decide=do.pause,
+        already=_so_in("paused"),
+        answers=("run.paused",),
+        help="Pause a run: what is running ends, and nothing is run after it until it is resumed.",
+        button=Button(
+            label="Pause",
+            will=(
+                "{runs} will rest before the next step. A step that is running ends first, and "
+                "its result is kept.\n"
+                "Signals and results of children that come meanwhile are kept."
+            ),
+        ),
+    ),
+    RunCommand(
+        word="resume",
+        input=do.Resume,
+        legal={"paused": ON | _ENDS | _ATTENTION},
+        decide=do.resume,
+        already=_so_in("running", "waiting"),
+        answers=("run.resumed",),
+        help="Let a paused run go on.",
+        button=Button(
+            label="Resume",
+            will=(
+                "{runs} will go on with the next step. A run that is not paused is left as it is."
+            ),
+        ),
+    ),
+    RunCommand(
+        word="cancel",
+        input=do.Cancel,
+        # What has not begun has nothing to be undone.
+        legal={**dict.fromkeys(ALIVE, _CANCELLED | {"running"}), "pending": _CANCELLED},
+        decide=do.cancel,
+        already=do.is_cancelled,
+        answers=("run.cancelled", "run.cancelling"),
+        help="Cancel a run and its children, also in the middle of a step; its compensation is "
+        "run.",
+        button=Button(
+            label="Cancel",
+            will=(
+                "{runs} will be stopped for good, with its running step and its children; what "
+                "the running step has asked for is not sent. Then the agent does what it declares "
+                "for a cancelled run.\n"
+                "This cannot be undone. Effects that have been sent already are not taken back."
+            ),
+        ),
+    ),
+    RunCommand(
+        word="retry",
+        input=do.RetryRun,
+        legal={"attention": ON | _ENDS | _ATTENTION, "failed": ON},
+        decide=do.retry,
+        already=_so_in("running"),
+        answers=("run.retried",),
+        help="Try again what failed or needed attention; its attempts are counted anew.",
+        button=Button(
+            label="Retry",
+            will=(
+                "{runs} will try the step that failed again, with its attempts counted anew. Calls "
+                "that were recorded are not made again, and neither are the steps before it.\n"
+                "A run that has not failed and needs nobody is left as it is."
+            ),
+        ),
+    ),
+    RunCommand(
+        word="resolve",
+        input=do.ResolveCall,
+        legal={"attention": ON | _FAILED},
+        decide=do.resolve,
+        already=do.is_resolved,
+        answers=("run.resolved",),
+        help="Tell a run what became of a call of which nobody knows whether it happened.",
+        body=_Resolve,
+        read=_resolved,
+        write=lambda input_: {"name": input_.choice, "payload": input_.result},
+    ),
+    RunCommand(
+        word="rewind",
+        input=do.Rewind,
+        legal=dict.fromkeys((*ALIVE, *sorted(TERMINAL)), ON),
+        decide=do.rewind,
+        answers=("run.rewound",),
+        help="""\
+Send a run back to what it was after one of its steps; it goes on from there.
+
+What it has done with ctx.once since then is not done again: the same call, with the same
+arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
+are made anew. Children and pooled steps since then are runs of their own, and new ones begin:
+their calls of ctx.once are in doubt, so that each asks its probe first, or waits for a person.
+""",
+        body=None,
+        read=_rewind,
+        write=_rewind_out,
+    ),
+)
+
+#: by their word
+COMMANDS: Final[Mapping[str, RunCommand]] = {row.word: row for row in _TABLE}
+#: bodies of those that people ask for in words; those that say nothing but themselves come first
+BODIES: Final[Mapping[str, type[_Body]]] = {
+    row.word: row.body
+    for row in sorted(_TABLE, key=lambda row: not row.plain)
+    if row.body is not None
+}
+_BY_INPUT: Final[Mapping[type[Operation], RunCommand]] = {row.input: row for row in _TABLE}
+#: types of events that answer a command; a later event may have a signal's id as well
+ANSWERS: Final[frozenset[EventType]] = frozenset(
+    {"command.repeated", "command.refused", *(event for row in _TABLE for event in row.answers)}
+)
+
+
+def row_of(input_: Operation) -> RunCommand:
+    """The row of the command that asks for this."""
+    return _BY_INPUT[type(input_)]
+
+
+def read(wire: WireCommand) -> Operation:
+    """What a command asks of its run.
+
+    Raises: UndecodableError for a kind that there is not, or one whose fields are missing.
+    """
+    identity = wire.needed("id")
+    if not 0 < len(identity) <= COMMAND_ID_MAX:
+        raise UndecodableError(f"a command's id has 1 to {COMMAND_ID_MAX} characters")
+    row = COMMANDS.get(wire.kind)
+    if row is None:
+        raise UndecodableError(f"no such command: {wire.kind!r}")
+    return row.input(id=identity, by=wire.by, **row.read(wire))
+
+
+def write(input_: Operation) -> dict[str, Any]:
+    """The fields of schemas/avro/Command.avsc that ask for this, besides `run_id` and `kind`."""
+    return {"id": input_.id, "by": input_.by, **row_of(input_).write(input_)}
