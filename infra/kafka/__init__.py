@@ -1,1 +1,1 @@
-"""An agent's log on Kafka; others see the ports of log/ only."""
+"""The Kafka adapter of an agent's log; other rooms see only the ports in log/."""

@@ -1,5 +1,6 @@
-"""The ArchiveLog port on Apache Kafka: a group of its own, with offsets that are committed as any
-consumer's are."""
+"""The ArchiveLog port on Apache Kafka.
+
+A consumer group of its own, with ordinary committed offsets."""
 
 from __future__ import annotations
 
@@ -38,8 +39,10 @@ _LOST = (
 
 
 class KafkaArchiveLog(KafkaSourceLog):
-    """Implements ArchiveLog. It has no name of its own in the group, so that several may run on one
-    machine; files are made only once whoever makes them."""
+    """Implements ArchiveLog.
+
+    A dynamic group member, so several may run on one machine. Files are created exactly once,
+    whichever member writes them."""
 
     def __init__(self, *, topics: AgentTopics, settings: Settings, clock: Clock) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""The partition assignor: commands and tasks of one agent together, and sticky.
+"""The partition assignor: sticky, and commands and tasks of one agent together.
 
-A member keeps what it has as long as that leaves nobody with two partitions more than another.
-What each member has travels in the subscription's user data, with the generation that gave it to
-the member: where two claim the same partition the newer generation is believed (as in KIP-54).
+A member keeps its partitions as long as no member has two more than another. Each member sends its
+partitions in the subscription's user data, with the generation that assigned them: where two claim
+the same partition, the newer generation wins (as in KIP-54).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CopartitionedSticky(AbstractPartitionAssignor):
     def __init__(self, topics: tuple[str, ...], partitions: int) -> None:
         self._topics = topics
         self._partitions = partitions
-        #: what this member has: the generation that gave it, and the partitions
+        #: this member's partitions, and the generation that assigned them
         self.owned: Claim = (-1, frozenset())
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
@@ -39,7 +39,7 @@ class CopartitionedSticky(AbstractPartitionAssignor):
     def assign(
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        del cluster  # the counts are verified before anybody subscribes
+        del cluster  # partition counts are verified before anything subscribes
         claims = {member: claim(metadata.user_data) for member, metadata in members.items()}
         return {
             member: ConsumerProtocolMemberAssignment(
@@ -49,11 +49,11 @@ class CopartitionedSticky(AbstractPartitionAssignor):
         }
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """What is ours is noted when the log has taken it in."""
+        """Do nothing: KafkaLog notes the new partitions once it has applied them."""
 
 
 def claim(user_data: bytes) -> Claim:
-    """What a member says that it has; nothing, if it cannot be read."""
+    """Decode a member's claim. Unreadable user data counts as no claim."""
     try:
         told = json.loads(user_data)
         return int(told["generation"]), frozenset(int(p) for p in told["partitions"])
@@ -62,8 +62,9 @@ def claim(user_data: bytes) -> Claim:
 
 
 def share_out(claims: Mapping[str, Claim], partitions: int) -> dict[str, set[int]]:
-    """Give each of `partitions` to one member: balanced to within one, moving as few as can be.
-    The same claims always give the same answer."""
+    """Assign each of `partitions` to one member: balanced to within one, moving as few as possible.
+
+    Deterministic: the same claims always give the same result."""
     shares: dict[str, set[int]] = {member: set() for member in sorted(claims)}
     free = set(range(partitions))
     for member in sorted(claims, key=lambda m: (-claims[m][0], m)):

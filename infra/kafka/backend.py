@@ -1,4 +1,4 @@
-"""The backend on Apache Kafka."""
+"""The log backend on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KAFKA = Capabilities(many_processes=True, topic_triggers=True)
 
 
 class KafkaBackend:
-    """Implements Backend. Holds nothing open itself."""
+    """Implements Backend. Holds no open resources itself."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings

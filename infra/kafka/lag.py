@@ -1,7 +1,7 @@
-"""Where the topics of agents stand on Kafka, and who has which partition.
+"""Offsets and lag of agents' topics on Kafka, and which member owns which partition.
 
-Implements `backend.Standings`. The clients are kept for the next time, and so is what was counted:
-a partition in which nothing has moved costs no reading.
+Implements `Standings`. Keeps its clients and counts for later calls: a partition whose offsets have
+not moved is not read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
 
-#: a longer stretch of offsets is not read to tell records from markers
+#: longest range of offsets that is read in order to tell records from markers
 COUNTED_OFFSETS = 1_000
 
 OffsetsByPartition = dict[TopicPartition, int]
@@ -39,7 +39,7 @@ class KafkaStandings:
         )
         self._offsets = KafkaOffsets(settings)
         self._lookups: dict[str, KafkaLookups] = {}
-        #: (stretch of offsets, records in it)
+        #: (range of offsets, records in it)
         self._counted: dict[TopicPartition, tuple[tuple[int, int], int]] = {}
 
     async def look(self, agents: Sequence[str]) -> list[AgentStanding]:
@@ -54,7 +54,7 @@ class KafkaStandings:
             for topic in every
             for partition in range(self._settings.partitions)
         ]
-        # The ends first: what is committed meanwhile is then no backlog any more.
+        # Read the end offsets first: what is committed after that no longer counts as backlog.
         starts, ends, stables = await asyncio.gather(
             self._asked(self._offsets.begins, every),
             self._asked(self._offsets.ends, every),
@@ -101,7 +101,7 @@ class KafkaStandings:
     async def _group(
         self, group: str, places: Sequence[TopicPartition]
     ) -> tuple[tuple[Member, ...], OffsetsByPartition]:
-        """The members of the group, and what it has committed in these places."""
+        """Return the members of the group, and its committed offsets for these partitions."""
         async with told(f"looking at group {group}", self._settings):
             admin = await self._admin.get()
             try:
@@ -124,8 +124,9 @@ class KafkaStandings:
         return tuple(sorted(members, key=lambda each: each.name)), committed
 
     async def _records(self, place: TopicPartition, first: int, until: int) -> tuple[int, bool]:
-        """How many committed records there are in a stretch, and whether that is exact: in a long
-        one, markers are counted as well."""
+        """Count the committed records of a range. Returns (count, whether it is exact).
+
+        The count of a range longer than COUNTED_OFFSETS includes markers."""
         if until - first > COUNTED_OFFSETS:
             return until - first, False
         if first == until:
@@ -159,7 +160,7 @@ class KafkaStandings:
 
 
 def _partitions(assignment: bytes) -> frozenset[int]:
-    """Of a member; none while the group has not shared its partitions out."""
+    """Return a member's partitions; none until the group has assigned them."""
     if not assignment:
         return frozenset()
     decoded = ConsumerProtocolMemberAssignment.decode(assignment)

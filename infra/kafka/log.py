@@ -1,19 +1,19 @@
 """The Log port on Apache Kafka, through aiokafka.
 
-What has to be known of aiokafka 0.14 to read this (the version is pinned; tests/integration holds
-every private name that is used here):
+Facts about aiokafka 0.14 that this module relies on (the version is pinned; tests/integration
+checks every private name used here):
 
 - Its assignment callback is no barrier. The new assignment is live before the callback, and no
   heartbeat is sent while it runs. So the callback pauses everything as its first statement, tells
   the worker, and returns.
-- What it raises for a position that is not in the log, it raises before the records of others are
-  handed out, or after: none of them is lost.
-- Every rebalance is eager and resets positions and pauses, also of partitions that stay. Those
-  that stay are sought to where their owner stood.
-- It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after
-  the partition's transactional producer has started, so it is asked for after that.
-- Its TxnOffsetCommit carries no generation (version 0), so the epoch of the transactional id is
-  the only fence. The id is a function of (app, agent, partition).
+- It raises for an out-of-range position either before it returns other partitions' records or
+  after, so no records are lost.
+- Every rebalance is eager and resets positions and pauses, including those of retained partitions.
+  Retained partitions are sought back to their owner's position.
+- It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after the
+  partition's transactional producer has started, so it is fetched after that.
+- Its TxnOffsetCommit carries no generation (version 0), so the epoch of the transactional id is the
+  only fence. The id is a function of (app, agent, partition).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from surefoot.state.ports.log import (
 
 log = structlog.get_logger(__name__)
 
-#: share of the session timeout for which a proof of membership is trusted
+#: fraction of the session timeout for which a proof of membership is trusted
 LEASE_SHARE = 0.8
-#: how often within a session and a rebalance a member may be thrown out by another one of its name
+#: how often another member of the same name may oust this one within a session and a rebalance
 OUSTED_MOST = 3
 UNKNOWN_MEMBER_ID = 25
-#: aiokafka does not know it
+#: error code that aiokafka does not know
 FENCED_INSTANCE_ID = 82
-#: a member whose loop has stopped polling for this long leaves the group
+#: a member whose loop has not polled for this long leaves the group
 MAX_POLL_INTERVAL_MS = 60_000
 
 
@@ -81,7 +81,7 @@ class KafkaLog:
         self._generation = -1
         self._rebalancing = True
         self._proved_s = float("-inf")
-        #: when another member took this one's place, of late; monotonic seconds
+        #: latest times at which another member ousted this one; monotonic seconds
         self._ousted_s: deque[float] = deque(maxlen=OUSTED_MOST)
         self._publisher = Publisher(settings)
 
@@ -108,8 +108,8 @@ class KafkaLog:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            # Longer than a join may take, and no longer than that needs: for so long a connection
-            # that has gone silent keeps the worker out of its group.
+            # Longer than a join may take, but no longer than necessary: a silently dead connection
+            # keeps the worker out of its group for this long.
             request_timeout_ms=settings.rebalance_timeout_ms + settings.producer_request_timeout_ms,
             fetch_max_wait_ms=500,
             partition_assignment_strategy=(self._assignor,),
@@ -143,7 +143,7 @@ class KafkaLog:
         try:
             batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except NoOffsetForPartitionError:
-            return []  # of a partition that is just being assigned
+            return []  # a partition that is just being assigned
         except OffsetOutOfRangeError as error:
             ((tp, offset),) = error.args[0].items()
             await self._go_on(tp, offset)
@@ -157,8 +157,11 @@ class KafkaLog:
         ]
 
     async def _go_on(self, tp: TopicPartition, offset: int) -> None:
-        """The log has no such offset: read on from its beginning, from where nothing that is left
-        can be missed. Raises: InputGone."""
+        """Seek to the beginning of the log after an out-of-range offset.
+
+        No remaining record is missed.
+
+        Raises: InputGone — records before the beginning are gone; Unavailable."""
         consumer = self._live
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
@@ -169,7 +172,7 @@ class KafkaLog:
             return
         place = self._place(tp)
         if not place.has_valid_position or place.position != offset:
-            return  # its owner has been told where to begin
+            return  # its owner has set a new position
         consumer.seek(tp, begin)
         if begin > offset:
             raise InputGone(self._kinds[tp.topic], tp.partition, offset, begin)
@@ -204,18 +207,17 @@ class KafkaLog:
         return ends
 
     def _place(self, tp: TopicPartition) -> Any:
-        """Where aiokafka stands in it."""
+        """Return aiokafka's state for the partition."""
         return self._live._subscription.subscription.assignment.state_value(tp)
 
     def lso_lag(self) -> int:
-        """Offsets of the inputs being read that open transactions hold back, as of their latest
-        fetches."""
+        """Return how many input offsets open transactions hold back, as of the latest fetches."""
         if self._consumer is None:
             return 0
         consumer = self._consumer
         places = consumer.assignment()
         ends = [(consumer.highwater(tp), consumer.last_stable_offset(tp)) for tp in places]
-        # both are there once something was fetched
+        # both are known after the first fetch
         return sum(max(0, end - stable) for end, stable in ends if end and stable)
 
     async def own(self, partition: int) -> KafkaOwnership:
@@ -252,8 +254,9 @@ class KafkaLog:
     # Membership ------------------------------------------------------------------------------
 
     def _watch_membership(self) -> None:
-        """Note each answer by which the coordinator proves that this member is in the group. The
-        proof counts from when the question was sent."""
+        """Record every response by which the coordinator proves that this member is in the group.
+
+        A proof counts from the time its request was sent."""
         consumer = self._live
         coordinator = consumer._coordinator
         send = coordinator._send_req
@@ -261,7 +264,7 @@ class KafkaLog:
         async def sending(request: Any) -> Any:
             asked_s = self._clock.monotonic_s()
             if isinstance(request, JoinGroupRequest) and self._ousted:
-                # `poll`, which ends the worker, may be waiting for what this join would bring.
+                # `poll`, which ends the worker, may be waiting for the result of this join.
                 error = KafkaError("another process has this one's identity")
                 consumer._subscription.abort_waiters(error)
                 raise error
@@ -270,7 +273,7 @@ class KafkaLog:
                 code = response.error_code
                 if code == FENCED_INSTANCE_ID:
                     self._ousted_s.append(asked_s)
-                    response.error_code = UNKNOWN_MEMBER_ID  # join again, with a new member id
+                    response.error_code = UNKNOWN_MEMBER_ID  # join again with a new member id
                 elif code == UNKNOWN_MEMBER_ID and self._in_session(asked_s):
                     self._ousted_s.append(asked_s)
                 elif not code and not isinstance(request, JoinGroupRequest):
@@ -284,9 +287,11 @@ class KafkaLog:
 
     @property
     def _ousted(self) -> bool:
-        """A member whose session is good is thrown out by one that joins under its name (KIP-345).
-        aiokafka joins again, and throws out the other: so two processes of one name would take the
-        membership from each other for ever. Whichever has been thrown out too often gives up."""
+        """Whether other processes with this member's name have ousted it too often.
+
+        A member that joins under the name of a live one ousts it (KIP-345). aiokafka rejoins and
+        ousts the other in turn, so two processes of one name would alternate for ever. The one
+        ousted too often gives up."""
         ousted, settings = self._ousted_s, self._settings
         span_s = (settings.session_timeout_ms + settings.rebalance_timeout_ms) / 1000
         return len(ousted) == OUSTED_MOST and ousted[-1] - ousted[0] < span_s
@@ -295,7 +300,7 @@ class KafkaLog:
         await leave_group(consumer)
 
     async def _revoked(self) -> None:
-        """Heartbeats go on while this is awaited (they do not in the assignment callback)."""
+        """Give partitions back. Heartbeats continue, unlike in the assignment callback."""
         self._rebalancing = True
         if self._mine and self._on_rebalance is not None:
             await self._on_rebalance()
@@ -303,11 +308,11 @@ class KafkaLog:
     def _assigned(self, assigned: set[TopicPartition]) -> None:
         consumer = self._live
         consumer.pause(*assigned)
-        for tp in assigned:  # without a position it would be asked for again and again
+        for tp in assigned:  # aiokafka would keep asking for a position
             consumer.seek(tp, 0)
         now = frozenset(tp.partition for tp in assigned)
         generation = consumer._coordinator.generation
-        # With no generation in between, nobody else can have had what we had and have again.
+        # With no generation in between, no other member can have owned the partitions in both.
         kept = now & self._mine if generation == self._generation + 1 else frozenset()
         change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
         self._mine, self._generation, self._rebalancing = now, generation, False
@@ -365,8 +370,9 @@ class KafkaOwnership:
             await self._close_reader()
 
     async def _open_reader(self) -> AIOKafkaConsumer:
-        """A consumer for the takeover alone: on the connection of the worker's own one, a question
-        would wait behind its long poll."""
+        """Return a consumer used only for the takeover.
+
+        On the worker's own connection, a request would wait behind the long poll."""
         if self._reader is None:
             self._reader = AIOKafkaConsumer(
                 **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
@@ -389,9 +395,12 @@ class KafkaOwnership:
         tp: TopicPartition,
         apply: Callable[[list[ConsumerRecord]], None],
     ) -> int:
-        """Read up to the high watermark, which every fetch tells whatever the isolation level. An
-        open transaction below it, of whoever, is waited for. The end is told by the position, which
-        steps over markers, aborted records and what compaction has taken out."""
+        """Read up to the high watermark, which every fetch reports whatever the isolation level.
+
+        Waits for any open transaction below it. The position decides when the end is reached, as it
+        moves past markers, aborted records and compacted ranges.
+
+        Raises: Unavailable — no progress for `restore_s`."""
         clock = self._log._clock
         progress_s = clock.monotonic_s()
         target: int | None = None
@@ -443,7 +452,7 @@ class _Listener(ConsumerRebalanceListener):
 
 
 def record_of(record: Any) -> ConsumerRecord:
-    """A record of aiokafka's, as the rest knows it."""
+    """Convert aiokafka's record."""
     return ConsumerRecord(
         topic=record.topic,
         partition=record.partition,

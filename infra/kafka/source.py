@@ -1,9 +1,9 @@
-"""The SourceLog port on Apache Kafka: a topic of somebody else's, through aiokafka.
+"""The SourceLog port on Apache Kafka: a topic of another application, through aiokafka.
 
-What log.py says of aiokafka holds here too. Its TxnOffsetCommit carries no generation, so
-the fence is the epoch of a transactional id for each partition of the topic, whoever is its member.
-No position is ever reset by the client (auto_offset_reset="none"): where to begin is decided by
-state.declare.topics, and told.
+The facts about aiokafka in log.py hold here too. Its TxnOffsetCommit carries no generation, so the
+fence is the epoch of one transactional id per partition of the topic, whichever member owns it. The
+client never resets a position itself (auto_offset_reset="none"): state.declare.topics decides where
+to begin.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from surefoot.state.ports.sources import OffsetGone, SourceOffsets, StartPositio
 
 log = structlog.get_logger(__name__)
 
-#: how often a topic that is not there is looked for, in seconds
+#: how often to look for a missing topic, in seconds
 MISSING_POLL_S = 2.0
 
 
@@ -59,10 +59,10 @@ class KafkaSourceLog:
         self._settings = settings
         self._clock = clock
         self._instance = f"{settings.instance}.{slot}"
-        #: since when a topic that was not there has been waited for: its first events count
+        #: since when a missing topic has been waited for: its first events count
         self._missing_since_ms: int | None = None
         self._consumer: AIOKafkaConsumer | None = None
-        #: for questions: on the connection of the reading one they would wait behind its long poll
+        #: for requests: on the reading consumer's connection they would wait behind the long poll
         self._asker: AIOKafkaConsumer | None = None
 
     async def settle_start(self, start: StartPosition) -> None:
@@ -71,7 +71,7 @@ class KafkaSourceLog:
         try:
             partitions = await self._existing()
             await start_client(asker)
-            # Fenced: of several that do this at once, one finds that nobody has.
+            # Fenced: of several concurrent callers, only one finds no committed offset.
             await producer.start()
             standings = {tp: await self._standing(asker, tp) for tp in partitions}
             if any(each.committed is not None for each in standings.values()):
@@ -99,8 +99,9 @@ class KafkaSourceLog:
                 await producer.retire()
 
     async def _existing(self) -> list[TopicPartition]:
-        """The topic's partitions, once it is there. Only then is it asked for by its name: that
-        could create it."""
+        """Wait for the topic to exist, and return its partitions.
+
+        Describes it by name only once it is listed: describing a missing topic could create it."""
         admin = AIOKafkaAdminClient(**self._settings.kafka())
         try:
             await start_client(admin)
@@ -165,7 +166,7 @@ class KafkaSourceLog:
         try:
             batches = await readable(self._live.getmany(timeout_ms=int(timeout_s * 1000)))
         except NoOffsetForPartitionError:
-            return []  # it is told once the partition has an owner
+            return []  # its position is set once the partition has an owner
         except OffsetOutOfRangeError as error:
             (place,) = error.args[0]
             raise OffsetGone(place.partition) from error
@@ -245,7 +246,7 @@ class KafkaSourceOwnership:
 
 
 class _Listener(ConsumerRebalanceListener):
-    """Pausing comes first: the new assignment is live before this is called."""
+    """Pauses first: the new assignment is live before the callback."""
 
     def __init__(
         self,

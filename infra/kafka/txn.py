@@ -1,11 +1,10 @@
 """One transactional producer, used for one epoch.
 
-Its rule: whatever ends in any way but a clean commit retires it. A commit counts as clean only
-when its EndTxn was sent exactly once, and its TxnOffsetCommit no more than once. aiokafka sends
-both again by itself after a timeout or a lost socket, with the same epoch, and reports success; the
-first one may still be on its way. An EndTxn would decide the fate of a later transaction of the
-same epoch (KAFKA-17754), a TxnOffsetCommit would set the group's offsets back with it. A new epoch
-makes them harmless.
+Any outcome other than a clean commit retires the producer. A commit is clean only when its EndTxn
+was sent exactly once and its TxnOffsetCommit at most once. After a timeout or a lost socket,
+aiokafka resends both with the same epoch and reports success, while the first request may still be
+under way. A late EndTxn would decide a later transaction of the same epoch (KAFKA-17754), and a
+late TxnOffsetCommit would set the group's offsets back. A new epoch makes both harmless.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from surefoot.state.errors import (
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ProducerRecord
 
-#: names that topics can have. Source: Kafka, org.apache.kafka.common.internals.Topic
+#: valid topic names. Source: Kafka, org.apache.kafka.common.internals.Topic
 _NAMED = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: how long a producer may take to close before it is cut off, in seconds
 RETIRE_S = 2.0
 
 
 def commit_deadline_s(settings: Settings) -> float:
-    """After this the broker has long decided a transaction that it got."""
+    """Seconds after which the broker has decided any transaction that it received."""
     return settings.transaction_timeout_ms / 1000 + 2.0
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:
-    """The first failure ends the transaction; asyncio need not report the others."""
+    """Retrieve the exception: the first one ends the transaction, others need no report."""
     if not future.cancelled():
         future.exception()
 
@@ -88,7 +87,7 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             request_timeout_ms=settings.producer_request_timeout_ms,
-            # A topic's limit is for batches.
+            # A topic's size limit applies to batches.
             max_batch_size=min(BATCH_BYTES, settings.record_max_bytes),
             acks="all",
         )
@@ -109,7 +108,7 @@ class TransactionalProducer:
         promise = manager.add_offsets_to_txn
 
         def promising(*args: Any) -> asyncio.Future[None]:
-            # Whoever waits for it may be cancelled before it fails.
+            # The task that waits for it may be cancelled before it fails.
             added: asyncio.Future[None] = promise(*args)
             added.add_done_callback(_looked_at)
             return added
@@ -120,15 +119,15 @@ class TransactionalProducer:
         return producer
 
     async def start(self) -> None:
-        """Fence the former owner; waits until its open transaction has been settled.
+        """Fence the former owner; waits until its open transaction is decided.
 
-        Raises: Unavailable; the producer is then retired.
+        Raises: Unavailable — the producer is then retired.
         """
         try:
             async with asyncio.timeout(commit_deadline_s(self._settings)):
                 await start_client(self._producer)
         except (TimeoutError, KafkaError, AssertionError) as error:
-            # aiokafka asserts that a broker is known, which after an outage it may not be
+            # aiokafka asserts that a broker is known, which may not hold after an outage
             await self.retire()
             raise unavailable(
                 f"cannot start {self.transactional_id}", error, self._settings
@@ -140,9 +139,12 @@ class TransactionalProducer:
     async def transact(
         self, records: Sequence[ProducerRecord], offsets: Mapping[TopicPartition, int], group: str
     ) -> dict[TopicPartition, int]:
-        """Write everything in one transaction, or nothing. Returns the next offset of every
-        partition written to. Raises what ports.Ownership.commit says. Under cancellation the
-        transaction goes on to its own deadline; its outcome is unknown."""
+        """Write everything in one transaction, or nothing.
+
+        Returns: the next offset of every partition written to.
+        Raises: as ports.Ownership.commit.
+        Under cancellation: the transaction continues until its own deadline; its outcome is
+        unknown."""
         task = asyncio.ensure_future(self._transact(records, offsets, group))
         try:
             done, _ = await asyncio.wait({task}, timeout=commit_deadline_s(self._settings))
@@ -176,12 +178,12 @@ class TransactionalProducer:
         try:
             sent = await self._send(producer, records)
         except IllegalOperation:
-            # aiokafka gave the transaction up while batches were being handed over, and knows why
+            # aiokafka gave up the transaction during the sends; its waiter holds the cause
             producer._txn_manager._transaction_waiter.result()
             raise
-        # A failed send does not fail the transaction: every one is looked at before the commit.
-        # The offsets come after: while they are being added, a broker that verifies transactions
-        # (KIP-890) turns produce requests away.
+        # A failed send does not fail the transaction, so each result is checked before the commit.
+        # Offsets are added after the sends: while they are being added, a broker that verifies
+        # transactions (KIP-890) rejects produce requests.
         if sent:
             await asyncio.wait([batch.written for batch in sent])
         errors = [batch.written.exception() for batch in sent]
@@ -204,9 +206,10 @@ class TransactionalProducer:
         return ends
 
     async def _require(self, producer: AIOKafkaProducer, topic: str) -> None:
-        """Nobody can write to a topic that is not there, however often it is tried. Only a broker
-        can say so: to aiokafka every topic is unknown while none answers. A name that no topic can
-        have is not asked for: aiokafka could not even send the question."""
+        """Raise NoSuchTopic if the topic does not exist: no retry would help.
+
+        Only a broker can say so; while none answers, aiokafka reports every topic as unknown. An
+        invalid name is rejected here, because aiokafka could not even encode the request."""
         if not _NAMED.fullmatch(topic):
             raise NoSuchTopic(f"no topic can be called {topic!r}: check the agent's name")
         client = producer.client
@@ -227,8 +230,9 @@ class TransactionalProducer:
     async def _send(
         self, producer: AIOKafkaProducer, records: Sequence[ProducerRecord]
     ) -> list[_Batch]:
-        """Hand over the records in batches of our own making, which spares a future and a look-up a
-        record. Those of one partition are in order."""
+        """Send the records in explicit batches, which saves a future and a lookup per record.
+
+        The records of a partition stay in order."""
         now_ms = self._clock.now_ms()
         by_place: dict[TopicPartition, list[ProducerRecord]] = {}
         for record in records:
@@ -255,8 +259,10 @@ class TransactionalProducer:
         return sent
 
     async def _replace(self) -> None:
-        """Go on under a new epoch: a refused batch leaves a hole in the sequence numbers of the
-        old one. Starting the new producer aborts the transaction of the old."""
+        """Replace the producer by one with a new epoch.
+
+        A refused batch leaves a gap in the old epoch's sequence numbers. Starting the new producer
+        aborts the old transaction."""
         await self.retire()
         self._producer = self._new()
         try:
@@ -265,5 +271,5 @@ class TransactionalProducer:
             raise OutcomeUnknown(f"{self.transactional_id}: {error!r}") from error
 
     async def retire(self) -> None:
-        """Close without commit or abort; whoever starts the same id next settles what is open."""
+        """Close without commit or abort; the id's next producer settles an open transaction."""
         await close_client(self._producer, within_s=RETIRE_S)
