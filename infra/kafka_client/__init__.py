@@ -1,1 +1,1 @@
-"""Kafka's clients: made, closed, probed, their errors told; knows no runs."""
+"""Starts, closes and probes Kafka's clients, and maps their errors; knows no runs."""

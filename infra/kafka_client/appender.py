@@ -1,8 +1,7 @@
 """The producers' side of Kafka: single records, and the probe behind /ready.
 
-Idempotent batches never expire in aiokafka and its calls have no deadline of their own, so every
-wait here has one. A producer that failed in a way that may have left a hole in its sequence
-numbers is retired and replaced, never used again.
+In aiokafka, idempotent batches never expire and calls have no deadline, so every wait here has one.
+A producer whose failure may have left a gap in its sequence numbers is retired and replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import Position, ProducerRecord
 
-#: key of the probe's record in the state topic; "@" keys are never runs
+#: key of the probe's record in the state topic; "@" keys never belong to runs
 READY_KEY = b"@ready"
 _READY_PARTITION = 0
 _READY_EVERY_S = 2.0
@@ -40,8 +39,9 @@ async def _check_partitions(producer: AIOKafkaProducer, topic: str, settings: Se
 
 
 class KafkaAppender:
-    """Implements Appender over one idempotent, acks=all producer. Starts itself when first used, so
-    that a gateway comes up while the broker is away."""
+    """Implements Appender over one idempotent, acks=all producer.
+
+    Starts on first use, so a gateway can start while the broker is down."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -54,7 +54,7 @@ class KafkaAppender:
             acks="all",
             request_timeout_ms=self._settings.producer_request_timeout_ms,
             max_request_size=self._settings.record_max_bytes,
-            # a topic's limit is for batches
+            # a topic's size limit applies to batches
             max_batch_size=min(BATCH_BYTES, self._settings.record_max_bytes),
         )
 
@@ -94,7 +94,7 @@ class KafkaAppender:
             )
             return await acked
         except KafkaError:
-            # a batch that failed left a hole in its sequence numbers; later ones would fail too
+            # a failed batch leaves a gap in the sequence numbers; later batches would fail too
             self._producer.retire(producer)
             raise
 
@@ -109,17 +109,16 @@ class _Probe:
 
     producer: Shared[AIOKafkaProducer]
     started_s: float = float("-inf")
-    #: ends with None, or with why not
+    #: result: None, or the reason of the failure
     task: asyncio.Task[str | None] | None = None
 
 
 class KafkaReadiness:
-    """`ports.Readiness`: a transaction that writes one record to partition 0 of the agent's state
-    topic, at most one in two seconds.
+    """Implements Readiness: commits one record to partition 0 of the agent's state topic.
 
-    Its transactional id is its own, so that it can never fence an owner. Killed in the middle of a
-    probe it holds back the readers of that partition until the broker times the transaction out
-    (5 s, and up to 10 s until the broker looks).
+    At most one probe every two seconds. It has a transactional id of its own, so it can never fence
+    an owner. A gateway killed during a probe holds back the readers of that partition until the
+    broker times the transaction out (5 s, plus up to 10 s until the broker checks).
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -128,7 +127,7 @@ class KafkaReadiness:
         self._probes: dict[str, _Probe] = {}
 
     async def check(self, agent: str) -> None:
-        """Raises Unavailable with why not, after 3 s at the latest."""
+        """Raises: Unavailable — with the reason, after 3 s at the latest."""
         probe = self._probes.get(agent)
         if probe is None:
             probe = _Probe(Shared(lambda: self._make(agent), self._deadlines.connect_s))
@@ -155,7 +154,7 @@ class KafkaReadiness:
                 try:
                     await self._commit(agent, producers)
                 except ProducerFenced:
-                    # another gateway of this instance name; the new epoch is ours
+                    # another gateway has the same instance name; the new epoch is ours
                     await self._commit(agent, producers)
         except Unavailable as error:
             return str(error)

@@ -1,9 +1,8 @@
-"""Batches that this process can never take apart, told apart from a log that is away.
+"""Tells batches that this process can never decode from a log that is unavailable.
 
-aiokafka answers a batch whose codec it does not have, or that is damaged, from the same call that
-answers with outages. Asking again brings the same batch; and what the call had taken in of other
-partitions is lost to it. So whoever reads gives this life of its client up, with an error that
-names the place.
+aiokafka reports a damaged batch, or one with a codec it lacks, from the same call that reports
+outages. A retry fetches the same batch, and the records that the call had already fetched from
+other partitions are lost. So the reader gives up this client, with an error that names the place.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from aiokafka.errors import UnsupportedCodecError
 
 from surefoot.state.errors import ConfigError, StateError
 
-#: by the number in a batch's header
+#: by the codec number in the batch header
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-#: a topic's compression.type, and whether what it makes of batches can be unpacked here
+#: by a topic's compression.type: whether its batches can be decompressed here
 _UNPACKS = {
     "producer": lambda: True,
     "uncompressed": lambda: True,
@@ -30,23 +29,23 @@ _UNPACKS = {
     "lz4": codecs.has_lz4,
     "zstd": codecs.has_zstd,
 }
-#: what mends a codec that is not there
+#: the fix for a missing codec
 INSTALL_CODECS = "install the codecs: pip install 'aiokafka[lz4,snappy,zstd]'"
 
 T = TypeVar("T")
 
 
 def unpacks(compression: str) -> bool:
-    """Whether this process can read a topic of that compression.type."""
+    """Whether this process can read a topic with this compression.type."""
     known = _UNPACKS.get(compression)
     return known is not None and known()
 
 
 async def readable(fetched: Awaitable[T]) -> T:
-    """What a consumer's getmany or getone gives.
+    """Await a consumer's getmany or getone.
 
-    Raises: ConfigError — a batch is packed with a codec that is not installed; StateError — a batch
-    is damaged; else what aiokafka raises.
+    Raises: ConfigError — the codec of a batch is not installed; StateError — a batch is damaged;
+    else whatever aiokafka raises.
     """
     try:
         return await fetched

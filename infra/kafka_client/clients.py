@@ -1,9 +1,9 @@
 """What every Kafka client needs: a shared start, a bounded stop, a replacement.
 
-Nothing in aiokafka has a deadline of its own, and a cancelled caller must not take a client away
-from the others; so clients are started and stopped in tasks of their own. All are stopped by
-`close_client`: to stop, aiokafka cancels tasks of its own and waits for them, and it swallows a
-CancelledError of its caller as if it were theirs.
+aiokafka's calls have no deadlines, and a cancelled caller must not take a client away from others,
+so clients start and stop in tasks of their own. Stop all of them with `close_client`: while
+stopping, aiokafka cancels its own tasks, waits for them, and swallows a CancelledError of its
+caller as if it were theirs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from surefoot.infra.kafka_client.errors import start_client
 
 log = structlog.get_logger(__name__)
 
-#: how long a client that is given up may take to flush and close
+#: how long an abandoned client may take to flush and close
 _STOP_S = 5.0
-#: and how long its group to let it go
+#: how long leaving a group may take
 _LEAVE_S = 5.0
 
 
 class Startable(Protocol):
-    """One of aiokafka's; `close_client` ends it."""
+    """A client of aiokafka; `close_client` stops it."""
 
     async def start(self) -> None: ...
 
@@ -39,8 +39,10 @@ C = TypeVar("C", bound=Startable)
 
 
 async def open_client(make: Callable[[], C], within_s: float) -> C:
-    """A started client; TimeoutError or what the client raises when it cannot start, and then
-    nothing is left open."""
+    """Start a client.
+
+    Raises: TimeoutError; whatever the client raises when it cannot start. Nothing is left open
+    then."""
     client = make()
     try:
         async with asyncio.timeout(within_s):
@@ -53,8 +55,10 @@ async def open_client(make: Callable[[], C], within_s: float) -> C:
 
 @never_cut_short
 async def close_client(*clients: Any, within_s: float = _STOP_S) -> None:
-    """Stop each, whatever state it is in; one that has not stopped within the deadline is cut off,
-    which takes as long once more at most. Under cancellation they are closed first."""
+    """Stop each client, whatever its state.
+
+    A client that does not stop within the deadline is cut off, which takes at most as long again.
+    Under cancellation: the clients are closed first."""
     for client in clients:
         await _close(client, within_s)
         if isinstance(client, AIOKafkaProducer):
@@ -71,7 +75,7 @@ async def _close(client: Any, within_s: float) -> None:
             closing.add_done_callback(_failed)
             log.warning("client_cut_off", client=type(client).__name__, timeout_s=within_s)
         elif _failed(closing):
-            # It failed before; how it goes down is no news.
+            # It failed earlier; errors while it stops only matter to the log.
             error = "cancelled" if closing.cancelled() else repr(closing.exception())
             log.warning("client_stop_failed", client=type(client).__name__, error=error)
         else:
@@ -79,8 +83,10 @@ async def _close(client: Any, within_s: float) -> None:
 
 
 async def leave_group(consumer: AIOKafkaConsumer) -> None:
-    """Leave the group at once, or not, within a deadline. aiokafka does not do that for a static
-    member (KIP-345), whose partitions would then wait for the session timeout."""
+    """Leave the group now, giving up after a deadline.
+
+    aiokafka does not leave for a static member (KIP-345), whose partitions would then wait for the
+    session timeout."""
     coordinator = consumer._coordinator
     if coordinator.generation > 0:
         request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
@@ -104,14 +110,15 @@ async def _cut_off(client: Any) -> None:
         connection.close()
         transport = connection._protocol._transport
         if transport is not None:
-            transport.abort()  # it would wait for the other side to read what is written
+            transport.abort()  # close() would wait for the peer to read the pending bytes
     inner._conns.clear()
     await inner.close()
 
 
 def _look_at_failures(producer: Any) -> None:
-    """aiokafka tells a failure also to futures of its own that nobody was waiting for; not looked
-    at, they would be reported as errors of the loop when they are collected."""
+    """Retrieve the exceptions of aiokafka's own futures that nobody awaits.
+
+    Otherwise the event loop reports them as errors when they are collected."""
     batches = producer._message_accumulator._batches.values()
     futures = [batch._drain_waiter for queue in batches for batch in queue]
     if producer._txn_manager is not None:
@@ -122,20 +129,21 @@ def _look_at_failures(producer: Any) -> None:
 
 
 class Background:
-    """Tasks that outlive the call that began them: owned here, and waited for at the end."""
+    """Tasks that outlive the call that started them; owned here, and awaited at the end."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run it to its end. It must not raise."""
+        """Run it in the background to completion. It must not raise."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def open(self, make: Callable[[], C], within_s: float) -> C:
-        """`open_client`, at once given up by a caller that is cancelled; what it had begun to open
-        is then closed here."""
+        """`open_client`, except that a cancelled caller stops waiting at once.
+
+        The client that was being opened is then closed in the background."""
         opening = asyncio.create_task(open_client(make, within_s))
         try:
             return await asyncio.shield(opening)
@@ -155,9 +163,9 @@ async def _close_opened(opening: asyncio.Task[C]) -> None:
 
 
 class Shared(Generic[C]):
-    """One client, started when first asked for and replaced once retired.
+    """One client, started on first use and replaced once retired.
 
-    Callers that come while it starts share that start; one that stops waiting does not end it.
+    Callers that arrive during the start share it; a caller that stops waiting does not cancel it.
     """
 
     def __init__(self, make: Callable[[], C], connect_s: float) -> None:
@@ -167,16 +175,18 @@ class Shared(Generic[C]):
         self._background = Background()
 
     async def get(self) -> C:
-        """Raises KafkaError, OSError or TimeoutError when it cannot start just now; ask again."""
+        """Return the started client.
+
+        Raises: KafkaError, OSError, TimeoutError — it cannot start now; try again."""
         if self._start is None or (self._start.done() and _failed(self._start)):
             self._start = asyncio.create_task(open_client(self._make, self._connect_s))
         return await asyncio.shield(self._start)
 
     def retire(self, client: C) -> None:
-        """Never hand this one out again; it is closed in the background."""
+        """Stop handing out this client, and close it in the background."""
         start = self._start
         if start is None or not start.done() or _failed(start) or start.result() is not client:
-            return  # somebody else did, before us
+            return  # already retired by another caller
         self._start = None
         self._background.spawn(close_client(client))
 
@@ -185,7 +195,7 @@ class Shared(Generic[C]):
         """Close it, within a deadline. Safe to call twice."""
         start, self._start = self._start, None
         if start is not None:
-            start.cancel()  # no effect once it is done
+            start.cancel()  # no effect if it is done
             await asyncio.wait([start])
             if not _failed(start):
                 await close_client(start.result())
@@ -196,5 +206,5 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-#: bytes of records that go into one batch; a larger record makes a batch of its own
+#: bytes of records per batch; a larger record gets a batch of its own
 BATCH_BYTES = 262_144

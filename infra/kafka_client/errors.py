@@ -1,8 +1,8 @@
-"""What a Kafka client's failure is told as: the cause, and what to change.
+"""Turns failures of a Kafka client into errors that name the cause and the fix.
 
-aiokafka says "unable to bootstrap" of all that can go wrong with a connection and keeps the cause
-to its log. So a client that cannot connect is followed by one look at each address, with the
-client's own security settings, that sees the cause itself.
+aiokafka reports "unable to bootstrap" for every connection problem and keeps the cause in its log.
+So after a client fails to connect, one probe of each address, with the client's own security
+settings, finds the cause.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from aiokafka.protocol.metadata import MetadataRequest
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import NotAllowed, Unavailable
 
-#: how long a step of the look may take, in seconds
+#: time limit of each step of the probe, in seconds
 _LOOK_S = 4.0
-#: and how long it waits for a server to end a handshake, in seconds
+#: how long to wait for a server to end a handshake, in seconds
 _ALERT_S = 1.0
-#: of a long list of addresses, the first ones are looked at
+#: how many addresses of a long list are probed
 _LOOK_MOST = 3
 
-#: numbers of the catalogue
+#: error numbers of the catalogue
 _NO_ANSWER = "SF3001"
 _AUTHENTICATION, _CERTIFICATE, _PROTOCOL = "SF3090", "SF3091", "SF3092"
 
-#: OpenSSL's numbers of what is wrong with a certificate. Source: X509_STORE_CTX_get_error(3)
+#: OpenSSL's numbers of certificate errors. Source: X509_STORE_CTX_get_error(3)
 _DATES = {9: "is not valid yet", 10: "has expired"}
 _UNTRUSTED = {2, 18, 19, 20, 21}
 _OTHER_HOST = {62, 64}
-#: in the alert of a broker that asks for a client certificate and got none, or not a good one
+#: in the alert of a broker that requires a client certificate and got none, or a bad one
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 
-#: what is denied, by the broker's answer: kind of resource, usual operation, kafka-acls' option
+#: by the broker's error: kind of resource, usual operation, option of kafka-acls
 _RIGHTS: dict[type[BaseException], tuple[str, str, str]] = {
     TopicAuthorizationFailedError: ("topic", "Read", "--topic"),
     GroupAuthorizationFailedError: ("group", "Read", "--group"),
@@ -60,7 +60,7 @@ _RIGHTS: dict[type[BaseException], tuple[str, str, str]] = {
 
 
 class Unreachable(KafkaConnectionError):
-    """A client cannot connect: `number` is the error's; the text says at which address, and why."""
+    """A client cannot connect: `number` is the error's; the text says where, and why."""
 
     def __init__(self, number: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -74,9 +74,10 @@ class Unreachable(KafkaConnectionError):
 
 
 async def start_client(client: Any) -> None:
-    """`client.start()` of a consumer, a producer or an admin client.
+    """Start a consumer, a producer or an admin client.
 
-    Raises: Unreachable — no address lets it in; what else `start` raises. It is not closed then.
+    Raises: Unreachable — no address accepts it; whatever else `start` raises. The caller closes the
+    client then.
     """
     try:
         await client.start()
@@ -95,8 +96,9 @@ def unavailable(
     operation: str | None = None,
     starting: bool = False,
 ) -> Unavailable:
-    """The ports' error for what a client raised while `doing` something, or `starting`.
-    `operation` is what it takes, should it turn out that the right to it is missing."""
+    """Return the ports' error for what a client raised while `doing` something, or `starting`.
+
+    `operation` is the right to name if the error turns out to be a missing right."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, Unreachable):
@@ -112,7 +114,7 @@ def unavailable(
 
 @asynccontextmanager
 async def told(doing: str, settings: Settings) -> AsyncIterator[None]:
-    """What a client raises in here is raised as `unavailable`."""
+    """Raise whatever a client raises inside as `unavailable`."""
     try:
         yield
     except (KafkaError, OSError) as error:
@@ -127,7 +129,7 @@ def not_allowed(
     *,
     operation: str | None = None,
 ) -> NotAllowed:
-    """A right is missing: whose, to what, and the command that grants it."""
+    """Return the error for a missing right: whose, to what, and the command that grants it."""
     kind, usual, option = _RIGHTS[denied]
     operation = operation or usual
     name = "" if kind == "cluster" or not resource else f" {resource}"
@@ -140,12 +142,12 @@ def not_allowed(
 
 
 def is_denied(error: object) -> bool:
-    """Whether an error class of aiokafka's says that a right is missing."""
+    """Whether an aiokafka error class means a missing right."""
     return error in _RIGHTS
 
 
 def _named(error: BaseException) -> str:
-    """The topic, group or id, which aiokafka puts into the error where it knows it."""
+    """Return the topic, group or id that aiokafka puts into the error, where it knows it."""
     told = error.args[0] if error.args else ""
     if isinstance(told, str):
         return told
@@ -153,10 +155,10 @@ def _named(error: BaseException) -> str:
 
 
 async def why_unreachable(client: AIOKafkaClient) -> Unreachable:
-    """Look at the client's addresses, a few seconds each, and say why none lets it in."""
+    """Probe the client's addresses, a few seconds each, and return why none accepts it."""
     places = sorted((host, port) for host, port, _ in client.hosts)[:_LOOK_MOST]
     looked = [await _look(client, host, port) for host, port in places]
-    # Who is turned away has learned more than who gets no answer.
+    # A rejection says more than a missing answer.
     telling = [found for found in looked if found.number != _NO_ANSWER] or looked
     return Unreachable(telling[0].number, "; ".join(found.sentence for found in telling))
 
@@ -193,7 +195,7 @@ def _security(client: AIOKafkaClient, protocol: str) -> dict[str, Any]:
 
 
 async def _why(client: AIOKafkaClient, host: str, port: int, error: Exception) -> tuple[str, str]:
-    """(number, what follows "Kafka at HOST:PORT")."""
+    """Return (number, what follows "Kafka at HOST:PORT")."""
     protocol = client._security_protocol
     root: BaseException = error
     while root.__cause__ is not None:
@@ -260,8 +262,10 @@ async def _why_not_tls(
 
 
 def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> str:
-    """What the server says as it ends a handshake; to asyncio it is the end of the stream. With TLS
-    1.3 it comes after the client's own part is done, at the first read (RFC 8446, 4.4.2.4)."""
+    """Return the alert with which the server ends a handshake; asyncio only sees the stream end.
+
+    With TLS 1.3 it arrives after the client's part is done, at the first read (RFC 8446,
+    4.4.2.4)."""
     try:
         with (
             socket.create_connection((host, port), timeout=_LOOK_S) as plain,
@@ -275,7 +279,7 @@ def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> str:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a handshake comes about; nothing is sent, so the certificate does not matter."""
+    """Whether a TLS handshake succeeds. Nothing is sent, so the certificate does not matter."""
     anyone = ssl.create_default_context()
     anyone.check_hostname = False
     anyone.verify_mode = ssl.CERT_NONE
@@ -309,6 +313,6 @@ def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Its own words on one line."""
+    """Return the error's own text on one line."""
     words = " ".join(str(error).split())
     return words or type(error).__name__

@@ -1,7 +1,7 @@
-"""Records that nobody waits for: partial output on its way to the stream topics.
+"""Records that nobody waits for: partial output for the stream topics.
 
-Best effort, outside of every transaction. Pieces that cannot be written soon are dropped: what
-matters of them is in the run's own checkpoint or journal.
+Best effort, outside of transactions. Records that cannot be written soon are dropped; anything that
+matters is also in the run's checkpoint or journal.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from surefoot.state.ports.log import ProducerRecord
 
 log = structlog.get_logger(__name__)
 
-#: pieces that may wait for the broker
+#: most records that may wait for the broker
 WAITING_MAX = 10_000
 _CLOSE_S = 2.0
 
 
 class Publisher:
-    """Writes in the order in which it is given. Starts itself with the first record."""
+    """Writes records in the given order. Starts with the first record."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,7 +36,7 @@ class Publisher:
         self._dropped = 0
 
     def publish(self, records: Sequence[ProducerRecord]) -> None:
-        """Take the records; never blocks."""
+        """Queue the records; never blocks."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         for record in records:
@@ -47,7 +47,7 @@ class Publisher:
 
     @never_cut_short
     async def close(self) -> None:
-        """Stop; what has not been written is dropped. Safe to call twice."""
+        """Stop; drops what has not been written. Safe to call twice."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

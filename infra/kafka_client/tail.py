@@ -1,7 +1,7 @@
-"""Reading topics without a consumer group, committed records only.
+"""Reads topics without a consumer group, committed records only.
 
-Implements the readers of log/ports.py. A position steps over transaction markers, so "read up to
-there" is always a comparison of positions, never of the offsets of records.
+Implements the readers of log/ports.py. A position also moves past transaction markers, so "read up
+to there" always compares positions, never offsets of records.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from surefoot.state.ports.log import ConsumerRecord
 
 log = structlog.get_logger(__name__)
 
-#: records taken in before other work of the loop gets its turn
+#: records processed before other tasks of the loop get their turn
 _BATCH = 500
 _POLL_MS = 500
 _RETRY_S = 1.0
 _COORDINATOR_S = 0.1
-#: one page of a lookup: matching records, their bytes, and records looked at
+#: limits of a page: matching records, their bytes, and records scanned
 _PAGE_RECORDS = 200
 _PAGE_BYTES = 1_048_576
 _PAGE_SCANNED = 5_000
@@ -40,7 +40,7 @@ _LOOKUPS_IDLE = 2
 
 
 def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIOKafkaConsumer:
-    """A consumer of no group, which commits nothing."""
+    """Return a consumer without a group, which commits nothing."""
     return AIOKafkaConsumer(
         **settings.kafka(),
         group_id=None,
@@ -53,11 +53,12 @@ def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIO
 
 
 class KafkaTail:
-    """Hands every committed record of a topic to `apply`, in the order of each partition.
+    """Passes every committed record of a topic to `apply`, in order within each partition.
 
-    All of its partitions, or those given. It goes on by itself after any failure, from where it
-    was; nothing is skipped or handed out twice. One task; `apply` and the positions change without
-    an await between them. While there is a batch that can never be read, whoever waits is told so.
+    Reads all partitions, or those given. Resumes by itself after any failure, at its position; no
+    record is skipped or repeated. One task; `apply` and the positions change without an await
+    between them. A batch that can never be read makes every waiting call raise, as long as it is in
+    the way.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class KafkaTail:
         self._topic = topic
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        #: what no trying again would mend
+        #: an error that no retry can fix
         self._stuck: ConfigError | StateError | None = None
-        #: next offset to be handed out, by partition; empty until the first connection
+        #: next offset to apply, by partition; empty until the first connection
         self.positions: dict[int, int] = {}
 
     def start(self) -> None:
-        """Begin in the background. Safe to call twice."""
+        """Start in the background. Safe to call twice."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -92,7 +93,7 @@ class KafkaTail:
         await self._until(lambda: len(self.positions) == len(self._tps))
 
     async def reach(self, partition: int, offset: int) -> None:
-        """Wait until everything committed before `offset` has been handed out."""
+        """Wait until everything committed before `offset` has been applied."""
         await self._until(lambda: self.positions.get(partition, -1) >= offset)
 
     async def _until(self, true: Callable[[], bool]) -> None:
@@ -163,7 +164,7 @@ class KafkaTail:
 
 
 class KafkaLookups:
-    """Reads pieces of one topic, with a few consumers that are kept for the next time."""
+    """Reads ranges of one topic with a few consumers, which it keeps for later calls."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings = settings
@@ -173,15 +174,16 @@ class KafkaLookups:
         self._background = Background()
 
     async def one(self, partition: int, offset: int) -> ConsumerRecord:
-        """The first committed record at or after `offset`; waits for one."""
+        """Return the first committed record at or after `offset`; waits for one."""
         async with self._at(partition, offset) as client:
             return received(await readable(client.getone()))
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
     ) -> tuple[list[ConsumerRecord], int]:
-        """Records whose key is wanted, of a piece of the partition that begins at `start` and ends
-        at `until` at the latest. Returns them and where the next page begins."""
+        """Read one page of a partition between offsets `start` and `until`.
+
+        Returns: the records whose key is `wanted`, and the offset where the next page begins."""
         found: list[ConsumerRecord] = []
         size = scanned = 0
         tp = TopicPartition(self.topic, partition)
@@ -223,7 +225,7 @@ class KafkaLookups:
         return await self._background.open(self._consumer, within_s)
 
     def _consumer(self) -> AIOKafkaConsumer:
-        # a fetch that waits for new data at the end of the log holds up the next lookup
+        # a fetch that waits for new data at the end of the log would delay the next lookup
         return consumer(self._settings, isolation_level="read_committed", fetch_max_wait_ms=50)
 
     @never_cut_short
@@ -234,12 +236,12 @@ class KafkaLookups:
 
 
 class KafkaOffsets:
-    """Asks the broker where things stand; reads no records."""
+    """Asks the broker for offsets; reads no records."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        # for a reader of committed records the "end" would be the last stable offset, which an
-        # open transaction holds back; what has been committed may lie beyond
+        # for a read_committed consumer the "end" is the last stable offset, which an open
+        # transaction holds back; committed records may lie beyond it
         connect_s = settings.deadlines.connect_s
         self._client = Shared(
             lambda: consumer(settings, isolation_level="read_uncommitted"), connect_s
@@ -249,11 +251,11 @@ class KafkaOffsets:
         )
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """High watermark by partition: everything written so far lies before it."""
+        """Return the high watermark by partition: everything written so far lies before it."""
         return await self._ends(self._client, topic, partitions)
 
     async def stables(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Last stable offset by partition."""
+        """Return the last stable offset by partition."""
         return await self._ends(self._committed, topic, partitions)
 
     async def _ends(
@@ -265,14 +267,14 @@ class KafkaOffsets:
         return {tp.partition: offset for tp, offset in ends.items()}
 
     async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Offset by partition of the first record that retention has left."""
+        """Return the offset of the first record still retained, by partition."""
         tps = [TopicPartition(topic, partition) for partition in partitions]
         async with self._asking(self._client, topic) as client:
             begins = await client.beginning_offsets(tps)
         return {tp.partition: offset for tp, offset in begins.items()}
 
     async def at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        """Offset of the first record of that time or later; None when there is none."""
+        """Return the offset of the first record at or after that time; None if there is none."""
         tp = TopicPartition(topic, partition)
         async with self._asking(self._client, topic) as client:
             found = (await client.offsets_for_times({tp: max(time_ms, 0)}))[tp]
@@ -297,7 +299,7 @@ class KafkaOffsets:
 
 
 class KafkaGroups:
-    """Asks the broker about consumer groups, over a connection for each question."""
+    """Asks the broker about consumer groups; opens a connection per question."""
 
     start_worker = "surefoot worker AGENT.py"
 
@@ -307,8 +309,9 @@ class KafkaGroups:
     async def look(
         self, group: str, topics: Sequence[str], partition: int
     ) -> tuple[int, dict[str, int | None]]:
-        """How many members the group has, and its committed offset (next to read; None: it has
-        none) in that partition of each topic."""
+        """Return the group's member count, and its committed offset in each topic's partition.
+
+        The offset is the next to read; None: none committed."""
         tps = [TopicPartition(topic, partition) for topic in topics]
         admin = AIOKafkaAdminClient(
             **self._settings.kafka(), request_timeout_ms=self._settings.producer_request_timeout_ms
@@ -329,8 +332,9 @@ class KafkaGroups:
 
 
 async def coordinator_of(admin: AIOKafkaAdminClient, group: str) -> int:
-    """The broker that looks after the group. A cluster that has just been asked for the first time
-    has none yet: it makes the topic that it keeps them in."""
+    """Return the broker that coordinates the group.
+
+    Waits on a new cluster, which creates the topic of groups' offsets at the first request."""
     while True:
         try:
             found: int = await admin.find_coordinator(group)
@@ -341,7 +345,7 @@ async def coordinator_of(admin: AIOKafkaAdminClient, group: str) -> int:
 
 
 def received(record: Any) -> ConsumerRecord:
-    """The record as the core knows records."""
+    """Convert aiokafka's record."""
     return ConsumerRecord(
         record.topic,
         record.partition,

@@ -1,4 +1,4 @@
-"""Creates and verifies topics. Nothing subscribes to a topic before it has been verified."""
+"""Creates and verifies topics. Nothing subscribes to a topic before it is verified."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ from surefoot.state.names.topics import OUTBOX, TopicSpec, agent_specs, dead_spe
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"
 )
-#: how one config of a topic is changed
+#: command that changes one config of a topic
 _ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
-#: how long a broker that has only just started may take to serve new topics
+#: how long a broker that has just started may take to serve new topics, in seconds
 _SERVED_S = 60.0
 _POLL_S = 0.1
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
-    """Every topic that these agents need, the outbox, the dead letters and the record of
-    deliveries included."""
+    """Return every topic that these agents need, including outbox, dead letters and deliveries."""
     specs = [
         dead_spec(settings.app, settings.record_max_bytes),
         deliveries_spec(settings.app, settings.partitions, settings.record_max_bytes),
@@ -57,7 +56,7 @@ def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
 
 
 def names_of(agents: Sequence[Agent]) -> list[str]:
-    """The agents by name, those of their pools, and those that keep their schedules."""
+    """Return the names of the agents, their pools, and their schedules' agents."""
     return [
         name
         for agent in agents
@@ -70,7 +69,7 @@ def names_of(agents: Sequence[Agent]) -> list[str]:
 
 
 def check_partitions(topic: str, found: int, partitions: int) -> list[str]:
-    """What is wrong with the number of partitions, with its fix: one line or none. Pure."""
+    """Return what is wrong with the partition count, with its fix: one line or none. Pure."""
     if found == partitions:
         return []
     line = (
@@ -83,8 +82,9 @@ def check_partitions(topic: str, found: int, partitions: int) -> list[str]:
 def problems(
     spec: TopicSpec, found: Found | None, replication: int, alter: str = _ALTER
 ) -> list[str]:
-    """What is wrong with a topic, each with its fix. `replication` -1 accepts any; `alter` is the
-    command that changes a config. Pure."""
+    """Return what is wrong with a topic, each line with its fix. Pure.
+
+    `replication` -1 accepts any factor; `alter` is the command that changes a config."""
     if found is None:
         return [f"topic {spec.name} does not exist; run `surefoot topics apply`"]
     wrong = check_partitions(spec.name, found.partitions, spec.partitions)
@@ -109,7 +109,7 @@ def problems(
 
 
 def wrong_configs(spec: TopicSpec, found: Found) -> dict[str, str]:
-    """What the configs that are not as they must be have to become. Pure."""
+    """Return the required value of each config that is wrong. Pure."""
     return {
         name: value
         for name, value in spec.config.items()
@@ -118,12 +118,12 @@ def wrong_configs(spec: TopicSpec, found: Found) -> dict[str, str]:
 
 
 def _satisfies(name: str, wanted: str, found: str | None) -> bool:
-    """Retention and size may be larger than asked for; -1 is no limit."""
+    """Whether a config is as required; retention and size may be larger, or -1 (no limit)."""
     if found is None:
         return False
     if name in ("retention.ms", "retention.bytes", "segment.bytes", "max.message.bytes"):
         return int(found) == -1 or int(found) >= int(wanted)
-    if name == "cleanup.policy":  # a list, in no order
+    if name == "cleanup.policy":  # an unordered list
         return _parts(found) == _parts(wanted)
     return found == wanted
 
@@ -195,7 +195,7 @@ class Topics:
         return [spec.name for spec in missing]
 
     async def _wait_for_leaders(self, names: Sequence[str]) -> None:
-        """A topic just created takes a moment until it can be used."""
+        """Wait until topics just created have leaders."""
         for _ in range(100):
             described = await self._admin.describe_topics(list(names))
             if all(
@@ -207,7 +207,7 @@ class Topics:
         raise Unavailable("SF3008", f"topics without a leader after 10 s: {', '.join(names)}")
 
     async def _replication(self) -> int:
-        """What is set, or the default of the brokers (aiokafka cannot leave it to them)."""
+        """Return the setting, or the brokers' default, which aiokafka cannot leave to them."""
         if self._settings.replication_factor != -1:
             return self._settings.replication_factor
         described = await self._admin.describe_cluster()
@@ -222,7 +222,7 @@ class Topics:
     async def _configs(
         self, resources: Sequence[ConfigResource], doing: str
     ) -> dict[str, dict[str, str]]:
-        """Configs by topic or broker. Each answer has an error code of its own."""
+        """Return the configs by topic or broker. Each answer has its own error code."""
         found: dict[str, dict[str, str]] = {}
         for response in await self._admin.describe_configs(list(resources)):
             for code, message, _, name, entries in response.resources:
@@ -252,8 +252,10 @@ class Topics:
             raise ConfigError("SF3005", "\n".join(wrong))
 
     async def _hidden(self, missing: Sequence[str]) -> list[str]:
-        """What else may be so of topics that seem not to be there: the brokers do not list those
-        that this principal may not see, and of their configs they say that the right is missing."""
+        """Say which missing topics may in fact exist, unseen by this principal.
+
+        Brokers do not list topics that a principal may not describe, but answer a request for their
+        configs with a missing right."""
         if not missing:
             return []
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in missing]
@@ -306,8 +308,10 @@ class Topics:
         return True
 
     async def _existing(self, names: Sequence[str]) -> dict[str, list[Any]]:
-        """What the brokers say of each partition of those of the topics that exist. Asking for one
-        that does not could create it, where the broker is set to do that."""
+        """Return what the brokers say about each partition, for the topics that exist.
+
+        Lists the names first: describing a missing topic could create it, where the broker is set
+        to."""
         present = set(await self._admin.list_topics()) & set(names)
         if not present:
             return {}
