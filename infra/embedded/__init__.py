@@ -1,1 +1,1 @@
-"""The log in one SQLite file or in memory, for one machine; the same ports as infra/kafka."""
+"""The log in one SQLite file or in memory, for one machine; same ports as infra/kafka."""

@@ -12,7 +12,7 @@ from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.ports.sources import OffsetGone, SourceOffsets
 
-#: records of one partition that are read at a time
+#: most records read from one partition at a time
 _READ_MOST = 1_000
 
 
@@ -34,7 +34,7 @@ class EmbeddedArchiveLog:
         on_assigned: Callable[[frozenset[int]], None],
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        del on_revoked  # nobody shares the partitions
+        del on_revoked  # no other member shares the partitions
         self._epoch = await self._broker.take(self._group)
         self._broker.listeners[self._news.set] = None
         self._paused = set(range(self._partitions))

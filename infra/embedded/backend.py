@@ -1,4 +1,4 @@
-"""The backend on the embedded log: one SQLite file for everything."""
+"""The log backend on one SQLite file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ANY_REPLICATION = -1
 
 
 class EmbeddedBackend:
-    """Implements Backend. Use `opened()`."""
+    """Implements Backend. Open it with `opened()`."""
 
     def __init__(self, settings: Settings, broker: SqliteBroker) -> None:
         self._settings = settings
@@ -45,7 +45,7 @@ class EmbeddedBackend:
     async def opened(
         cls, settings: Settings, clock: Clock, *, owner: bool, access: Access
     ) -> AsyncIterator[EmbeddedBackend]:
-        """With `owner`, for the one process that runs agents, which also keeps the file small.
+        """Open the file. `owner` is for the process that runs agents; it keeps the file small.
 
         Raises: ConfigError — the file cannot be used, or another process runs agents on it.
         """
@@ -119,8 +119,10 @@ class EmbeddedBackend:
 
 
 class EmbeddedTopics:
-    """Implements TopicAdmin. Nobody but us can alter a topic of the file: where the settings ask
-    for more than it was made with, `apply` gives it that."""
+    """Implements TopicAdmin.
+
+    Nobody else can alter a topic of the file, so `apply` itself raises configs where the settings
+    ask for more than the topic has."""
 
     def __init__(self, broker: SqliteBroker) -> None:
         self._broker = broker
@@ -134,7 +136,7 @@ class EmbeddedTopics:
         return made
 
     async def served(self, specs: Sequence[TopicSpec]) -> None:
-        """They are, once they are made."""
+        """Do nothing: topics can be used as soon as they are created."""
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         found = self._found(specs)
@@ -184,11 +186,11 @@ class EmbeddedAppender:
         return Position(out.partition, offset)
 
     async def stop(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""
 
 
 class EmbeddedReadiness:
-    """Implements Probe: whether the agent's topics are there and the file can be written to."""
+    """Implements Probe: checks that the agent's topics exist and that the file is writable."""
 
     def __init__(self, broker: SqliteBroker, settings: Settings) -> None:
         self._broker = broker
@@ -201,4 +203,4 @@ class EmbeddedReadiness:
         await self._broker.take(f"{self._settings.app}.{agent}.ready")
 
     async def stop(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""

@@ -1,13 +1,13 @@
 """The embedded log's broker on a SQLite file.
 
-A thread writes: it takes everything that is waiting into one transaction of the file, so that many
-commits share one fsync (group commit), and tells each how it went once that is on the disk. The
-event loop reads, on a connection of its own. What other processes have appended is noticed by
-looking at the file's change counter from time to time.
+One thread writes. It puts everything that waits into one transaction of the file, so that many
+commits share one fsync (group commit), and reports each result once it is on disk. The event loop
+reads, on a connection of its own. Appends by other processes are found by polling the file's change
+counter.
 
-Whatever SQLite cannot do (the disk is full, another process holds the file) has written nothing.
-A commit is then of unknown outcome to its owner, who takes the partition anew and tries again; so
-work goes on when there is room again, and nothing of it is lost.
+When SQLite fails (disk full, file locked by another process), nothing has been written. The outcome
+of a commit is then unknown to its owner, who takes the partition over again and retries, so work
+resumes once the cause is gone, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 log = structlog.get_logger(__name__)
 
-#: how often the file is looked at for what other processes have written, in seconds
+#: how often to poll the file for writes of other processes, in seconds
 LOOK_S = 0.05
-#: commits that share one transaction of the file, at most
+#: most commits that share one transaction of the file
 _TOGETHER = 512
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something for the writing thread to do; `done` is told, on the loop, what came of it."""
+    """Work for the writing thread; `done` gets the result, on the loop."""
 
     work: Write | Callable[[EmbeddedFile], Any]
     done: Callable[[Any, Exception | None], None]
@@ -59,7 +59,7 @@ class _Job:
 
 @contextmanager
 def _told(done: str = "read") -> Iterator[None]:
-    """What SQLite raises in here is raised as Unavailable."""
+    """Raise what SQLite raises inside as Unavailable."""
     try:
         yield
     except sqlite3.Error as error:
@@ -68,18 +68,18 @@ def _told(done: str = "read") -> Iterator[None]:
 
 _UNAVAILABLE = partial(Unavailable, "SF3105")
 
-#: a job, what came of it, and why nothing did
+#: a job, its result, and its error
 _Done = tuple[_Job, Any, Exception | None]
 
 
 class SqliteBroker:
-    """Implements EmbeddedBroker. With `owner`, for the one process that runs agents.
+    """Implements EmbeddedBroker. `owner` is for the one process that runs agents.
 
-    Make it on the event loop that uses it, and close it there.
+    Create it on the event loop that uses it, and close it there.
     """
 
     def __init__(self, path: Path, clock: Clock, *, owner: bool, access: Access = "make") -> None:
-        """Raises: ConfigError — the file cannot be used, or has an owner already."""
+        """Raises: ConfigError — the file cannot be used, or already has an owner."""
         self.path = path
         self._lock = OwnerLock(path) if owner else None
         self._clock = clock
@@ -102,7 +102,7 @@ class SqliteBroker:
         self._looking = self._loop.create_task(self._look_on())
 
     async def close(self) -> None:
-        """Write what is waiting, and close the file. Safe to call twice."""
+        """Write what is queued, and close the file. Safe to call twice."""
         self._looking.cancel()
         if not self._closed:
             self._closed = True
@@ -122,7 +122,7 @@ class SqliteBroker:
         return made
 
     def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Change these configs, by topic, of topics that there are; durable."""
+        """Change these configs of existing topics, by topic; durable."""
         if configs:
             with _told("written to"):
                 self._reader.alter(configs)
@@ -133,7 +133,7 @@ class SqliteBroker:
         return {name: self._topics[name] for name in names if name in self._topics}
 
     def names(self) -> list[str]:
-        """Of every topic that there is."""
+        """Return the names of all topics."""
         self.refresh()
         return list(self._topics)
 
@@ -146,7 +146,7 @@ class SqliteBroker:
         return self._span(place).end
 
     def stable_end(self, place: TopicPartition) -> int:
-        """The end: what is not committed cannot be seen here."""
+        """Return the end offset: uncommitted records are never visible here."""
         return self._span(place).end
 
     def read(
@@ -169,7 +169,7 @@ class SqliteBroker:
         return None if offset is None else max(offset, self._span(place).begin)
 
     def bookmark(self, group: str, place: TopicPartition) -> int | None:
-        """As `committed`, also where retention has passed it by."""
+        """Like `committed`, but not moved up where retention has deleted the record."""
         self._span(place)
         with _told():
             return self._reader.committed(group, place)
@@ -186,14 +186,14 @@ class SqliteBroker:
         return span
 
     def refresh(self) -> None:
-        """Look at what others have written and created by now."""
+        """Load what other processes have written and created."""
         with _told():
             self._changes = self._reader.changes()
             self._reader.look()
             self._topics = self._reader.topics()
 
     async def _look_on(self) -> None:
-        """Notice what other processes have written."""
+        """Poll for what other processes have written."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -267,13 +267,13 @@ class SqliteBroker:
                 )
 
     async def maintain(self, work: Callable[[EmbeddedFile], Any]) -> Any:
-        """Do something to the file that is no commit, between two of them. Raises Unavailable."""
+        """Run work on the file between two commits. Raises Unavailable."""
         return await self._do(work, _UNAVAILABLE)
 
     async def _do(
         self, work: Write | Callable[[EmbeddedFile], Any], failure: Callable[[str], SurefootError]
     ) -> Any:
-        """Have it done, and wait; cancelled, it is done all the same."""
+        """Have the writing thread do it, and wait. Under cancellation it is done all the same."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def done(value: Any, error: Exception | None) -> None:
@@ -340,7 +340,7 @@ class SqliteBroker:
     def _carried_out(
         self, done: Sequence[_Done], spans: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
-        """On the loop: what was written can be seen from now on."""
+        """Publish what was written to the readers. Runs on the loop."""
         for place, (begin, end) in spans.items():
             span = self._reader.spans.get(place)
             if span is not None:

@@ -1,11 +1,11 @@
-"""The embedded log's file: what stands in it, and how records get in and out. SQLite, WAL.
+"""The embedded log's file: its tables, and how records are written and read. SQLite, WAL.
 
-Synchronous, and for one thread at a time; broker.py puts it on threads of its own. Several
-processes can have the same file open: SQLite lets one of them write at a time, and offsets are
-given out while it does.
+Synchronous, for one thread at a time; broker.py provides the threads. Several processes can open
+the same file: SQLite lets one of them write at a time, and offsets are assigned inside its
+transaction.
 
-A record's rowid is its place's number times 2**40, plus its offset: a place is one stretch of the
-table, in the order of offsets, and needs no index.
+A record's rowid is its partition's id times 2**40 plus its offset: a partition is one range of the
+table, ordered by offset, and needs no index.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from surefoot.state.errors import ConfigError, FencedError
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.log import ConsumerRecord, Headers, ProducerRecord
 
-#: of the tables below; a file of another version is refused
+#: version of the tables below; a file of another version is refused
 SCHEMA_VERSION = 1
-#: how long another process may hold the file before we give up, in seconds
+#: how long to wait while another process locks the file, in seconds
 BUSY_S = 10.0
 
 _SHIFT = 40
-#: what SQLite says of a file that it cannot make sense of
+#: SQLite's error codes for a file that it cannot read
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _APPLICATION_ID = 0x53460001
 _TABLES = """
@@ -52,7 +52,7 @@ CREATE TABLE epochs (id TEXT PRIMARY KEY, epoch INTEGER) WITHOUT ROWID;
 
 @dataclass(slots=True)
 class OffsetRange:
-    """What there is of a place, in offsets."""
+    """The offsets that exist in a partition."""
 
     id: int
     begin: int
@@ -61,11 +61,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Records that become visible together, and what goes with them."""
+    """Records that become visible together, with the offsets to commit."""
 
     outs: Sequence[ProducerRecord]
     now_ms: int
-    #: whose; None: records that are not part of a transaction
+    #: None: the records are not part of a transaction
     transactional_id: str | None = None
     epoch: int = 0
     group: str = ""
@@ -73,12 +73,12 @@ class Write:
 
 
 class _Batch:
-    """What one transaction of the file is to write: of every place and offset only the last."""
+    """What one transaction of the file writes; only the last value of every place and offset."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, bytes | None, bytes | None, bytes]] = []
         self.touched: dict[int, OffsetRange] = {}
-        #: by group and place
+        #: by group and partition id
         self.offsets: dict[tuple[str, int], int] = {}
         self.epochs: dict[str, int | None] = {}
 
@@ -89,7 +89,7 @@ class _Batch:
         return ((group, place, offset) for (group, place), offset in self.offsets.items())
 
 
-#: `make`: and make the file if it is not there; `read`: and write nothing to it
+#: `make`: create the file if it is missing; `read`: write nothing to it
 Access = Literal["make", "write", "read"]
 _MODES: Mapping[Access, str] = {"make": "rwc", "write": "rw", "read": "ro"}
 
@@ -111,13 +111,13 @@ def _unusable(path: Path, error: Exception) -> ConfigError:
 
 
 class EmbeddedFile:
-    """One connection. Raises sqlite3.Error where nothing else is said; nothing is then changed."""
+    """One connection. Raises sqlite3.Error unless noted otherwise; nothing is changed then."""
 
     def __init__(self, path: Path, access: Access = "make") -> None:
-        """Raises: ConfigError — it cannot be opened, is not one of ours, or is not there."""
+        """Raises: ConfigError — it cannot be opened, is not an embedded log, or does not exist."""
         self.path = path
         self._access = access
-        #: by place, as of the last look
+        #: by partition, as of the latest `look`
         self.spans: dict[TopicPartition, OffsetRange] = {}
         self._seen = -1
         if access != "make" and not path.exists():
@@ -129,7 +129,7 @@ class EmbeddedFile:
                 timeout=BUSY_S,
                 check_same_thread=False,
             )
-            self._db.isolation_level = None  # transactions are begun and ended by hand
+            self._db.isolation_level = None  # transactions begin and end explicitly
             self._set_up()
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
@@ -153,7 +153,7 @@ class EmbeddedFile:
             raise _nothing_there(self.path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's own memory
+        db.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's cache
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         if not tables:
             self._make()
@@ -165,7 +165,7 @@ class EmbeddedFile:
                 f"this one reads {SCHEMA_VERSION}); use that version, or name another file",
             )
         self.look()
-        self.topics()  # damage is told here, and not in the middle of work
+        self.topics()  # report damage here, not in the middle of work
 
     def _make(self) -> None:
         db = self._db
@@ -183,13 +183,13 @@ class EmbeddedFile:
     # Topics ----------------------------------------------------------------------------------
 
     def look(self) -> dict[TopicPartition, OffsetRange]:
-        """Read the spans anew."""
+        """Reload the spans."""
         rows = self._db.execute("SELECT topic, partition, id, begin, end FROM places")
         self.spans = {(row[0], row[1]): OffsetRange(*row[2:]) for row in rows}
         return self.spans
 
     def changes(self) -> int:
-        """Another number whenever another connection has written to the file."""
+        """Return a number that changes whenever another connection writes to the file."""
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version)
 
@@ -215,7 +215,7 @@ class EmbeddedFile:
         }
 
     def alter(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Change these configs, by topic, of topics that there are."""
+        """Change these configs of existing topics, by topic."""
         rows = [(json.dumps(changed), name) for name, changed in configs.items()]
         self._db.execute("BEGIN IMMEDIATE")
         self._db.executemany(
@@ -226,7 +226,7 @@ class EmbeddedFile:
     # Writing ---------------------------------------------------------------------------------
 
     def take(self, transactional_id: str) -> int:
-        """A new epoch of that id; durable."""
+        """Return a new epoch of that id; durable."""
         row = self._db.execute(
             "INSERT INTO epochs VALUES (?, 0) ON CONFLICT DO UPDATE SET epoch = epoch + 1 "
             "RETURNING epoch",
@@ -235,8 +235,9 @@ class EmbeddedFile:
         return int(row[0][0])
 
     def write(self, writes: Sequence[Write]) -> list[list[int] | FencedError]:
-        """All of them in one transaction of the file, durable when this returns: the offsets of
-        the records of each, or why it was not written at all."""
+        """Write all of them in one transaction of the file, durable on return.
+
+        Returns: for each, the offsets of its records, or why it was not written."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -255,7 +256,7 @@ class EmbeddedFile:
         return done
 
     def _catch_up(self) -> None:
-        """Others may have written since we did."""
+        """Reload the spans if another connection has written since."""
         changes = self.changes()
         if changes != self._seen:
             self.look()
@@ -280,7 +281,7 @@ class EmbeddedFile:
         return offsets
 
     def _epoch(self, batch: _Batch, transactional_id: str) -> int | None:
-        """None: nobody has taken that id. It cannot change while the batch is being written."""
+        """Return the id's epoch; None if it was never taken. It cannot change during the batch."""
         if transactional_id not in batch.epochs:
             row = self._db.execute("SELECT epoch FROM epochs WHERE id = ?", (transactional_id,))
             (batch.epochs[transactional_id],) = row.fetchone() or (None,)
@@ -289,7 +290,7 @@ class EmbeddedFile:
     def delete(
         self, place: TopicPartition, offsets: Iterable[int], *, begin: int | None = None
     ) -> None:
-        """Take these records out; with `begin` the place starts there from now on."""
+        """Delete these records; with `begin`, the partition starts there from now on."""
         db, span = self._db, self.spans[place]
         db.execute("BEGIN IMMEDIATE")
         db.executemany(
@@ -303,7 +304,7 @@ class EmbeddedFile:
     # Reading ---------------------------------------------------------------------------------
 
     def read(self, place: TopicPartition, position: int, most: int) -> list[ConsumerRecord]:
-        """Records from that offset on."""
+        """Read records from that offset on."""
         span = self.spans[place]
         rows = self._db.execute(
             "SELECT * FROM records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
@@ -321,7 +322,7 @@ class EmbeddedFile:
     def keys(
         self, place: TopicPartition, position: int, most: int
     ) -> list[tuple[int, int, bytes | None, bool]]:
-        """(offset, timestamp, key, whether it is a tombstone) from that offset on."""
+        """Return (offset, timestamp, key, whether it is a tombstone) from that offset on."""
         span = self.spans[place]
         rows = self._db.execute(
             "SELECT id, timestamp_ms, key, value IS NULL FROM records WHERE id BETWEEN ? AND ? "
@@ -332,7 +333,7 @@ class EmbeddedFile:
         return [(row[0] & mask, row[1], row[2], bool(row[3])) for row in rows]
 
     def begin_within(self, place: TopicPartition, most: int) -> int:
-        """The first offset from which on there are not more than so many bytes."""
+        """Return the first offset from which the remaining values take at most `most` bytes."""
         span = self.spans[place]
         mask = (1 << _SHIFT) - 1
         begin, size = span.end, 0
@@ -348,7 +349,7 @@ class EmbeddedFile:
         return begin
 
     def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
-        """Offset of the first record of that time or later; None: there is none."""
+        """Return the offset of the first record at or after that time; None if there is none."""
         span = self.spans[place]
         row = self._db.execute(
             "SELECT id FROM records WHERE id BETWEEN ? AND ? AND timestamp_ms >= ? "
@@ -393,12 +394,13 @@ def _unpacked(data: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 class OwnerLock:
-    """Held by the one process whose workers use the file, as long as it lives."""
+    """A lock held by the one process that runs agents on the file, as long as it lives."""
 
     def __init__(self, path: Path, *, wait_s: float = 1.0) -> None:
-        """Waits for somebody who only looks whether it is held.
+        """Acquire the lock. Waits out processes that only test whether it is held.
 
-        Raises: ConfigError — another process has it; the message names it. Or there can be no file.
+        Raises: ConfigError — another process has it (the message names it), or the lock file cannot
+        be created.
         """
         import fcntl  # noqa: PLC0415  (there is none on Windows)
 
@@ -426,7 +428,7 @@ class OwnerLock:
         os.write(self._fd, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
-        """Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

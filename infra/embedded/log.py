@@ -1,11 +1,11 @@
 """The embedded log: the Log port without Kafka, for one process.
 
-Where the records are kept is the broker's business: in memory (memory.py), or in a SQLite
-file (broker.py). It keeps to the contract that the Kafka adapter keeps to
-(tests/integration/log/test_log_contract.py), with one difference: a member asks the coordinator
-by looking at it, so that its lease needs no proof and does not run out while nobody asks.
+The broker keeps the records: in memory (memory.py), or in a SQLite file (broker.py). Keeps the same
+contract as the Kafka adapter (tests/integration/log/test_log_contract.py), with one difference: a
+member reads the coordinator's state directly, so its lease needs no proof and does not expire
+between polls.
 
-Every call that is a request on Kafka lets other tasks run in between, and none waits for time.
+Every call that is a request on Kafka yields to other tasks, and none waits for time to pass.
 """
 
 from __future__ import annotations
@@ -31,64 +31,68 @@ from surefoot.state.ports.log import (
 
 log = structlog.get_logger(__name__)
 
-#: what a member may rely on, in seconds
+#: length of a member's lease, in seconds
 LEASE_S = 8.0
-#: a restore that is held up by an open transaction for this long is given up, in seconds
+#: a restore held up by an open transaction for this long fails, in seconds
 RESTORE_DEADLINE_S = 20.0
-#: records of one partition that are read at a time
+#: most records read from one partition at a time
 READ_MOST = 1_000
 
-#: a topic and the number of a partition
+#: (topic, number of the partition)
 TopicPartition = tuple[str, int]
 
 
 class EmbeddedBroker(Protocol):
-    """Topics, transactional ids and the offsets of consumer groups, kept somewhere.
+    """Topics, transactional ids and the offsets of consumer groups.
 
-    One event loop; what is not `async` neither waits nor lets anybody else run in between.
+    One event loop; a method that is not `async` neither waits nor yields.
     """
 
-    #: called when there may be more to read; a dict for its order
+    #: called when there may be more to read; a dict to keep the order
     listeners: dict[Callable[[], None], None]
 
     def create(self, specs: Iterable[TopicSpec]) -> list[str]:
-        """Create those of the topics that there are not; returns their names."""
+        """Create the missing topics; returns their names."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
-        """Those of the topics that there are."""
+        """Return those of the topics that exist."""
 
     def begin_offset(self, place: TopicPartition) -> int:
-        """The first offset that retention has left. Raises NoSuchTopic, as all that take a place
-        do."""
+        """Return the first offset still retained.
+
+        Raises: NoSuchTopic — as every method that takes a place."""
 
     def end_offset(self, place: TopicPartition) -> int:
-        """The high watermark: offset of the record to be written next."""
+        """Return the high watermark: the offset of the next record to be written."""
 
     def stable_end(self, place: TopicPartition) -> int:
-        """The last stable offset: readers of committed records stop before it."""
+        """Return the last stable offset: readers of committed records stop before it."""
 
     def read(
         self, place: TopicPartition, position: int, most: int
     ) -> tuple[list[ConsumerRecord], int]:
-        """Committed records from there on, `most` of them, and the next position. Raises
-        Unavailable."""
+        """Return at most `most` committed records from that position on, and the next position.
+
+        Raises: Unavailable."""
 
     def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
-        """Offset of the first record of that time or later; None: there is none."""
+        """Return the offset of the first record at or after that time; None if there is none."""
 
     async def append(self, outs: Sequence[ProducerRecord]) -> list[int]:
-        """Write records outside of any transaction; returns their offsets once they will not be
-        lost. Raises NoSuchTopic, RecordTooLarge — nothing was written; Unavailable."""
+        """Write records outside of any transaction; returns their offsets once they are durable.
+
+        Raises: NoSuchTopic, RecordTooLarge — nothing was written; Unavailable."""
 
     def publish(self, outs: Sequence[ProducerRecord]) -> None:
-        """Write records soon, and wait for nothing. Raises NoSuchTopic, RecordTooLarge."""
+        """Write records soon, without waiting. Raises NoSuchTopic, RecordTooLarge."""
 
     async def take(self, transactional_id: str) -> int:
-        """A new epoch of that id; the former one is fenced, what it had open is aborted. Raises
-        Unavailable."""
+        """Return a new epoch of that id. Fences the former one and aborts its open transaction.
+
+        Raises: Unavailable."""
 
     def begin(self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]) -> Any:
-        """A transaction with these records in it, still to be committed.
+        """Begin a transaction that contains these records.
 
         Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
         """
@@ -96,16 +100,17 @@ class EmbeddedBroker(Protocol):
     async def commit(
         self, transaction: Any, group: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Make it visible, and the group's offsets with it; it will not be lost. Returns the offset
-        after its last record, of each place that it wrote to.
+        """Commit the transaction together with the group's offsets; durable.
 
-        Raises: FencedError — nothing was written; OutcomeUnknown. Under cancellation the commit
-        goes on.
+        Returns: for each partition written to, the offset after its last record.
+        Raises: FencedError — nothing was written; OutcomeUnknown.
+        Under cancellation: the commit continues.
         """
 
     def committed(self, group: str, place: TopicPartition) -> int | None:
-        """The group's offset (next to read); None: never committed. One that is no longer there is
-        told as the first that is."""
+        """Return the group's offset (next to read); None if never committed.
+
+        An offset that retention has passed is reported as the first retained one."""
 
 
 class EmbeddedGroup:
@@ -121,7 +126,7 @@ class EmbeddedGroup:
         self._again = False
 
     def join(self, instance: str, member: EmbeddedLog) -> None:
-        """A known instance gets what it had, and nobody else notices."""
+        """Add a member. A known instance gets its partitions back without a rebalance."""
         known = instance in self._members and not self._again
         self._members[instance] = member
         if known:
@@ -137,7 +142,7 @@ class EmbeddedGroup:
         self._rebalance()
 
     def vanish(self, instance: str) -> None:
-        """The member's process is gone. Its partitions wait for it: sessions do not run out."""
+        """The member's process is gone. Its partitions wait for it: sessions do not expire."""
         if instance in self._members:
             self._members[instance] = None
 
@@ -180,7 +185,7 @@ class EmbeddedLog:
         self._rebalancing = True
         self._gone = False
         self._paused: set[int] = set()
-        #: next offset to read, of the partitions that are ours
+        #: next offset to read, of this member's partitions
         self._positions: dict[tuple[InputKind, int], int] = {}
 
     @property
@@ -221,7 +226,7 @@ class EmbeddedLog:
                 raise InputGone(kind, partition, position, begin)
             records, after[kind, partition] = self._broker.read(place, position, READ_MOST)
             found += ((kind, record) for record in records)
-        self._positions |= after  # not before every place could be read: none is stepped over
+        self._positions |= after  # only once all partitions were read, so that no record is skipped
         return found
 
     def pause(self, partition: int) -> None:
@@ -269,7 +274,7 @@ class EmbeddedLog:
         return 0.0 if self._rebalancing or self._gone else LEASE_S
 
     def lease_s(self) -> float:
-        return 0.0  # all owners are in this process, and one that is dropped is stopped
+        return 0.0  # all owners are in this process, and a dropped one is stopped
 
     async def stop(self, *, leave: bool) -> None:
         if self._gone:
@@ -280,7 +285,7 @@ class EmbeddedLog:
         await asyncio.sleep(0)
 
     def vanish(self) -> None:
-        """Be gone, as after SIGKILL: the group is not told, and nothing is read any more."""
+        """Disappear, as after SIGKILL: the group is not notified, and reading stops."""
         self._gone = True
         self._mine = frozenset()
         self._positions.clear()
@@ -290,7 +295,7 @@ class EmbeddedLog:
     # Membership ------------------------------------------------------------------------------
 
     async def give_back(self) -> None:
-        """What a rebalance waits for."""
+        """Give back the partitions; the rebalance waits for this."""
         self._rebalancing = True
         if self._mine and self._on_rebalance is not None:
             await self._on_rebalance()
@@ -302,7 +307,7 @@ class EmbeddedLog:
     def assigned(self, now: frozenset[int], generation: int) -> None:
         if self._gone:
             return
-        # With no generation in between, nobody else can have had what we had and have again.
+        # With no generation in between, no other member can have owned the partitions in both.
         kept = now & self._mine if generation == self._generation + 1 else frozenset()
         change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
         self._mine, self._generation, self._rebalancing = now, generation, False
@@ -351,7 +356,7 @@ class EmbeddedOwnership:
         return position
 
     async def _until_stable(self, place: TopicPartition, target: int) -> None:
-        """Wait for the transactions that are open below it."""
+        """Wait for the open transactions below `target` to end."""
         changed = asyncio.Event()
         self._broker.listeners[changed.set] = None
         try:
@@ -377,11 +382,11 @@ class EmbeddedOwnership:
         return ends[self._topics.state, self._partition]
 
     async def _end(self) -> None:
-        """Everything has been checked, and is about to be committed."""
+        """Hook: everything has been checked and is about to be committed."""
         await asyncio.sleep(0)
 
     async def _answer(self) -> None:
-        """The transaction is committed, its owner has not heard so."""
+        """Hook: the transaction is committed, its owner does not know yet."""
         await asyncio.sleep(0)
 
     async def close(self) -> None:

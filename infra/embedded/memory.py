@@ -1,13 +1,13 @@
-"""The embedded log's broker in memory: topics, transactions, epochs and offsets as Kafka has them.
+"""The embedded log's broker in memory: topics, transactions, epochs and offsets as on Kafka.
 
-What of Kafka can be seen through it, and is the same:
+It shows Kafka's visible behaviour:
 
 - an offset is one record; the marker that ends a transaction takes one in every partition that the
   transaction wrote to, and aborted records keep theirs;
-- readers of committed records stop at the last stable offset: before the first record of a
-  transaction that is still open;
-- a transactional id has an epoch. Whoever takes the id next raises it, which aborts what the
-  former one had open and fences it;
+- readers of committed records stop at the last stable offset: before the first record of an open
+  transaction;
+- a transactional id has an epoch. Taking the id raises it, which aborts the former holder's open
+  transaction and fences the holder;
 - records, markers and the group's offsets of one transaction become visible at once. (On Kafka the
   markers reach one partition after the other; nobody can rely on that.)
 
@@ -36,32 +36,32 @@ class Transaction:
     places: dict[TopicPartition, int] = field(default_factory=dict)
     #: offset after its last record, by partition
     ends: dict[TopicPartition, int] = field(default_factory=dict)
-    #: None: open
+    #: None: still open
     committed: bool | None = None
 
 
-#: a record and the transaction that it is part of; a marker has no record
+#: a record and its transaction; a marker has no record
 _Slot = tuple[ConsumerRecord | None, Transaction | None]
 
 
 class MemoryPartition:
-    """What stands at each offset of one partition."""
+    """The content of each offset of one partition."""
 
     def __init__(self) -> None:
-        #: the first offset that there is
+        #: the first offset that exists
         self.start = 0
         self._slots: list[_Slot] = []
-        #: open transactions, and their first offset; the oldest first
+        #: open transactions and their first offset, oldest first
         self._open: dict[Transaction, int] = {}
 
     @property
     def end(self) -> int:
-        """The high watermark: offset of the record to be written next."""
+        """Return the high watermark: the offset of the next record to be written."""
         return self.start + len(self._slots)
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset."""
+        """Return the last stable offset."""
         return min(self._open.values(), default=self.end)
 
     def append(self, record: ConsumerRecord, transaction: Transaction | None) -> None:
@@ -70,13 +70,14 @@ class MemoryPartition:
         self._slots.append((record, transaction))
 
     def mark(self, transaction: Transaction) -> None:
-        """The transaction has ended."""
+        """Append the marker that ends the transaction."""
         del self._open[transaction]
         self._slots.append((None, transaction))
 
     def read(self, position: int, most: int | None = None) -> tuple[list[ConsumerRecord], int]:
-        """Committed records from there to the last stable offset, and the next position. `most`:
-        how many offsets to look at; None: all."""
+        """Return the committed records from there to the last stable offset, and the next position.
+
+        `most` limits how many offsets are scanned; None: all."""
         end = self.stable_end
         if most is not None:
             end = min(end, max(position, self.start) + most)
@@ -89,7 +90,7 @@ class MemoryPartition:
         return records, max(position, end)
 
     def delete_before(self, offset: int) -> None:
-        """As retention does."""
+        """Delete records, as retention does."""
         del self._slots[: offset - self.start]
         self.start = offset
 
@@ -105,11 +106,11 @@ class MemoryBroker:
         self._open: dict[str, Transaction] = {}
         #: committed offsets (next to read) by group
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
-        #: called when there may be more to read; a dict for its order
+        #: called when there may be more to read; a dict to keep the order
         self.listeners: dict[Callable[[], None], None] = {}
 
     def create(self, specs: Iterable[TopicSpec]) -> list[str]:
-        """Create those of the topics that there are not; returns their names."""
+        """Create the missing topics; returns their names."""
         new = [spec for spec in specs if spec.name not in self._topics]
         for spec in new:
             self._topics[spec.name] = [MemoryPartition() for _ in range(spec.partitions)]
@@ -120,7 +121,7 @@ class MemoryBroker:
         return topic in self._topics
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicSpec]:
-        """Those of the topics that there are."""
+        """Return those of the topics that exist."""
         return {name: self._specs[name] for name in names if name in self._specs}
 
     def partition(self, topic: str, partition: int) -> MemoryPartition:
@@ -143,11 +144,11 @@ class MemoryBroker:
         return offsets
 
     async def append(self, outs: Sequence[ProducerRecord]) -> list[int]:
-        """As `write`."""
+        """Like `write`."""
         return self.write(outs)
 
     def publish(self, outs: Sequence[ProducerRecord]) -> None:
-        """As `write`."""
+        """Like `write`."""
         self.write(outs)
 
     # Reading ---------------------------------------------------------------------------------
@@ -167,14 +168,14 @@ class MemoryBroker:
         return self.partition(*place).read(position, most)
 
     def offset_at(self, place: TopicPartition, time_ms: int) -> int | None:
-        """Offset of the first committed record of that time or later; None: there is none."""
+        """Return the offset of the first committed record at or after that time, or None."""
         records, _ = self.partition(*place).read(0)
         return next((record.offset for record in records if record.timestamp_ms >= time_ms), None)
 
     # Transactions ----------------------------------------------------------------------------
 
     async def take(self, transactional_id: str) -> int:
-        """A new epoch of that id: the former one is fenced, what it had open is aborted."""
+        """Return a new epoch of that id. Fences the former one and aborts its open transaction."""
         epoch = self._epochs.get(transactional_id, -1) + 1
         self._epochs[transactional_id] = epoch
         left_open = self._open.get(transactional_id)
@@ -185,7 +186,7 @@ class MemoryBroker:
     def begin(
         self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]
     ) -> Transaction:
-        """Open a transaction with these records in it.
+        """Begin a transaction that contains these records.
 
         Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
         """
@@ -202,8 +203,10 @@ class MemoryBroker:
     async def commit(
         self, transaction: Transaction, group: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Make it visible, and the group's offsets with it. Returns the offset after its last
-        record, of each place. Raises: FencedError."""
+        """Commit the transaction together with the group's offsets.
+
+        Returns: for each partition, the offset after its last record.
+        Raises: FencedError."""
         self._fence(transaction.transactional_id, transaction.epoch)
         self._offsets.setdefault(group, {}).update(offsets)
         self._end(transaction, committed=True)
@@ -213,8 +216,9 @@ class MemoryBroker:
         self._end(transaction, committed=False)
 
     def committed(self, group: str, place: TopicPartition) -> int | None:
-        """The group's offset (next to read); None: never committed. One that is no longer there is
-        told as the first that is."""
+        """Return the group's offset (next to read); None if never committed.
+
+        An offset that retention has passed is reported as the first retained one."""
         offset = self._offsets.get(group, {}).get(place)
         return None if offset is None else max(offset, self.partition(*place).start)
 
@@ -257,6 +261,6 @@ class MemoryBroker:
 
 
 def record_size(out: ProducerRecord) -> int:
-    """Bytes of a record as Kafka counts them, within a few."""
+    """Return the size of a record in bytes as Kafka counts it, within a few bytes."""
     headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
     return len(out.key or b"") + len(out.value or b"") + headers + 32

@@ -1,4 +1,4 @@
-"""Reading an embedded log without a consumer group; see infra/log/ports.py."""
+"""Readers of an embedded log without a consumer group; see infra/log/ports.py."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding,
 
 log = structlog.get_logger(__name__)
 
-#: records read before other work of the loop gets its turn
+#: records read before other tasks of the loop get their turn
 _BATCH = 500
-#: one page of a lookup: matching records, their bytes, and records looked at
+#: limits of a page: matching records, their bytes, and records scanned
 _PAGE_RECORDS = 200
 _PAGE_BYTES = 1_048_576
 _PAGE_SCANNED = 5_000
@@ -143,7 +143,7 @@ class EmbeddedLookups:
         return found, position
 
     async def stop(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""
 
 
 class EmbeddedOffsets:
@@ -166,11 +166,11 @@ class EmbeddedOffsets:
         return self._broker.offset_at((topic, partition), time_ms)
 
     async def stop(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""
 
 
 class EmbeddedGroups:
-    """Implements Groups: the one process that runs agents is every group's one member."""
+    """Implements Groups: the process that runs agents is the only member of every group."""
 
     start_worker = "surefoot serve AGENT.py"
 
@@ -190,7 +190,7 @@ class EmbeddedGroups:
 
 
 class EmbeddedStandings:
-    """Implements Standings. There are no markers, and no transaction can be seen open."""
+    """Implements Standings. There are no markers, and open transactions are never visible."""
 
     def __init__(self, broker: SqliteBroker, settings: Settings) -> None:
         self._broker = broker
@@ -241,4 +241,4 @@ class EmbeddedStandings:
         )
 
     async def stop(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""

@@ -1,9 +1,8 @@
-"""Keeps the embedded log's file small: what Kafka's cleaner and retention do.
+"""Keeps the embedded log's file small, as Kafka's cleaner and retention do.
 
-Of a compacted topic the latest record of each key stays, as long as it is no tombstone that
-everybody can be expected to have read. Of the others, records go when their time is over, and where
-bytes are bounded, the oldest when there are too many. All is done in small pieces, so that no
-commit waits for long.
+A compacted topic keeps the latest record of each key, except tombstones old enough that every
+reader has seen them. Other topics lose records past their retention time and, where bytes are
+bounded, the oldest beyond the limit. Works in small pieces, so that no commit waits for long.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: between two looks, in seconds
+#: interval between two passes, in seconds
 EVERY_S = 10.0
-#: how long a tombstone is kept, as Kafka's delete.retention.ms
+#: how long a tombstone is kept, like Kafka's delete.retention.ms
 TOMBSTONE_MS = DAY_MS
-#: a place with fewer new records is left alone
+#: a partition with fewer new records is not compacted
 _WORTH_IT = 1_000
 _KEYS, _DELETES = 5_000, 500
 
 
 class Upkeep:
-    """Looks after every topic of one broker."""
+    """Compacts and expires every topic of one broker."""
 
     def __init__(self, broker: SqliteBroker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        #: by place: the end of what has been compacted, and how many records that left
+        #: by partition: the end offset of the latest compaction, and how many records it left
         self._compacted: dict[TopicPartition, tuple[int, int]] = {}
-        #: by place: its end when it was last measured
+        #: by partition: its end offset when it was last measured
         self._measured: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 await self.once()
@@ -53,7 +52,7 @@ class Upkeep:
             await asyncio.sleep(EVERY_S)
 
     async def once(self) -> None:
-        """Do all that is due. Raises Unavailable."""
+        """Do everything that is due. Raises Unavailable."""
         topics: dict[str, TopicSpec] = await self._broker.maintain(EmbeddedFile.topics)
         for spec in topics.values():
             for partition in range(spec.partitions):

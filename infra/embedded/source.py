@@ -1,4 +1,4 @@
-"""The SourceLog port on the embedded log: one process reads a topic, and has all its partitions."""
+"""The SourceLog port on the embedded log: one process reads all partitions of a topic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from surefoot.state.ports.sources import SourceOffsets, StartPosition
 
 
 class EmbeddedSourceLog:
-    """Implements SourceLog. Retention is looked at when a partition is taken over; reading steps
-    over what it has deleted since."""
+    """Implements SourceLog.
+
+    Checks retention when a partition is taken over; later reads skip what retention deletes
+    meanwhile."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, group: str, partitions: int) -> None:
         self._broker = broker
         self._group = group
         self._places: list[TopicPartition] = [(topic, partition) for partition in range(partitions)]
         self._news = asyncio.Event()
-        #: next offset to read, of what is being read
+        #: next offset to read, by partition being read
         self._positions: dict[int, int] = {}
         self._paused: set[int] = set()
 
@@ -42,7 +44,7 @@ class EmbeddedSourceLog:
         on_assigned: Callable[[frozenset[int]], None],
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        del on_revoked  # there is nobody to give anything to
+        del on_revoked  # there is no other member to give partitions to
         self._broker.listeners[self._news.set] = None
         partitions = frozenset(partition for _, partition in self._places)
         self._paused = set(partitions)
@@ -67,7 +69,7 @@ class EmbeddedSourceLog:
                 position = self._positions[partition]
                 records, after[partition] = self._broker.read(place, position, READ_MOST)
                 found += records
-        self._positions = after  # not before every place could be read: none is stepped over
+        self._positions = after  # only once all partitions were read, so that no record is skipped
         return found
 
     def pause(self, partition: int) -> None:
@@ -117,7 +119,7 @@ class EmbeddedSourceOwnership:
         await self._broker.commit(transaction, self._group, {self._place: offset})
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""
 
 
 def _standing(broker: EmbeddedBroker, group: str, place: TopicPartition) -> SourceOffsets:
