@@ -1,4 +1,4 @@
-"""What the commands need of whatever the records are kept in: Kafka, or the embedded log.
+"""The ports to a log, whether it is Kafka or the embedded log.
 
 `infra/open_log.py` opens the one that the settings name.
 """
@@ -20,7 +20,7 @@ from surefoot.state.reading.ports import Readiness
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as it is there."""
+    """An existing topic."""
 
     partitions: int
     replication: int
@@ -28,78 +28,80 @@ class Found:
 
 
 class TopicAdmin(Protocol):
-    """Creates and verifies topics. Each method raises Unavailable when the log does not answer."""
+    """Creates and verifies topics. Every method raises Unavailable if the log does not answer."""
 
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
-        """Create what is missing, then verify everything. Returns the names created.
+        """Create the missing topics, then verify all. Returns the names created.
 
         Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
         """
 
     async def served(self, specs: Sequence[TopicSpec]) -> None:
-        """Wait until topics that have only just been made can be used, by groups as well."""
+        """Wait until topics just created can be used, also by consumer groups."""
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
-        """Raises ConfigError that lists every topic that is not as it must be, with the fix."""
+        """Raises: ConfigError — lists every topic that is not as required, with the fix."""
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
-        """How many partitions those of the topics have that exist."""
+        """Return the partition count of those of the topics that exist."""
 
     async def names(self) -> list[str]:
-        """Of every topic that exists, other people's included."""
+        """Return the names of all existing topics, including those of other applications."""
 
 
 class Tail(Protocol):
-    """Hands every committed record of a topic to a function, in the order of each partition; goes
-    on by itself after any failure. The function and the positions change without an await between
-    them."""
+    """Passes every committed record of a topic to a function, in order within each partition.
+
+    Resumes by itself after any failure. The function and the positions change without an await
+    between them."""
 
     #: next offset, by partition
     positions: dict[int, int]
 
     def start(self) -> None:
-        """Begin in the background. Safe to call twice."""
+        """Start in the background. Safe to call twice."""
 
     async def started(self) -> None:
         """Wait until the first position of every partition is known."""
 
     async def reach(self, partition: int, offset: int) -> None:
-        """Wait until everything committed before `offset` has been handed out."""
+        """Wait until everything committed before `offset` has been passed on."""
 
     async def stop(self) -> None: ...
 
 
 class Lookups(Protocol):
-    """Reads pieces of one topic."""
+    """Reads ranges of one topic."""
 
     topic: str
 
     async def one(self, partition: int, offset: int) -> ConsumerRecord:
-        """The first committed record at or after `offset`; waits for one."""
+        """Return the first committed record at or after `offset`; waits for one."""
 
     async def page(
         self, partition: int, start: int, until: int, wanted: Callable[[bytes | None], bool]
     ) -> tuple[list[ConsumerRecord], int]:
-        """Records whose key is wanted, of a piece of the partition that begins at `start` and ends
-        at `until` at the latest. Returns them and where the next page begins."""
+        """Read one page of a partition between offsets `start` and `until`.
+
+        Returns: the records whose key is `wanted`, and the offset where the next page begins."""
 
     async def stop(self) -> None: ...
 
 
 class Offsets(Protocol):
-    """Asks where things stand; reads no records."""
+    """Asks for offsets; reads no records."""
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """High watermark by partition: everything written so far lies before it."""
+        """Return the high watermark by partition: everything written so far lies before it."""
 
     async def stables(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Last stable offset by partition: what lies behind it cannot be read yet."""
+        """Return the last stable offset by partition: records beyond it cannot be read yet."""
 
     async def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Offset by partition of the first record that retention has left."""
+        """Return the offset of the first record still retained, by partition."""
 
     async def at(self, topic: str, partition: int, time_ms: int) -> int | None:
-        """Offset of the first record of that time or later; None when there is none."""
+        """Return the offset of the first record at or after that time; None if there is none."""
 
     async def stop(self) -> None: ...
 
@@ -107,29 +109,31 @@ class Offsets(Protocol):
 class Groups(Protocol):
     @property
     def start_worker(self) -> str:
-        """What to type to have a member."""
+        """The command that starts a member."""
 
     async def look(
         self, group: str, topics: Sequence[str], partition: int
     ) -> tuple[int, dict[str, int | None]]:
-        """How many members the group has, and its committed offset (next to read; None: it has
-        none) in that partition of each topic."""
+        """Return the group's member count, and its committed offset in each topic's partition.
+
+        The offset is the next to read; None: none committed."""
 
 
 class Standings(Protocol):
     async def look(self, agents: Sequence[str]) -> Sequence[AgentStanding]:
-        """Where the topics of these agents stand, in their order. What is committed in the same
-        moment may or may not be among it."""
+        """Return offsets, lag and members of these agents' topics, in the order of the agents.
+
+        Concurrent commits may or may not be included."""
 
     async def stop(self) -> None: ...
 
 
 class Appender(Protocol):
     async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:
-        """Write one record; returns once it will not be lost. `what` it is goes into the error.
+        """Write one record; returns once it is durable. The error message names it as `what`.
 
-        Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
-        written, or may still be: ask again with the same id.
+        Raises: RecordTooLarge — nothing was written; Unavailable — it may have been written, or may
+        still be: ask again with the same id.
         Under cancellation: like Unavailable.
         """
 
@@ -153,22 +157,24 @@ class ArchiveLog(Protocol):
         """Join the group; every partition is assigned paused. Raises Unavailable."""
 
     async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
-        """Committed records only. Raises Unavailable; OffsetGone — the partition has to be begun
-        anew."""
+        """Return committed records.
+
+        Raises: Unavailable; OffsetGone — the partition has to be taken over again."""
 
     def pause(self, partition: int) -> None: ...
 
     def resume(self, partition: int, position: int | None = None) -> None: ...
 
     def reached(self, partition: int) -> int:
-        """Next offset to be read, what is no record of anybody's stepped over."""
+        """Return the next offset to read; it also moves past markers and aborted records."""
 
     async def standing(self, partition: int) -> SourceOffsets:
         """Raises Unavailable."""
 
     async def commit(self, partition: int, offset: int) -> None:
-        """The next offset to read. Raises Unavailable; FencedError — somebody else has the
-        partition."""
+        """Commit the next offset to read.
+
+        Raises: Unavailable; FencedError — another member has the partition."""
 
     async def stop(self) -> None:
         """Leave the group and close."""
@@ -176,11 +182,11 @@ class ArchiveLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What can be done with a log, whatever it is."""
+    """What a log supports."""
 
-    #: more than one process runs agents, each a share of the partitions
+    #: several processes can run agents, each with a share of the partitions
     many_processes: bool
-    #: agents listen to topics of other programs
+    #: agents can listen to topics of other applications
     topic_triggers: bool
 
 
@@ -192,21 +198,22 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """For a person: what it is, and where."""
+        """For people: the kind of log, and where it is."""
 
     @property
     def views_file(self) -> Path | None:
-        """Where one process keeps the views of this log; None: several share them, in topics."""
+        """The file with the views of this log; None: several processes share views, in topics."""
 
     def topics(self) -> AbstractAsyncContextManager[TopicAdmin]:
-        """Raises Unavailable when it cannot be reached."""
+        """Raises: Unavailable — the log cannot be reached."""
 
     def log(self, topics: AgentTopics, slot: int) -> Log:
-        """A member of the agent's consumer group; `slot` tells those of one machine apart."""
+        """Return a member of the agent's group; `slot` distinguishes members of one machine."""
 
     def source(self, topics: AgentTopics, topic: str, group: str, slot: int) -> SourceLog:
-        """A topic of the app's own, as a member of that group sees it which makes commands of its
-        records; `topics` are those of the agent that it is for."""
+        """Return a member of `group`, which turns records of the app's own topic into commands.
+
+        `topics` are those of the agent that the commands are for."""
 
     def tail(
         self,
@@ -230,4 +237,4 @@ class Backend(Protocol):
     def readiness(self) -> Probe: ...
 
     def archive_log(self, topics: AgentTopics) -> ArchiveLog:
-        """A member of the group that archives the agent's events."""
+        """Return a member of the group that archives the agent's events."""
