@@ -1,1 +1,1 @@
-"""HTTP, both ends: delivery of effects, the server of every process, the gateway's client."""
+"""HTTP at both ends: delivery of effects, every process's server, the gateway's client."""

@@ -1,10 +1,9 @@
-"""A gateway as seen from outside: requests that are sent again, streams that go on where they were.
+"""Client of a gateway: requests that are retried, streams that resume where they broke.
 
-What may be sent again is: a start has its run_id, a command its id, and all else only reads. So a
-request is repeated, with backoff, until it is answered or nothing was heard for `patience_s`.
-A stream that breaks is opened again after the last event that came whole. That a run is over is
-what 204 says, and nothing else: a gateway that is told to stop ends its streams just as one does
-that has told everything.
+Every request is safe to resend: a start has its run_id, a command its id, and the others only read.
+So a request is retried, with backoff, until it is answered or nothing was heard for `patience_s`. A
+broken stream is reopened after the last complete event. Only a 204 means that the run is over: a
+gateway that shuts down ends its streams just like one that has sent everything.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from surefoot.schemas.payload import BadPayload, parse_json, strict_json
 from surefoot.state.declare.retry import Retry, delay_ms, retry_after_s
 from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
 
-#: how long one request may take; a gateway answers a command within 8 s
+#: time limit of one request, in seconds; a gateway answers a command within 8 s
 _ANSWER_S = 20.0
 _CONNECT_S = 5.0
-#: a gateway sends a heartbeat every 15 s
+#: longest silence of a stream, in seconds; a gateway sends a heartbeat every 15 s
 _SILENCE_S = 45.0
-#: of an answer that is no JSON, what is shown
+#: characters shown of a response that is not JSON
 _SHOWN = 200
 _BACKOFF = Retry(initial_s=0.1, max_s=5.0)
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
@@ -36,25 +35,25 @@ _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
     status: int
-    #: values of its JSON; None: it has no body
+    #: the parsed JSON; None: no body
     value: Any
 
 
 class Frame(NamedTuple):
     """One server-sent event."""
 
-    #: where the stream goes on behind it; None: where it stood before
+    #: the position after this event, from which the stream resumes; None: unchanged
     id: str | None
     event: str
     data: bytes
 
 
 class GatewayHttp:
-    """Connections are kept and shared. Lives on one event loop.
+    """Client with kept, shared connections. Lives on one event loop.
 
-    Args:    headers: sent with every request, as a proxy in front of the gateway may want them;
-             patience_s: how long nothing may be heard of the gateway
-    Raises:  ConfigError — `url` is no http or https address, or has a password in it
+    Args:    headers: sent with every request, for example for a proxy in front of the gateway;
+    patience_s: how long the gateway may be silent
+    Raises:  ConfigError — `url` is not an http or https address, or contains a password
     """
 
     def __init__(
@@ -92,10 +91,10 @@ class GatewayHttp:
         body: Any = None,
         params: Mapping[str, str] | None = None,
     ) -> JsonResponse:
-        """One request, sent again until it is answered.
+        """Send one request, retrying until it is answered.
 
-        Raises: Refused, NotFound — the answer says no; Unavailable — there was no answer, and it
-        may or may not have been acted upon.
+        Raises: Refused, NotFound — the gateway refuses; Unavailable — no answer, and it may or may
+        not have been acted upon.
         Under cancellation: may have been acted upon; ask again with the same id.
         """
         content = None if body is None else strict_json(body)
@@ -121,12 +120,11 @@ class GatewayHttp:
     async def follow(
         self, path: str, after: str | None, params: Sequence[tuple[str, str]] = ()
     ) -> AsyncGenerator[Frame, None]:
-        """What is told behind the event with the id `after`, live, each event once and in order,
-        until there is nothing more to come: the run is over.
+        """Yield the events after `after`, live, each once and in order, until the run is over.
 
-        Args:    params: pairs of the query
-        Raises:  Refused, NotFound — the answer says no; Unavailable — nothing was heard for too
-                 long: go on with the last id.
+        Args:    after: id of the last event seen, if any; params: pairs of the query
+        Raises:  Refused, NotFound — the gateway refuses; Unavailable — silent for too long: resume
+        with the last id.
         """
         patience = self._patience()
         while True:
@@ -165,7 +163,7 @@ class GatewayHttp:
 
 
 class _Patience:
-    """Waits longer and longer, and gives up when nothing was heard for too long."""
+    """Backs off, and gives up after too long a silence."""
 
     def __init__(self, url: str, patience_s: float, backoff: Retry, clock: SystemClock) -> None:
         self._url, self._patience_s = url, patience_s
@@ -190,10 +188,10 @@ class _Patience:
 
 
 class Frames:
-    """Server-sent events, from bytes as they come in. What is cut off was not an event.
+    """Parses server-sent events from a stream of bytes. An event that is cut off does not count.
 
-    Lines end with LF or CR LF, as a gateway writes them. They are taken apart as bytes: to
-    `str.splitlines` a U+2028 inside of a JSON string ends a line as well.
+    Lines end with LF or CR LF, as a gateway writes them. Splits bytes, not text: `str.splitlines`
+    would also split at a U+2028 inside a JSON string.
     """
 
     def __init__(self) -> None:
@@ -201,7 +199,7 @@ class Frames:
         self._begin()
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Each event that is whole by now and says something: a heartbeat does not."""
+        """Yield each event that is now complete and has data; a heartbeat has none."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for raw in lines:
             line = raw.removesuffix(b"\r")
@@ -245,7 +243,7 @@ def _base(url: str) -> str:
 
 
 def _value(response: httpx.Response) -> Any:
-    """The values of the answer's JSON; text when it is none: a proxy may have answered."""
+    """Return the response's JSON, or its text where it is not JSON: a proxy may have answered."""
     if not response.content:
         return None
     try:
@@ -255,7 +253,7 @@ def _value(response: httpx.Response) -> Any:
 
 
 def _why_again(response: httpx.Response, value: Any) -> str | None:
-    """Why the request has to be sent again; None: it is answered."""
+    """Return why the request has to be sent again; None: it is answered."""
     told = value if isinstance(value, dict) else {}
     if response.status_code in _TRY_AGAIN and "code" not in told:
         return f"HTTP {response.status_code} {told.get('error', '')}".rstrip()

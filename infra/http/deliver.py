@@ -1,7 +1,7 @@
 """The Deliver port: everything that the relay sends goes through the guarded dialer.
 
-Each request is made for itself. There is no client with a memory between them (cookies, redirects,
-the environment's proxies and passwords): what one run's target says is no other run's to send.
+Each request stands alone. No client keeps state between them (cookies, redirects, the environment's
+proxies and passwords), so nothing that one run's target sets is sent with another run's request.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from surefoot.state.errors import RetryableError, TerminalError
 from surefoot.state.ports.http import HttpRequest, HttpResponse
 from surefoot.state.telemetry import metrics
 
-#: of an answer's body, what is kept to tell a person why
+#: bytes of a response's body that are kept to explain a failure
 BODY_KEPT = 1024
-#: whatever is not among the request's own
+#: defaults for headers that the request does not set
 _HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "surefoot"}
 
 
@@ -27,14 +27,16 @@ class HttpDeliver:
 
     def __init__(self, allowed: Allowed, *, timeout_s: float = 30.0) -> None:
         self._allowed = allowed
-        #: for all of it; the transport's own begin anew with every byte that comes
+        #: for the whole request; the transport's own timeouts restart with every byte
         self._timeout_s = timeout_s
         self._transport: GuardedTransport | None = None
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Raises Forbidden — it may not go there; TerminalError — no client could send it, and in
-        both cases nothing was sent; RetryableError — no answer."""
-        target_of(request.url)  # as it stands; httpx would make something of it
+        """Send one request.
+
+        Raises: Forbidden — its target is not allowed, nothing was sent; TerminalError — no client
+        could send it, nothing was sent; RetryableError — no answer."""
+        target_of(request.url)  # check it unchanged; httpx would normalise it
         if self._transport is None:
             self._transport = GuardedTransport(GuardedBackend(self._allowed))
         try:
@@ -67,7 +69,7 @@ class HttpDeliver:
             response = await transport.handle_async_request(asked)
             try:
                 body = b""
-                # as it comes: a few bytes of it could be unpacked to any number
+                # still compressed: a few bytes could unpack to any number
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) >= BODY_KEPT:
@@ -77,7 +79,7 @@ class HttpDeliver:
         return response, body
 
     async def close(self) -> None:
-        """Give up what is kept open."""
+        """Close the kept connections."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()

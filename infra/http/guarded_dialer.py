@@ -1,13 +1,13 @@
-"""Dials what state.egress.policy allows, and nothing else: the one way in which requests go out.
+"""Dials only what state.egress.policy allows: the only way in which requests leave.
 
-1. the name is resolved, once for each connection
-2. every address that it has is checked; one that is not allowed forbids them all
-3. exactly the addresses that were checked are dialled, each one beside those before it that have
-   not answered yet (RFC 8305, "happy eyeballs"); TLS and the Host header keep the name
+1. resolve the name, once per connection
+2. check every address; one that is not allowed forbids them all
+3. dial exactly the checked addresses, each beside the earlier ones that have not answered yet (RFC
+   8305, "happy eyeballs"); TLS and the Host header keep the name
 
-So a name that resolves to something else the next time is checked the next time, and what a
-connection was opened to is what it goes on talking to. Proxies of the environment are not used:
-behind one, the addresses would be the proxy's to choose.
+So a name that resolves differently the next time is checked again, and a connection stays with the
+address that it was opened to. Proxies of the environment are not used: behind one, the proxy would
+choose the addresses.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import httpx
 
 from surefoot.state.egress.policy import Allowed, Target, check_host
 
-#: given a host and a port: its addresses
+#: returns the addresses of a host and a port
 ResolveHost = Callable[[str, int], Awaitable[list[str]]]
-#: connections that are kept, and all
+#: most connections kept open, and most in total
 _KEPT_MAX, _OPEN_MAX = 20, 100
-#: how long an address may take until the next one is tried beside it (RFC 8305, section 8)
+#: how long to wait for an address before dialing the next beside it (RFC 8305, section 8)
 _STAGGER_S = 0.25
-#: and how long at all: a SYN is sent four times in it
+#: time limit per address: a SYN is sent four times within it
 _ADDRESS_S = 10.0
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """All addresses of a name, as the system knows them. Raises OSError."""
+    """Resolve a name to all its addresses, as the system knows them. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -63,7 +63,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises Forbidden, and what httpcore's own backend raises."""
+        """Connect. Raises Forbidden, and whatever httpcore's own backend raises."""
         target = Target(host.lower(), port)
         check_host(target)
         try:
@@ -86,7 +86,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
 
 def in_turns(addresses: Sequence[str]) -> list[str]:
-    """Families take turns, that of the first one first (RFC 8305, section 4)."""
+    """Interleave the address families, starting with that of the first (RFC 8305, section 4)."""
     first = ":" in addresses[0]
     families = ([a for a in addresses if (":" in a) is same] for same in (first, not first))
     return [a for pair in zip_longest(*families) for a in pair if a is not None]
@@ -95,9 +95,9 @@ def in_turns(addresses: Sequence[str]) -> list[str]:
 async def _first(
     connect: Callable[[str], Awaitable[httpcore.AsyncNetworkStream]], addresses: Iterable[str]
 ) -> httpcore.AsyncNetworkStream:
-    """The connection that comes about first; the others are given up.
+    """Return the first connection that succeeds, and give up the others.
 
-    Raises: what the last one to fail has raised.
+    Raises: the error of the last one to fail.
     """
     won: httpcore.AsyncNetworkStream | None = None
     failure: Exception | None = None
@@ -135,7 +135,7 @@ async def _first(
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """For an httpx client: all its requests, and each hop of a redirect if it followed one."""
+    """Transport for an httpx client: all its requests, and each redirect that it follows."""
 
     def __init__(self, backend: GuardedBackend, *, verify: ssl.SSLContext | None = None) -> None:
         self._pool = httpcore.AsyncConnectionPool(
@@ -147,8 +147,10 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises Forbidden; LocalProtocolError for what HTTP cannot say, and nothing was sent;
-        httpcore's other errors as httpx's TransportError."""
+        """Send the request.
+
+        Raises: Forbidden; LocalProtocolError — HTTP cannot express it, and nothing was sent;
+        TransportError — for httpcore's other errors."""
         url = request.url
         asked = httpcore.Request(
             method=request.method,

@@ -1,5 +1,6 @@
-"""The HTTP server of every process that has one: it looks at the Host of whatever comes, and leaves
-signals to the process."""
+"""The HTTP server of every process that has one.
+
+It checks the Host of every request, and leaves signals to the process."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from surefoot.producers.guards import HostGuard
 from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError
 
-#: watchers on a WebSocket have nothing to say
+#: watchers have nothing to send over a WebSocket
 _SOCKET_BYTES = 4_096
 #: how often a WebSocket is pinged; one that does not answer for 20 s is closed
 _PING_S = 15.0
 
 
 def listen(host: str, port: int, variables: str) -> socket.socket:
-    """Take the port. `variables` begins the names of those that set it.
+    """Listen on the port. `variables` is the prefix of the variables that set host and port.
 
-    Raises: ConfigError — it is taken, or the address is none of this machine.
+    Raises: ConfigError — the port is taken, or the address is not one of this machine.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -44,35 +45,35 @@ def url_of(host: str, listener: socket.socket) -> str:
 
 
 def server(app: Any, hosts: Hosts, *, drain_s: float, sockets: bool = True) -> uvicorn.Server:
-    """Serves whoever asks for one of these hosts, until its `should_exit` is set; requests under
-    way then have `drain_s` to finish. `sockets`: the app has WebSockets; whoever wants one of
-    another app is answered as any other request is."""
+    """Return a server for requests to these hosts, which runs until its `should_exit` is set.
+
+    Requests under way then have `drain_s` to finish. `sockets`: the app has WebSockets; without, a
+    WebSocket request is answered like any other."""
     return _Server(
         uvicorn.Config(
             HostGuard(app, hosts),
             lifespan="off",
-            access_log=False,  # a query string may hold what nobody should read
+            access_log=False,  # a query string may contain secrets
             log_config=None,
             server_header=False,
             timeout_graceful_shutdown=int(drain_s),
             ws=_Socket if sockets else "none",
             ws_max_size=_SOCKET_BYTES,
-            ws_per_message_deflate=False,  # a window a connection, for small messages
+            ws_per_message_deflate=False,  # costs a window per connection, for small messages
             ws_ping_interval=_PING_S,
         )
     )
 
 
 class _Socket(WebSocketsSansIOProtocol):
-    """A WebSocket that may be refused, and whose other side may have left before it was answered:
-    neither is an error."""
+    """A WebSocket that may be refused, or left by its client before the answer, without error."""
 
     async def send(self, message: Any) -> None:
         if self.transport.is_closing() and not self.handshake_complete:
             raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # which its base knows once the connection has ended
+            self.handshake_complete = True  # its base class sets it later
 
 
 class _Server(uvicorn.Server):
