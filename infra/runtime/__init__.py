@@ -1,1 +1,1 @@
-"""What every process has: settings, clock, loading of agents, logging, supervision."""
+"""What every process needs: settings, clock, loading of agents, logging, supervision."""

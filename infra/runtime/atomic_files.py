@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also when the machine dies."""
+"""Files that exist whole or not at all, also after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-#: what a file is called while it is written; it keeps that name when its writer is killed
+#: name of a file while it is written; it stays if the writer is killed
 _UNFINISHED = re.compile(r"\.[a-z0-9_]{8}")
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file of that name is being written, or was when its writer was killed."""
+    """Whether a file with that name is being written, or was when its writer was killed."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def write_whole(path: Path, content: bytes, *, top: Path, replace: bool = True) -> bool:
-    """Returns once it will not be lost; False: there is one already, that is not to be replaced.
-    `top`: the folder from which on folders may have to be made.
+    """Write a file; returns once it is durable. False: it exists, and `replace` is not set.
 
-    Raises: OSError — it is there whole, or not at all.
+    `top`: the folder below which missing folders are created.
+
+    Raises: OSError — the file exists whole, or not at all.
     """
     handle, name = _begin(path.parent)
     made = Path(name)
@@ -53,5 +54,5 @@ def write_whole(path: Path, content: bytes, *, top: Path, replace: bool = True) 
 def _begin(folder: Path) -> tuple[int, str]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # as it was empty, somebody has just taken it away
+        with suppress(FileNotFoundError):  # empty folders may be removed concurrently
             return tempfile.mkstemp(dir=folder, prefix=".")

@@ -1,4 +1,4 @@
-"""The wall clock, the monotonic clock and randomness: the only place that has them."""
+"""The wall clock, the monotonic clock and randomness: the only module that reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SystemClock:
         return random.random()  # noqa: S311  (jitter)
 
     def unique(self) -> str:
-        """A UUIDv7 in hex (RFC 9562, section 5.7)."""
+        """Return a UUIDv7 in hex (RFC 9562, section 5.7)."""
         value = (self.now_ms() << 80) | int.from_bytes(os.urandom(10))
         value = (value & ~(0xF << 76)) | (0x7 << 76)
         value = (value & ~(0x3 << 62)) | (0x2 << 62)

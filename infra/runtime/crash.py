@@ -1,7 +1,7 @@
-"""The dashboard's button that crashes a worker, for as long as the demo runs.
+"""The dashboard's button that crashes a worker, available while the demo runs.
 
-The gateway is a child process of the demo and has nothing to say to it but one signal. The demo
-then chooses a worker that works, and sends it SIGKILL.
+The gateway is a child process of the demo and can only send it one signal. The demo then picks a
+busy worker and sends it SIGKILL.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-#: has the process id of the demo
+#: environment variable with the process id of the demo
 VARIABLE = "SUREFOOT_DEMO_PID"
-#: what the demo takes as "crash a worker"
+#: the signal that asks the demo to crash a worker
 SIGNAL = signal.SIGUSR1
 
 
 def crasher(environ: Mapping[str, str]) -> Callable[[], None] | None:
-    """Asks the demo to crash a worker; None in a gateway that is not a child of a demo."""
+    """Return a function that asks the demo to crash a worker; None outside of a demo."""
     demo = environ.get(VARIABLE)
 
     def crash() -> None:
-        if demo == str(os.getppid()):  # it may have ended, and its number be somebody else's
+        if demo == str(os.getppid()):  # the demo may have ended, and its number been reused
             os.kill(os.getppid(), SIGNAL)
 
     return crash if demo == str(os.getppid()) else None

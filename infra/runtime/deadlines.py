@@ -1,7 +1,7 @@
-"""How long is waited for what answers in no time when all is well.
+"""Time limits for what normally answers at once.
 
-Nobody sets these: whoever waits gives an answer to somebody else, who has a deadline of their own.
-They come with the settings, so that a test can be patient, or impatient.
+Users cannot set these: whoever waits owes an answer to a caller with a deadline of its own. They
+come with the settings, so that a test can change them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """In seconds."""
+    """Time limits in seconds."""
 
-    #: one question to the log
+    #: one request to the log
     read_s: float = 5.0
-    #: a question about the range of the log that is replayed, or one page of it
+    #: a request about the range of the log that is replayed, or one page of it
     replay_s: float = 10.0
-    #: the log acknowledges what a command line sends, or what a schedule is told
+    #: the log's acknowledgement of what a command line or a schedule's declaration sends
     send_s: float = 10.0
-    #: the log acknowledges a start at the gateway; webhook senders give up after 3 to 10 s
+    #: the log's acknowledgement of a start at the gateway; webhook senders give up after 3 to 10 s
     start_s: float = 2.5
-    #: the owner of a run answers a command of the gateway
+    #: the owner's answer to a command of the gateway
     answer_s: float = 5.0
-    #: a transaction of the probe behind /ready commits
+    #: the commit of the probe behind /ready
     ready_s: float = 3.0
-    #: each of its requests is answered; an open transaction of a probe that was killed is over
+    #: each of the probe's requests, and the transaction timeout that ends a killed probe's
+    #: transaction
     ready_request_s: float = 2.0
     ready_transaction_s: float = 5.0
-    #: the gateway's topics are looked at, at its start
+    #: the gateway's check of its topics at start
     verify_s: float = 10.0
-    #: requests under way finish when an HTTP server goes down
+    #: requests under way when an HTTP server shuts down
     drain_s: float = 10.0
-    #: a Kafka client connects
+    #: a Kafka client's connect
     connect_s: float = 10.0
-    #: a restore gets further; or else it is begun again
+    #: a restore without progress; after this it is restarted
     restore_s: float = 20.0
-    #: another process answers for its share of the views
+    #: another process's answer for its share of the views
     views_s: float = 5.0
-    #: a schema registry answers
+    #: a schema registry's answer
     registry_s: float = 10.0

@@ -1,9 +1,9 @@
-"""Loads the agents of a user's file, as the module that Python itself would import it as.
+"""Loads agents from a user's file, as the module that Python itself would import.
 
-The name is the file's own: from the first folder up that is no package, so that a file in
-`shop/agents/` is `shop.agents.refunds` when both folders have an `__init__.py`, and `refunds` when
-they have none. That folder stays on the path. So relative imports, imports within a step, and other
-processes that look a function up by its module's name all find what this process has found.
+The module's name starts at the first folder upwards that is not a package: a file in `shop/agents/`
+is `shop.agents.refunds` when both folders have an `__init__.py`, and `refunds` when neither has.
+That folder stays on the path. So relative imports, imports within a step, and other processes that
+look a function up by its module's name all find the same module.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from surefoot.state.names.topics import OUTBOX
 
 
 def load_agents(paths: Sequence[Path]) -> list[Agent]:
-    """Import the files and return every Agent that they define at top level, checked. A path may
-    also be a module's name (`shop.agents.refunds`), which is looked up from the current folder.
+    """Import the files and return every Agent that they define at top level, checked.
 
-    What a file imports from another one is that one's, unless `__all__`, a list of agents or
+    A path may also be a module's name (`shop.agents.refunds`), looked up from the current folder.
+    An agent that a file imports belongs to the other file, unless `__all__`, a list of agents or
     `from x import a as a` says otherwise.
 
-    Raises: ConfigError — no such file, no agent in it, two of one name, a declaration that cannot
-    work, or files that Python cannot tell apart. What the file itself raises goes through as it is.
+    Raises: ConfigError — no such file, no agent in it, two agents of one name, a declaration that
+    cannot work, or files that Python cannot tell apart; whatever the file itself raises.
     """
     agents: dict[str, Agent] = {}
     for path in paths:
@@ -56,9 +56,9 @@ def load_agents(paths: Sequence[Path]) -> list[Agent]:
 
 
 def pool_agents(agents: Sequence[Agent], pool: str) -> list[Agent]:
-    """The agents that run the steps of that pool.
+    """Return the agents that run the steps of that pool.
 
-    Raises: ConfigError — none of these agents has a step in it.
+    Raises: ConfigError — none of the agents has a step in it.
     """
     found = [agent.pool(pool) for agent in agents if pool in agent.pools]
     if not found:
@@ -87,12 +87,12 @@ def _agents_in(module: ModuleType) -> list[Agent]:
 
 
 def _borrowed(module: ModuleType) -> set[str]:
-    """Names that the module's source only imports, and does not export."""
+    """Return the names that the module's source only imports and does not export."""
     imported: set[str] = set()
     own = {str(name) for name in getattr(module, "__all__", ())}
     try:
         source = inspect.getsource(module)
-    except OSError:  # there is none, or nothing in it
+    except OSError:  # no source, or an empty one
         return set()
     for node in _at_top_level(ast.parse(source)):
         match node:
@@ -124,17 +124,19 @@ def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
 
 
 class _Roots:
-    """The folders that agents are imported from, which stay on the path; also a finder that
-    refuses what two of them have, since only one of the two could be the module of that name."""
+    """The folders that agents are imported from; they stay on the path.
+
+    Also a finder that refuses a name that two of them have, since only one can be the module of
+    that name."""
 
     def __init__(self) -> None:
         self.folders: list[Path] = []
-        #: those of them that were not on the path before
+        #: those that were not on the path before
         self._added: list[str] = []
         self._before: set[str] = set()
 
     def add(self, folder: Path) -> None:
-        """Raises ConfigError when a module that is loaded from another one is there too."""
+        """Add a folder. Raises ConfigError — it also has a module loaded from another one."""
         if folder in self.folders:
             return
         if not self.folders:
@@ -151,7 +153,7 @@ class _Roots:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None: the finders after this one look for it. Raises ConfigError."""
+        """Check the name, and leave the import to the next finders. Raises ConfigError."""
         del target
         if path is None and len(self.folders) > 1:
             there = [folder for folder in self.folders if _has(folder, name)]
@@ -160,7 +162,7 @@ class _Roots:
         return None
 
     def imported(self) -> Iterator[tuple[str, Path]]:
-        """(name, file) of the modules that come from the folders, but for what is installed."""
+        """Yield (name, file) of the modules loaded from the folders, except installed ones."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if file is None or name in self._before or name.partition(".")[0] == "surefoot":
@@ -176,7 +178,7 @@ class _Roots:
             return
         roots = {name.partition(".")[0] for name, _ in self.imported()}
         for name in set(sys.modules) - self._before:
-            if name.partition(".")[0] in roots:  # also a package without a file of its own
+            if name.partition(".")[0] in roots:  # also packages without a file of their own
                 del sys.modules[name]
         for folder in self._added:
             sys.path.remove(folder)
@@ -189,17 +191,17 @@ _ROOTS = _Roots()
 
 
 def imported() -> dict[str, Path]:
-    """The modules of the user's own that are loaded: their files by their names."""
+    """Return the loaded modules of the user: file by name."""
     return dict(_ROOTS.imported())
 
 
 def roots() -> list[Path]:
-    """The folders that they are imported from."""
+    """Return the folders that they are imported from."""
     return list(_ROOTS.folders)
 
 
 def forget() -> None:
-    """Let the next load read everything anew, as a process does that has loaded nothing yet."""
+    """Unload them, so that the next load imports everything again, as in a new process."""
     _ROOTS.forget()
 
 
@@ -243,21 +245,21 @@ def _import(path: Path) -> ModuleType:
 
 
 def _import_named(path: Path) -> ModuleType:
-    """Of a module's name, as `python -m` takes it."""
+    """Import by a module's name, as `python -m` takes it."""
     name = str(path)
     named = path.suffix != ".py" and all(part.isidentifier() for part in name.split("."))
     if named:
         _ROOTS.add(Path.cwd())
         try:
             there: Any = importlib.util.find_spec(name)
-        except ModuleNotFoundError:  # of a package above it
+        except ModuleNotFoundError:  # a package above it is missing
             there = None
         if there is not None:
             return importlib.import_module(name)
     raise ConfigError("SF1101", f"no such file{' or module' if named else ''}: {path}")
 
 
-if __name__ == "__main__":  # only to see whether it loads: infra/dev/reload.py
+if __name__ == "__main__":  # only to test whether it loads: infra/dev/reload.py
     try:
         load_agents([Path(path) for path in sys.argv[1:]])
     except ConfigError as problem:

@@ -1,4 +1,4 @@
-"""structlog set up once: JSON lines on stderr, or for people when stderr is a terminal."""
+"""Sets up structlog: JSON lines on stderr, or readable lines when stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from surefoot.state.telemetry import log_context
 
 
 def _whose(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: a line in a step says which one; what the line says itself holds."""
+    """Structlog processor: add the step's fields to a line; the line's own fields win."""
     for name, value in log_context.fields().items():
         entry.setdefault(name, value)
     return entry
 
 
 def _told_with_its_cause(record: logging.LogRecord) -> bool:
-    """Not what keeps aiokafka from connecting: infra/kafka_client/errors.py tells it, once."""
+    """Logging filter: drop connection failures; infra/kafka_client/errors.py reports them, once."""
     return not str(record.msg).startswith("Unable connect to")
 
 
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
-    """Set up logging of this process. `json` None: JSON unless stderr is a terminal."""
+    """Set up this process's logging. `json` None: JSON unless stderr is a terminal."""
     as_json = not sys.stderr.isatty() if json is None else json
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -35,7 +35,7 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    # Local variables stay out of tracebacks: they hold payloads and secrets.
+    # Local variables stay out of tracebacks: they contain payloads and secrets.
     frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     render: list[structlog.types.Processor] = (
         [
@@ -67,6 +67,6 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
-    # Every expected retry of the client is told by our own events.
+    # Our own events report every expected retry of the client.
     logging.getLogger("aiokafka").setLevel(max(number, logging.ERROR))
     logging.getLogger("aiokafka").addFilter(_told_with_its_cause)

@@ -1,4 +1,4 @@
-"""What this process has started outside of it ends with it, also when it is killed."""
+"""Ends what this process has started outside of itself, also when the process is killed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import subprocess
 
 
 class WhenKilled:
-    """Runs a shell script, with these arguments, when this process is gone without having called
-    `cancel`: a shell waits for the end of a pipe, whose other end nobody else has."""
+    """Runs a shell script, with these arguments, when this process ends without calling `cancel`.
+
+    A shell waits for the end of a pipe whose other end only this process has."""
 
     def __init__(self, script: str, *arguments: str) -> None:
-        # A session of its own: what is sent to the terminal's processes is not for it.
+        # A session of its own: signals to the terminal's processes do not reach it.
         self._shell = subprocess.Popen(
             ["sh", "-c", f"cat >/dev/null\n{script}", "sh", *arguments],
             stdin=subprocess.PIPE,
@@ -20,7 +21,7 @@ class WhenKilled:
         )
 
     def cancel(self) -> None:
-        """Doing it twice is doing it once."""
+        """End the shell without running the script. Safe to call twice."""
         self._shell.kill()
         self._shell.wait()
         assert self._shell.stdin is not None, "it is a pipe"

@@ -1,6 +1,6 @@
-"""What no log line may show: secrets by the name of their field or by their looks, and payloads.
+"""Redaction of log lines: secrets, by field name or by pattern, and payloads.
 
-It holds for every line of the process, of Surefoot, of libraries and of the author's own steps.
+Applies to every line of the process: Surefoot's, libraries' and the author's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import SecretBytes, SecretStr
 
 from surefoot.state.errors.scrubbing import HIDDEN, scrub
 
-#: how deep a value is looked into; what is deeper is not shown
+#: levels of a value that are inspected; deeper ones are hidden
 _DEPTH_MAX = 6
 
 _SECRET_FIELD = re.compile(
@@ -22,14 +22,14 @@ _SECRET_FIELD = re.compile(
     r"|cookie|credential",
     re.IGNORECASE,
 )
-#: fields that hold what a step takes or returns, whole
+#: fields that contain the whole input or output of a step
 _PAYLOADS = frozenset(
     {"args", "body", "carry", "input", "messages", "output", "payload", "result", "value"}
 )
 
 
 def redact(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor; stands just before the renderer."""
+    """Structlog processor; runs just before the renderer."""
     for name, value in entry.items():
         entry[name] = _shown(name, value, 0)
     return entry

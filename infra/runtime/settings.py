@@ -1,7 +1,7 @@
-"""Everything that can be set, from the environment (`SUREFOOT_...`).
+"""All settings, from the environment (`SUREFOOT_...`).
 
-No secret shows in a repr, an error or a log line. Settings that contradict each other are a
-ConfigError at start-up that names the variable to change.
+No secret appears in a repr, an error or a log line. Contradictory settings raise a ConfigError at
+start-up that names the variable to change.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from surefoot.state.errors import ConfigError
 _PREFIX = "SUREFOOT_"
 _WEBHOOK_SECRET = re.compile(r"SUREFOOT_WEBHOOK_([A-Z0-9_]+)_SECRET")
 _HOOK_SECRET = re.compile(r"SUREFOOT_HOOK_([A-Z0-9_]+)_SECRET")
-#: SQLite takes `:memory:` for no file at all
+#: SQLite reads `:memory:` as no file at all
 _SQLITE = re.compile(r"sqlite:///(?!:memory:$)(.*[^/])")
 _BLOBS = re.compile(r"s3://[^/]+(/.*)?|(?!.*://).+")
 _ARCHIVE = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
-#: what Kubernetes says of a service to every container of its namespace: one that is named
-#: surefoot-gateway is SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787 there
+#: what Kubernetes sets for a service in every container of its namespace: for one named
+#: surefoot-gateway, SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787
 _SERVICE_LINK = re.compile(r"(?:tcp|udp|sctp)://.*")
 _APP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
@@ -42,7 +42,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """One process's view of its surroundings. Make one with `load_settings()`."""
+    """One process's settings. Create them with `load_settings()`."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX,
@@ -57,27 +57,28 @@ class Settings(BaseSettings):
     #: where the records are kept: `kafka`, or `sqlite:///runs.db` for the embedded log (a relative
     #: path; an absolute one has four slashes). None: Kafka
     log: str | None = None
-    #: `host:port`, comma-separated; None: only `surefoot dev` and the demo can start a broker
+    #: `host:port`, comma-separated; None: only `surefoot dev` and the demo work, which start a
+    #: broker
     bootstrap_servers: str | None = None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
-    #: PEM of the certificate authority; None = those of the system
+    #: PEM of the certificate authority; None: the system's authorities
     ssl_cafile: Path | None = None
-    #: PEM of the client's certificate and key, for brokers that ask for one
+    #: PEM of the client's certificate and key, for brokers that require one
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
-    #: of a key file that is encrypted
+    #: for an encrypted key file
     ssl_key_password: SecretStr | None = None
 
-    #: of every topic of every agent; must never change once topics exist
+    #: partitions of every topic of every agent; must never change once topics exist
     partitions: Count = 6
     #: -1 = the broker's default
     replication_factor: Annotated[int, Field(ge=-1)] = -1
     #: name of this machine or pod, the same after a restart
     instance: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
-    #: steps that one worker process runs at a time
+    #: most steps that one worker process runs at a time
     in_flight: Count = 64
 
     producer_request_timeout_ms: Count = 5_000
@@ -85,86 +86,85 @@ class Settings(BaseSettings):
     session_timeout_ms: Count = 15_000
     rebalance_timeout_ms: Count = 30_000
     heartbeat_interval_ms: Count = 1_000
-    #: on SIGTERM, how long running steps may take to finish
+    #: how long running steps may take to finish after SIGTERM
     drain_timeout_s: Annotated[float, Field(gt=0)] = 20.0
-    #: half of a surrogate pair in a text: U+FFFD in its place, or "strict": refused
+    #: half of a surrogate pair in a text: "replace" by U+FFFD, or "strict": refuse
     lone_surrogates: Literal["replace", "strict"] = "replace"
     #: largest record, batch overhead included
     record_max_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     #: how long a finished run answers a repeated start
     dedup_window_s: Annotated[float, Field(gt=0)] = 14 * 86_400.0
 
-    #: how long a file of a watched folder has to stay as it is before it is taken
+    #: how long a file of a watched folder has to stay unchanged before it is taken
     file_settle_s: Annotated[float, Field(gt=0)] = 2.0
 
-    #: None: as boto3 finds it (AWS_REGION, a profile)
+    #: None: boto3's default (AWS_REGION, a profile)
     aws_region: str | None = None
-    #: URL of something that speaks like AWS; None: AWS itself
+    #: URL of a service compatible with AWS; None: AWS itself
     aws_endpoint_url: str | None = None
     #: checksums of S3 requests: `when_required` for stores that refuse those that boto3 adds. None:
-    #: as boto3 finds it (AWS_REQUEST_CHECKSUM_CALCULATION, AWS_RESPONSE_CHECKSUM_VALIDATION)
+    #: boto3's default (AWS_REQUEST_CHECKSUM_CALCULATION, AWS_RESPONSE_CHECKSUM_VALIDATION)
     aws_checksums: Literal["when_supported", "when_required"] | None = None
 
-    #: where payloads are kept that are too large for a record: `s3://bucket/prefix`, or a folder
-    #: that every process sees; None: nowhere
+    #: where payloads too large for a record are kept: `s3://bucket/prefix`, or a folder that every
+    #: process sees; None: nowhere
     blobs: str | None = None
-    #: what is larger is kept there
+    #: payloads larger than this are kept there
     blob_over_bytes: Annotated[int, Field(ge=1_024)] = 262_144
-    #: a step is given no more than this from there
+    #: most bytes that a step is given from there
     blob_step_max_bytes: Annotated[int, Field(ge=1_024)] = 268_435_456
 
-    #: where finished runs and events go for good: `s3://bucket/prefix` or `file:///folder`; None:
+    #: where finished runs and events are archived: `s3://bucket/prefix` or `file:///folder`; None:
     #: nowhere
     archive: str | None = None
-    #: a file of the archive holds so much before it is compressed
+    #: size of an archive file before compression
     archive_file_bytes: Annotated[int, Field(ge=1_024)] = 8_388_608
-    #: and is written when its first event has waited so long
+    #: and longest wait of its first event before the file is written
     archive_age_s: Annotated[float, Field(gt=0)] = 300.0
 
-    #: what the relay may reach beside public addresses: names, `*.suffix`, addresses and networks,
+    #: what the relay may reach besides public addresses: names, `*.suffix`, addresses and networks,
     #: with `:port` or for every port, comma-separated (state.egress.policy)
     out_allow: str = ""
 
     gateway_host: str = "127.0.0.1"
     #: 0 = any free port
     gateway_port: Port = 8787
-    #: hosts by which the gateway, views and metrics are asked for beside loopback and the address
-    #: that is connected to: names, `*.suffix`, addresses, comma-separated; `*`: any
-    #: (state.egress.hosts)
+    #: accepted Host headers of gateway, views and metrics besides loopback and the address listened
+    #: on: names, `*.suffix`, addresses, comma-separated; `*`: any (state.egress.hosts)
     gateway_hosts: str = ""
     #: largest request body that the gateway reads
     gateway_body_max_bytes: Count = 1_048_576
-    #: take webhooks whose body is gzip; unpacked, it may be as large as any other
+    #: accept webhooks with a gzip body; the same limit applies to it unpacked
     gateway_gzip: bool = False
-    #: how long the mappings of a webhook delivery may take, and how many of a source run at a time
+    #: time limit of a webhook delivery's mappings, and how many of a source run at a time
     gateway_mapping_s: Annotated[float, Field(gt=0)] = 5.0
     gateway_mapping_threads: Count = 16
 
     #: where Prometheus finds this process's metrics; None: nowhere; 0 = any free port. A process
-    #: that starts others gives each of them a port of its own, from this one on
+    #: that starts others gives each a port of its own, counting up from this one
     metrics_port: Port | None = None
     metrics_host: str = "127.0.0.1"
-    #: tell runs and steps to OpenTelemetry, which the OTEL_... variables set up
+    #: export runs and steps to OpenTelemetry, which the OTEL_... variables configure
     traces: bool = False
 
     views_host: str = "127.0.0.1"
     #: 0 = any free port
     views_port: Port = 8788
-    #: where other instances of `surefoot views` reach this one; None: at its host and port
+    #: the address at which other instances of `surefoot views` reach this one; None: its host and
+    #: port
     views_address: str | None = None
-    #: where the gateway finds the views; None: it serves none
+    #: the gateway's URL of the views; None: it serves none
     views_url: str | None = None
-    #: what views are kept in on this machine; can be deleted while none runs
+    #: this machine's folder for views; can be deleted while none runs
     views_dir: Path = Path("surefoot-views")
 
-    #: of a Confluent-compatible schema registry, with the path of its API; None: none is used
+    #: URL of a Confluent-compatible schema registry, with the path of its API; None: none is used
     registry_url: str | None = None
     registry_username: str | None = None
     registry_password: SecretStr | None = None
     #: a bearer token, instead of username and password
     registry_token: SecretStr | None = None
-    #: how long events wait for a schema that the registry does not have, before they are dead
-    #: letters
+    #: how long events wait for a schema that the registry lacks before they become dead letters
     schema_wait_s: Annotated[float, Field(ge=0)] = 600.0
 
     _deadlines: Deadlines = PrivateAttr(default_factory=Deadlines)
@@ -242,18 +242,18 @@ class Settings(BaseSettings):
 
     @property
     def deadlines(self) -> Deadlines:
-        """What the environment does not set."""
+        """Time limits, which the environment does not set."""
         return self._deadlines
 
     def within(self, **deadlines: float) -> Self:
-        """The same settings with these deadlines instead."""
+        """Return the same settings with these deadlines."""
         made = self.model_copy()
         made._deadlines = replace(self._deadlines, **deadlines)  # noqa: SLF001  (of its own class)
         return made
 
     @property
     def principal(self) -> str:
-        """Whom the brokers see: the principal of ACLs, as far as the settings tell it."""
+        """Return the principal that brokers see in ACLs, as far as the settings tell."""
         if self.security_protocol.startswith("SASL"):
             return f"User:{self.sasl_username}"
         if self.ssl_certfile:
@@ -262,17 +262,17 @@ class Settings(BaseSettings):
 
     @property
     def embedded_path(self) -> Path | None:
-        """The file of the embedded log; None: the log is Kafka's."""
+        """The file of the embedded log; None: the log is Kafka."""
         return _embedded_path(self.log)
 
     def hosts(self, *bound: str | None) -> Hosts:
-        """Those that a server of this process is asked for, which listens at `bound`."""
+        """Return the hosts accepted by a server of this process that listens at `bound`."""
         return parse_hosts(self.gateway_hosts).also(*bound)
 
     def kafka(self) -> dict[str, Any]:
-        """Keyword arguments that every aiokafka client takes.
+        """Return keyword arguments for every aiokafka client.
 
-        Raises: ConfigError — no broker is named, or a certificate cannot be read.
+        Raises: ConfigError — no broker is set, or a certificate cannot be read.
         """
         if not self.bootstrap_servers:
             raise ConfigError(
@@ -301,7 +301,7 @@ class Settings(BaseSettings):
                 context.load_cert_chain(
                     self.ssl_certfile, self.ssl_keyfile, password=self._key_password
                 )
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             raise ConfigError(
                 "SF1003",
                 f"cannot use the certificates of {_PREFIX}SSL_CAFILE, {_PREFIX}SSL_CERTFILE and "
@@ -310,8 +310,7 @@ class Settings(BaseSettings):
         return context
 
     def _key_password(self) -> str:
-        """Asked for by OpenSSL when the key is encrypted; without an answer it would ask whoever
-        sits at the terminal."""
+        """Return the key's password; OpenSSL would otherwise prompt for it at the terminal."""
         if self.ssl_key_password is None:
             raise ConfigError(
                 "SF1003",
@@ -320,16 +319,17 @@ class Settings(BaseSettings):
         return self.ssl_key_password.get_secret_value()
 
     def webhook_secrets(self) -> dict[str, list[str]]:
-        """Secrets by webhook source, from SUREFOOT_WEBHOOK_<SOURCE>_SECRET.
+        """Return secrets by webhook source, from SUREFOOT_WEBHOOK_<SOURCE>_SECRET.
 
-        A comma separates the secrets that are valid while one is being replaced by another. An
-        empty entry is kept, so that the gateway can refuse it.
+        Commas separate secrets that are valid at the same time, during a rotation. An empty entry
+        is kept, so that the gateway can refuse it.
         """
         return _secrets(_WEBHOOK_SECRET, os.environ)
 
     def hook_secrets(self) -> dict[str, list[str]]:
-        """Secrets by subscription, from SUREFOOT_HOOK_<NAME>_SECRET, separated as those are. An
-        empty variable counts as unset."""
+        """Return secrets by subscription, from SUREFOOT_HOOK_<NAME>_SECRET, also comma-separated.
+
+        An empty variable counts as unset."""
         found = _secrets(_HOOK_SECRET, os.environ)
         return {hook: given for hook, given in found.items() if given != [""]}
 
@@ -356,10 +356,11 @@ def _secrets(variable: re.Pattern[str], environ: Mapping[str, str]) -> dict[str,
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of the environment; `overrides` win (the command line's options). What they say
-    of texts holds for the process from then on.
+    """Load the settings of the environment; `overrides` (the command line's options) win.
 
-    Raises: ConfigError — what is wrong, by the name of its variable and never with its value.
+    Sets how the whole process treats lone surrogates in texts from then on.
+
+    Raises: ConfigError — names the variable that is wrong, never its value.
     """
     try:
         made = Settings(**overrides)

@@ -1,8 +1,7 @@
-"""Keeps child processes running: starts them, and starts them again when they die.
+"""Keeps child processes running: starts them, and restarts those that die.
 
-A child that dies comes back with the same slot, so that it is the same static member of its
-consumer group and gets its partitions back without a rebalance. A child that keeps dying is
-started less and less often.
+A restarted child keeps its slot, so it is the same static member of its consumer group and gets its
+partitions back without a rebalance. A child that keeps dying is restarted less and less often.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-#: a child that lived this long counts as having worked, in seconds
+#: a child that lived this long counts as healthy, in seconds
 HEALTHY_S = 10.0
-#: exit status of a process whose settings, topics or agents are wrong
+#: exit status of a process with wrong settings, topics or agents
 EXIT_CONFIG = 2
-#: and of one that Kafka has denied a right, for as long as it asks again
+#: exit status of a process that Kafka denied a right until its retries ran out
 EXIT_DENIED = 77
-#: why a child that has ended so is not started again
+#: why a child with this exit status is not restarted
 _NO_USE = {
     EXIT_CONFIG: "a setting, a topic or an agent's file is wrong; the child's last line names it",
     EXIT_DENIED: "Kafka denies a right; the child's last line names it and how to grant it",
 }
-#: tells a child who has started it
+#: tells a child its supervisor's process id
 _SUPERVISOR = "SUREFOOT_SUPERVISOR_PID"
-#: longest wait between two starts of a child that keeps dying, in seconds
+#: longest wait before a child that keeps dying is restarted, in seconds
 WAIT_MOST_S = 30.0
 
 
@@ -44,38 +43,41 @@ class Child:
     name: str
     args: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    #: its output is appended there; None: it goes where the supervisor's goes
+    #: file to which its output is appended; None: the supervisor's own output
     log_path: Path | None = None
 
 
 def is_supervised() -> bool:
-    """Whether this process is somebody's child here, and not started by a person or an init
-    system: the shell that has started a server may end before it."""
+    """Whether a supervisor started this process, as opposed to a person or an init system.
+
+    Only then may it end with its parent: a shell that starts a server may end before it."""
     return os.environ.get(_SUPERVISOR) == str(os.getppid())
 
 
 class Supervisor:
-    """Runs children until it is asked to stop."""
+    """Runs children until it is told to stop."""
 
     def __init__(self, children: Sequence[Child], *, grace_s: float) -> None:
-        #: running processes by the name of the child
+        #: running processes by name of the child
         self.running: dict[str, asyncio.subprocess.Process] = {}
-        #: how often a child was started again
+        #: how many restarts there were
         self.restarts = 0
         self._children = children
         self._grace_s = grace_s
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Ask every child to finish (SIGTERM), kill it when the grace is over. Asked again: pass
-        the second signal on, which makes them hurry."""
+        """Ask every child to finish (SIGTERM); kill it when the grace period is over.
+
+        Called again: pass the second signal on, which makes the children hurry."""
         self._stop.set()
         for process in self.running.values():
             _signal(process, signal.SIGTERM)
 
     async def run(self) -> int:
-        """Run until stopped, or until a child ends by what no restart mends. Returns the worst exit
-        status of the last run of each child, 0 when all ended well."""
+        """Run until stopped, or until a child ends with an error that no restart fixes.
+
+        Returns: the worst exit status of the children's last runs, 0 when all ended well."""
         codes = await asyncio.gather(*(self._keep(child) for child in self._children))
         return max((abs(code) for code in codes), default=0)
 
@@ -87,7 +89,7 @@ class Supervisor:
             process = await _spawn(child)
             self.running[child.name] = process
             log.info("process_started", child=child.name, pid=process.pid)
-            if self._stop.is_set():  # it came too late to be asked with the others
+            if self._stop.is_set():  # started too late for stop() to signal it
                 _signal(process, signal.SIGTERM)
             code = await self._wait(process)
             log.info("process_exited", child=child.name, pid=process.pid, code=code)
@@ -95,8 +97,8 @@ class Supervisor:
                 log.error("all_stop", child=child.name, code=code, reason=_NO_USE[code])
                 self.stop()
             if self._stop.is_set():
-                # One that has not got as far as to listen to signals ends by the one that it was
-                # sent, and has begun nothing.
+                # A child that did not yet handle signals dies of SIGTERM itself, and has begun
+                # nothing.
                 return 0 if code == -signal.SIGTERM else code
             healthy = loop.time() - started_s >= HEALTHY_S
             wait_s = 0.0 if healthy else min(WAIT_MOST_S, wait_s * 2 or 0.1)
@@ -122,8 +124,10 @@ class Supervisor:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Not `send_signal`, which first looks whether the process has ended: if it has just now, that
-    takes its exit status away from asyncio, and it is reported as 255."""
+    """Send a signal, if the process still runs.
+
+    Not by `send_signal`, which first polls the process: if it has just ended, that takes the exit
+    status away from asyncio, which then reports 255."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)

@@ -1,4 +1,4 @@
-"""What a terminal may be shown."""
+"""What may be printed to a terminal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import sys
 
 from rich.console import Console
 
-#: columns, where there is no terminal that could be too narrow
+#: columns where output is not a terminal
 _WIDE = 200
 
 
 def printable(text: str) -> str:
-    """Text from outside, with everything that a terminal would act upon made visible."""
+    """Escape everything in untrusted text that a terminal would act upon."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain_console(*, stderr: bool = False) -> Console:
-    """A console that shows text as it is: nothing in it is markup. Honours NO_COLOR."""
+    """Return a console that prints text as it is, without markup. Honours NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(
         stderr=stderr,
