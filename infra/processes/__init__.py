@@ -1,1 +1,1 @@
-"""One module a kind of process: wiring, from start to drain."""
+"""One module per kind of process: wiring, from start to drain."""

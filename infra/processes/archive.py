@@ -1,4 +1,4 @@
-"""The archive role: events and finished runs into the archive, until SIGTERM."""
+"""The archive role: moves events and finished runs into the archive, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 def require_archive(settings: Settings) -> ArchiveStore:
-    """Raises ConfigError — none is named, or it cannot be one."""
+    """Return the archive. Raises ConfigError — none is set, or it cannot be used."""
     store = open_archive(settings)
     if store is None:
         raise ConfigError(
@@ -37,10 +37,11 @@ def require_archive(settings: Settings) -> ArchiveStore:
 def run_archive(
     agents: Sequence[Agent], settings: Settings, *, once: bool
 ) -> tuple[int, list[Archiver]]:
-    """Archive until SIGTERM or SIGINT; with `once`, what is there. Returns the exit status, and who
-    has archived what.
+    """Archive until SIGTERM or SIGINT; with `once`, only what exists.
 
-    Raises: ConfigError — no archive is named, it cannot be used, or a topic is wrong; Unavailable.
+    Returns: the exit status, and the archivers with their counts.
+
+    Raises: ConfigError — no archive is set, it cannot be used, or a topic is wrong; Unavailable.
     """
 
     async def run() -> tuple[int, list[Archiver]]:
@@ -67,7 +68,7 @@ def run_archive(
 def archiver(
     settings: Settings, agent: str, backend: Backend, store: ArchiveStore, clock: Clock
 ) -> Archiver:
-    """What archives one agent's events."""
+    """Return an archiver of one agent's events."""
     topics = AgentTopics(settings.app, agent)
     return Archiver(
         agent=agent,
@@ -88,7 +89,7 @@ async def archive(
     *,
     once: bool,
 ) -> int:
-    """Run them side by side; one that cannot go on ends them all. Returns the exit status."""
+    """Run the archivers side by side; a failing one ends them all. Returns the exit status."""
     running = [
         asyncio.create_task(each.run(stop, abort, once=once, drain_s=settings.drain_timeout_s))
         for each in archivers

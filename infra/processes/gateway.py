@@ -1,4 +1,4 @@
-"""One gateway process: settings and agents to an HTTP server, until SIGTERM."""
+"""One gateway process: from settings and agents to an HTTP server, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from surefoot.state.names.agents import schedules_agent_name
 
 log = structlog.get_logger(__name__)
 
-#: how often the topics of an agent that is held are looked at again
+#: how often to check the topics of a held agent again, in seconds
 _LOOK_AGAIN_S = 10.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -47,7 +47,7 @@ def run_gateway(
     settings: Settings,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError when it cannot start."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigError — it cannot start."""
 
     async def run() -> None:
         stop, _ = until_signalled(settings.drain_timeout_s)
@@ -57,11 +57,11 @@ def run_gateway(
                 await serve_gateway(agents, settings, backend, stop, listening)
         finally:
             following.cancel()
-            stop.set()  # however it ends, it does so in time
+            stop.set()  # starts the deadline of the exit, however it came about
 
     def listening(url: str) -> None:
-        # what has been imported and set up stays: no collection has to look through it again, with
-        # every request waiting meanwhile
+        # exempt what was imported and set up: otherwise every collection scans it again while
+        # requests wait
         gc.collect()
         gc.freeze()
         on_listening(url)
@@ -79,17 +79,17 @@ async def serve_gateway(
 ) -> None:
     """Serve on the running loop until `stop` is set, finish the requests under way, and return.
 
-    It comes up while Kafka is away; /ready tells. `on_listening` is given the base URL once
-    connections are accepted.
+    Starts even while Kafka is away; /ready reports it. `on_listening` is called with the base URL
+    once connections are accepted.
 
     Raises: ConfigError — no broker or webhook secret is configured, the topics that all agents
-    share are not as they must be, or the port is taken.
-    Under cancellation: the same way down.
+    share are wrong, or the port is taken.
+    Under cancellation: shuts down in the same way.
     """
     clock = SystemClock()
     await check_blobs(settings, clock)
     commands = LogCommands(settings, backend.appender(), clock)
-    # an appender of its own, so that its trouble is not that of the commands
+    # an appender of its own, so that its failures do not affect commands
     deliveries = DeliveryWriter(settings, backend.appender())
     readiness = backend.readiness()
     keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
@@ -138,7 +138,8 @@ async def serve_gateway(
         try:
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # no new connections; watchers leave; what is under way finishes; then the clients
+            # refuse new connections; end the streams; finish requests under way; then stop the
+            # clients
             stopping.cancel()
             looking.cancel()
             serving_app.should_exit = True
@@ -154,11 +155,13 @@ async def serve_gateway(
 async def _verify(
     agents: Sequence[Agent], settings: Settings, backend: Backend, held: dict[str, str]
 ) -> None:
-    """An agent's topics must be right before a client could create one by asking for it: until they
-    are, it is held, and the others are served. While Kafka is away the gateway comes up all the
-    same, to say so.
+    """Verify the topics of each agent.
 
-    Raises: ConfigError — topics of all agents are not as they must be.
+    An agent's topics must be right before a request to Kafka could create one: until they are, the
+    agent is held while the others are served. While Kafka is away the gateway starts all the same,
+    to report it.
+
+    Raises: ConfigError — topics shared by all agents are wrong.
     """
     verify_s = settings.deadlines.verify_s
     try:
@@ -187,17 +190,17 @@ async def _look_again(
     held: dict[str, str],
     reader: LogRunReader,
 ) -> None:
-    """Until every agent is served, or cancelled."""
+    """Check held agents again, until all are served or cancelled."""
     while held:
         await asyncio.sleep(_LOOK_AGAIN_S)
         waiting = [agent for agent in agents if agent.name in held]
-        with suppress(ConfigError):  # what all share was right, and somebody is changing it
+        with suppress(ConfigError):  # shared topics were right at start; somebody is changing them
             await _verify(waiting, settings, backend, held)
         await reader.start(_with_keepers(held))
 
 
 def _with_keepers(held: Collection[str]) -> set[str]:
-    """With those that keep the schedules of the agents that are held."""
+    """Return the held agents with those that keep their schedules."""
     return {name for agent in held for name in (agent, schedules_agent_name(agent))}
 
 

@@ -1,8 +1,8 @@
-"""The end of a process comes by its deadline, whatever hangs.
+"""Ends the process by its deadline, whatever hangs.
 
-Everything that ends has a deadline of its own, but a library that swallows a cancellation, or a
-thread that the exit waits for, has none. So from the moment on at which a process is to end, a
-thread of its own counts.
+Everything that is closed has a deadline of its own, except a library that swallows a cancellation,
+or a thread that the exit waits for. So once a process is to end, a thread of its own counts the
+time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-#: exit status of a process that was stuck
+#: exit status of a process that hung
 EXIT_STUCK = 70
-#: beyond the drain, for what is to be closed; in seconds. A second later the supervisor kills, and
-#: so does a platform that is set up as docs/operations.md says.
+#: time to close everything after the drain, in seconds. A second later the supervisor kills, as
+#: does a platform configured as docs/operations.md says.
 END_S = 9.0
-#: tasks and threads that are told of
+#: most tasks that are reported
 _TOLD_MAX = 20
 
 
 class Stop(asyncio.Event):
-    """Set when the process is to end, on its loop. It then has `drain_s` seconds to finish what is
-    running, or until `hurry`, and `END_S` to close; after that it is ended."""
+    """Set on the process's loop when it is to end.
+
+    The process then has `drain_s` seconds, or until `abort()`, to finish what is running, and
+    `END_S` to close; after that it is ended."""
 
     def __init__(self, drain_s: float) -> None:
         super().__init__()
@@ -43,12 +45,12 @@ class Stop(asyncio.Event):
         super().set()
 
     def abort(self) -> None:
-        """The drain is over."""
+        """End the drain now."""
         self._overdue.hurried.set()
 
 
 class _Overdue(threading.Thread):
-    """A daemon: it goes with the process, if that ends in time."""
+    """Counts the time; a daemon, so it does not hold up a process that ends in time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         super().__init__(name="surefoot-overdue", daemon=True)
@@ -67,8 +69,9 @@ class _Overdue(threading.Thread):
 
 
 def _unfinished(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
-    """What the process waits for: tasks, those with a name first, and where each stands; threads
-    that its exit waits for."""
+    """Yield what the process waits for.
+
+    Tasks, named ones first, with where each is; and threads that its exit waits for."""
     tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name().startswith("Task-"))
     for task in tasks[:_TOLD_MAX]:
         yield f"{task.get_name()}: {_stands(task.get_coro())}"
@@ -78,7 +81,7 @@ def _unfinished(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
 
 
 def _stands(inner: Any) -> str:
-    """Who awaits whom, and in which line the innermost stands."""
+    """Return the chain of awaits, and the line of the innermost."""
     frames: list[FrameType] = []
     while inner is not None:
         frame = getattr(inner, "cr_frame", None) or getattr(inner, "gi_frame", None)

@@ -12,14 +12,14 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.egress.policy import parse_allowed
 
-#: for a receiver of webhooks to answer; while it hangs, it holds a slot of the relay
+#: time limit for a receiver of webhooks, in seconds; a hanging one holds a slot of the relay
 HOOK_TIMEOUT_S = 15.0
 
 
 def relay_agent(settings: Settings) -> Agent:
-    """The outbox agent, with a real HTTP client.
+    """Return the outbox agent, with a real HTTP client.
 
-    Raises: ConfigError — a secret that signs webhooks is none.
+    Raises: ConfigError — a secret for signing webhooks is invalid.
     """
     clock, allowed = SystemClock(), parse_allowed(settings.out_allow)
     patient = HttpDeliver(allowed, timeout_s=HOOK_TIMEOUT_S)
@@ -30,5 +30,5 @@ def relay_agent(settings: Settings) -> Agent:
 
 
 def run_relay(settings: Settings, *, slot: int) -> int:
-    """As worker.run_worker."""
+    """Run the relay; like worker.run_worker."""
     return run_worker([relay_agent(settings)], settings, slot=slot)

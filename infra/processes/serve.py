@@ -1,8 +1,7 @@
 """Everything in one process: gateway, triggers, workers of every agent and pool, and the relay.
 
-What an embedded log needs, as it has one process; on Kafka it saves a small installation the
-others. Gateway and triggers are stopped first, so that nothing new comes in while work is being
-finished.
+The embedded log requires it, as it allows one process; on Kafka it suits small installations.
+Gateway and triggers stop first, so that nothing new comes in while work is being finished.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from surefoot.state.declare.agent import Agent
 
 
 def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; the exit status is that of a worker (worker.run_worker).
+    """Run until SIGTERM or SIGINT. Returns a worker's exit status (worker.run_worker).
 
     Raises: ConfigError — it cannot start.
     """
@@ -45,8 +44,9 @@ async def serve(
     abort: asyncio.Event,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """Create the topics, and serve on the running loop until `stop` is set. Returns the exit
-    status.
+    """Create the topics, and serve on the running loop until `stop` is set.
+
+    Returns: the exit status.
 
     Raises: ConfigError — a topic is wrong, a webhook has no secret, or the port is taken.
     """

@@ -1,5 +1,4 @@
-"""The trigger role: starts runs from the topics, queues and folders that agents listen to, until
-SIGTERM."""
+"""The trigger role: starts runs from topics, queues and folders, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def has_sources(agents: Sequence[Agent]) -> bool:
 
 
 def require_sources(agents: Sequence[Agent]) -> None:
-    """Raises ConfigError when none of the agents listens to anything."""
+    """Raises: ConfigError — none of the agents listens to anything."""
     if not has_sources(agents):
         raise ConfigError(
             "SF1030",
@@ -78,12 +77,12 @@ def run_trigger(agents: Sequence[Agent], settings: Settings, *, slot: int) -> in
                 await topics.verify(specs_for(names_of(agents), settings))
             following = asyncio.create_task(follow_supervisor(stop))
             try:
-                # where one process runs the agents, it also tells of them
+                # with an embedded log, the process that runs the agents also runs the subscriptions
                 hooks = backend.capabilities.many_processes
                 await trigger(agents, settings, backend, clock, stop, slot=slot, hooks=hooks)
             finally:
                 following.cancel()
-                stop.set()  # however it ends, it does so in time
+                stop.set()  # starts the deadline of the exit, however it came about
         return EXIT_CLEAN
 
     return asyncio.run(run())
@@ -100,9 +99,10 @@ async def trigger(
     schemas: SchemaSource | None = None,
     hooks: bool = True,
 ) -> None:
-    """Run the agents' sources, and subscriptions with `hooks`, on the running loop until `stop` is
-    set; transactions that have begun are finished. `schemas`: instead of the registry that the
-    settings name.
+    """Run the agents' sources on the running loop until `stop` is set.
+
+    With `hooks`, also their subscriptions. Finishes transactions that have begun. `schemas`
+    replaces the registry that the settings name.
 
     Raises: ConfigError — a declaration cannot work here.
     """
@@ -133,9 +133,9 @@ async def trigger(
 def sources_of(
     agents: Sequence[Agent], settings: Settings, starter: Starter
 ) -> list[RunningSource]:
-    """One for each queue and each folder that agents listen to.
+    """Return one source for each queue and each folder that agents listen to.
 
-    Raises: ConfigError — AWS cannot be used, or a folder is not there.
+    Raises: ConfigError — AWS cannot be used, or a folder does not exist.
     """
     queues = _by([(t.queue, (agent, t)) for agent in agents for t in agent.queues])
     folders = _by([(t.pattern, (agent, t)) for agent in agents for t in agent.folders])
@@ -167,7 +167,7 @@ def event_worker(
     slot: int,
     schemas: SchemaSource | None,
 ) -> EventWorker:
-    """What runs one trigger. Raises ConfigError — its topic is one that it must not read."""
+    """Return the worker of one trigger. Raises ConfigError — it must not read that topic."""
     if topic == dead_topic(settings.app):
         raise ConfigError(
             "SF1126",
@@ -185,8 +185,9 @@ def event_worker(
 def event_mapping(
     agent: Agent, topic: str, settings: Settings, clock: Clock, schemas: SchemaSource | None
 ) -> EventMapping:
-    """What makes starts of the topic's events. Raises ConfigError — the store of large payloads
-    cannot be one."""
+    """Return the mapping of the topic's events to starts.
+
+    Raises: ConfigError — the store of large payloads cannot be used."""
     event = agent.event_triggers[topic]
     return EventMapping(
         agent=agent,

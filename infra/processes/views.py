@@ -1,4 +1,4 @@
-"""The views of some agents, as a process: `surefoot views`, until SIGTERM."""
+"""The views process: `surefoot views`, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 def run_views(agents: Sequence[str], settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises: ConfigError — it cannot start; Unavailable — Kafka is not there, or Faust has given up.
+    Raises: ConfigError — it cannot start; Unavailable — Kafka is away, or Faust has given up.
     """
 
     async def run() -> None:
@@ -42,7 +42,7 @@ def run_views(agents: Sequence[str], settings: Settings) -> None:
             async with open_backend(settings, SystemClock()) as backend:
                 await serve_views(agents, settings, backend, stop)
         finally:
-            stop.set()  # however it ends, it does so in time
+            stop.set()  # starts the deadline of the exit, however it came about
 
     asyncio.run(run())
 
@@ -54,8 +54,10 @@ async def serve_views(
     stop: asyncio.Event,
     on_listening: Callable[[str, dict[str, Shard]], None] = lambda _url, _shards: None,
 ) -> None:
-    """Serve on the running loop until `stop` is set. It answers 503 until its partitions are read.
-    `on_listening` is given the base URL and what is served.
+    """Serve on the running loop until `stop` is set.
+
+    Answers 503 until its partitions are read. `on_listening` is called with the base URL and the
+    shards.
 
     Raises: as `run_views`.
     """
@@ -113,7 +115,7 @@ async def serve_views(
 
 
 def _hosts(settings: Settings) -> Hosts:
-    """With those by which the gateway, and other instances, have been told to ask."""
+    """Return the accepted hosts, including those of the gateway's and other instances' URLs."""
     told = (urlsplit(url).hostname for url in (settings.views_address, settings.views_url) if url)
     return settings.hosts(settings.views_host, *told)
 
@@ -130,7 +132,7 @@ async def _followed(views: SqliteViews) -> AsyncIterator[SqliteViews]:
 
 
 def _faust() -> type[FaustViews]:
-    """Raises ConfigError — the extra is not installed."""
+    """Import Faust. Raises ConfigError — the extra is not installed."""
     try:
         from surefoot.infra.views.faust import FaustViews  # noqa: PLC0415
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Webhooks that go out: what turns events into them, and their secrets."""
+"""Outgoing webhooks: the workers that turn events into them, and their secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from surefoot.state.records.encoding import Wire
 def hook_workers(
     agents: Sequence[Agent], settings: Settings, backend: Backend, clock: Clock, slot: int
 ) -> list[EventWorker]:
-    """One for each subscription: a source of effects, as a trigger is one of runs."""
+    """Return one worker per subscription: it makes effects of events, as a trigger makes runs."""
     return [
         _worker(agent, subscription, settings, backend, clock, slot)
         for agent in agents
@@ -57,13 +57,13 @@ def _worker(
 
 
 def without_secret(agents: Sequence[Agent], settings: Settings) -> list[str]:
-    """The subscriptions that nothing could sign for here, by name."""
+    """Return the names of the subscriptions without a secret here."""
     named = {name for agent in agents for name in agent.subscriptions}
     return sorted(named - settings.hook_secrets().keys())
 
 
 def require_secrets(agents: Sequence[Agent], settings: Settings) -> None:
-    """Raises ConfigError where a subscription has no secret, and this process is to sign."""
+    """Raises: ConfigError — a subscription has no secret, and this process has to sign."""
     if missing := without_secret(agents, settings):
         variables = ", ".join(secret_variable(name) for name in missing)
         raise ConfigError(
@@ -72,5 +72,5 @@ def require_secrets(agents: Sequence[Agent], settings: Settings) -> None:
 
 
 def new_secret() -> str:
-    """A strong secret, as Standard Webhooks writes them."""
+    """Return a strong secret in Standard Webhooks' format."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_MIN_BYTES)).decode()

@@ -1,8 +1,9 @@
 """One worker process: its agents' workers on one event loop, until SIGTERM.
 
-The log's clients and all decisions are on this loop, in the main thread; the author's code is on
-the executor's. A watchdog thread ends the process when this loop makes no progress, and says so
-when a step blocks the other one; another one sees to it that the process ends in time (overdue.py).
+The log's clients and all decisions run on this loop, in the main thread; the author's code runs on
+the executor's. A watchdog thread ends the process when this loop makes no progress, and a task
+warns when a step blocks the other loop; another thread ends the process by its deadline
+(overdue.py).
 """
 
 from __future__ import annotations
@@ -40,17 +41,19 @@ from surefoot.state.records.encoding import Wire
 
 log = structlog.get_logger(__name__)
 
-#: exit statuses, told in docs/operations.md
+#: exit statuses, documented in docs/operations.md
 EXIT_CLEAN, EXIT_GAVE_UP = 0, 3
 #: a loop that has not polled for this long is stuck
 STUCK_S = 60.0
-#: room in a batch around its largest record, in bytes
+#: reserve for a batch's overhead around its largest record, in bytes
 BATCH_OVERHEAD = 512
 
 
 def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit status: 0 when everything in work was finished,
-    3 when some of it was given up at the drain deadline (nothing is lost: it is run again)."""
+    """Run until SIGTERM or SIGINT.
+
+    Returns: the exit status, 0 when everything in progress was finished, 3 when some was given up
+    at the drain deadline (nothing is lost: it runs again)."""
     return asyncio.run(_run(agents, settings, slot))
 
 
@@ -65,12 +68,13 @@ async def _run(agents: Sequence[Agent], settings: Settings, slot: int) -> int:
             return await work(agents, settings, backend, clock, stop, abort, slot=slot)
         finally:
             following.cancel()
-            stop.set()  # however it ends, it does so in time
+            stop.set()  # starts the deadline of the exit, however it came about
 
 
 def until_signalled(drain_s: float) -> tuple[Stop, asyncio.Event]:
-    """(stop, hurry): set by the first SIGTERM or SIGINT, and by the second. The process is to have
-    finished so many seconds after the first one."""
+    """Return (stop, abort): set by the first SIGTERM or SIGINT, and by the second.
+
+    The process has `drain_s` to finish after the first one."""
     stop, abort = Stop(drain_s), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -95,9 +99,10 @@ async def work(
     *,
     slot: int,
 ) -> int:
-    """Run the agents' workers and schedules on the running loop until `stop` is set; then finish
-    what is running, for as long as the drain may take or until `hurry` is set. Returns the exit
-    status."""
+    """Run the agents' workers and schedules on the running loop until `stop` is set.
+
+    Then finishes what is running, within the drain timeout or until `abort` is set. Returns the
+    exit status."""
     await check_blobs(settings, clock)
     scheduled = [agent for agent in agents if agent.schedules]
     agents = [*agents, *(schedules_agent(agent, clock) for agent in scheduled)]
@@ -155,17 +160,20 @@ def _dedup_window_ms(agent: Agent, settings: Settings) -> int:
 
 
 def limits_of(agent: Agent) -> list[int]:
-    """How many steps at a time the agent's own declarations allow a worker: those of a pool share
-    its slots, so the smallest one holds for all."""
+    """Return the limits that the agent's own declarations set on a worker's steps at a time.
+
+    Steps of a pool share its slots, so the smallest limit holds for all."""
     if agent.home is None:
         return []
     return [step.concurrency for step in agent.steps.values() if step.concurrency is not None]
 
 
 async def follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> None:
-    """Drain when the process that started this one is gone: a new supervisor would start another
-    process of the same identity, and the two would throw each other out of the group, or find the
-    port taken. A process that no supervisor has started follows nobody."""
+    """Drain when the supervisor that started this process is gone.
+
+    A new supervisor would start another process of the same identity, and the two would throw each
+    other out of the group, or find the port taken. A process without a supervisor follows
+    nobody."""
     if not is_supervised():
         return
     parent = os.getppid()
@@ -178,8 +186,9 @@ async def follow_supervisor(stop: asyncio.Event, *, every_s: float = 1.0) -> Non
 
 
 async def _watch_steps(executor: Executor, *, every_s: float = 5.0) -> None:
-    """Say which steps are in progress, and where their thread stands, when the loop of the steps
-    does not answer: one of them blocks it, which holds up the others (never the heartbeats)."""
+    """Warn when the steps' loop does not answer, with the steps in progress and its stack.
+
+    A step that blocks the loop holds up other steps, never heartbeats."""
     while True:
         await asyncio.sleep(every_s)
         if not await executor.probe(every_s):
@@ -193,8 +202,9 @@ class Polling(Protocol):
 
 
 class Watchdog(threading.Thread):
-    """Ends a process whose workers have stopped polling: its supervisor starts a new one, and the
-    group another owner. Dumps every thread's stack first."""
+    """Ends a process whose workers have stopped polling, after dumping every thread's stack.
+
+    The supervisor starts a new process, and the group finds another owner."""
 
     def __init__(self, workers: Sequence[Polling], clock: Clock) -> None:
         super().__init__(name="surefoot-watchdog", daemon=True)
