@@ -1,1 +1,1 @@
-"""Where large payloads are kept, and how unused ones are removed."""
+"""Stores of large payloads, and the sweep of unused ones."""

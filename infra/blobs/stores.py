@@ -1,4 +1,4 @@
-"""Where large payloads are kept: a bucket of S3, or a folder that every process sees."""
+"""Stores of large payloads: an S3 bucket, or a folder that every process sees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: calls to S3 at a time
+#: most concurrent calls to S3
 AT_ONCE = 16
 #: how long a check may take, in seconds
 _CHECK_S = 15.0
@@ -34,7 +34,7 @@ _DAY = re.compile(r"\d{8}")
 
 
 def open_blobs(settings: Settings) -> Blobs | None:
-    """The store that the settings name. Raises: ConfigError — it cannot be one."""
+    """Open the store that the settings name. Raises ConfigError — it cannot be used."""
     where = settings.blobs
     if where is None:
         return None
@@ -51,30 +51,31 @@ def open_blobs(settings: Settings) -> Blobs | None:
 
 
 def open_claims(settings: Settings, clock: Clock) -> ClaimCheck:
-    """For one event loop. Raises: ConfigError."""
+    """Return a claim check for one event loop. Raises ConfigError."""
     return ClaimCheck(
         clock, open_blobs(settings), settings.blob_over_bytes, settings.blob_step_max_bytes
     )
 
 
 async def check_blobs(settings: Settings, clock: Clock) -> None:
-    """Store, read and delete something, before there is something to lose. A store that is away is
-    no reason not to come up.
+    """Store, read and delete a probe, before there is anything to lose.
 
-    Raises: ConfigError — it refuses, or does not give back what was stored.
+    A store that is unavailable does not prevent the start.
+
+    Raises: ConfigError — it refuses, or does not return what was stored.
     """
     blobs = open_blobs(settings)
     if blobs is None:
         return
-    # what nobody else stores, so that nobody else deletes it meanwhile; if it has to stay, for want
-    # of that permission, a sweep takes it
+    # unique content, so that no other process deletes it meanwhile; if it cannot be deleted, for
+    # lack of permission, a sweep removes it
     content = strict_json(["probe", settings.instance, os.getpid(), clock.now_ms(), clock.random()])
     pointer = pointer_to(content, clock.now_ms())
     try:
         async with asyncio.timeout(_CHECK_S):
             await blobs.put(pointer, content)
             found = await blobs.get(pointer)
-            with suppress(StoreRefused):  # who only stores and reads need not be allowed to
+            with suppress(StoreRefused):  # a process that stores and reads may lack that permission
                 await blobs.delete(pointer.key)
     except StoreRefused as error:
         raise ConfigError(
@@ -127,17 +128,17 @@ class FolderBlobs:
         return list(self._walk())
 
     def _walk(self) -> Iterator[tuple[str, int]]:
-        """Also what killed writers have left, which no record mentions: so it is swept."""
+        """Yield (key, size), including files of killed writers, which a sweep then deletes."""
         for path in self._folder.glob("*/*"):
             key = path.relative_to(self._folder).as_posix()
             left = is_unfinished(path.name) and _DAY.fullmatch(path.parent.name)
             if left or _KEY.fullmatch(key):
-                with suppress(FileNotFoundError):  # it was being written, and is whole now
+                with suppress(FileNotFoundError):  # its writer has just finished, and renamed it
                     yield key, path.stat().st_size
 
     def _delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # another blob of the day is still there
+        with suppress(OSError):  # the day has other blobs
             path.parent.rmdir()
 
 

@@ -1,11 +1,11 @@
 """Deletes the blobs that no record needs any more.
 
-1. list the blobs of days that are over for long enough: nothing new is stored there
-2. read every record of the app that there is, and keep the blobs that it mentions
-3. read what has been written during 2: a pointer moves from one record to another by being appended
+1. list the blobs of days that are old enough: nothing new is stored there
+2. read every record of the app, and keep the blobs that it mentions
+3. read what has been written during 2: a pointer moves to another record by being appended
 4. delete the others
 
-A record needs a blob for as long as the log has it: the state of a run, its history (from which it
+A record needs a blob as long as the log keeps the record: a run's state, its history (from which it
 is rewound or forked), a command, an effect, a dead letter.
 """
 
@@ -20,7 +20,7 @@ from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.blobs import Blobs
 
-#: topics in which no pointer can stand
+#: topics that never contain pointers
 _WITHOUT = (".stream", ".tasks")
 
 StatePartition = tuple[str, int]
@@ -28,7 +28,7 @@ StatePartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was found of blobs that are old enough."""
+    """Result of a sweep, for the blobs that are old enough."""
 
     kept: int
     deleted: int
@@ -44,10 +44,11 @@ async def sweep(
     keep_days: int,
     dry_run: bool,
 ) -> Swept:
-    """Blobs stored less than `keep_days` days ago are left alone.
+    """Sweep. Skips blobs stored less than `keep_days` days ago.
 
-    Raises: ConfigError — the log has no topic of this app; Unavailable. Some may have been deleted
-    then; as under cancellation, the next sweep goes on.
+    Raises: ConfigError — the log has no topic of this app; Unavailable — some may have been
+    deleted.
+    Under cancellation: some may have been deleted; as after Unavailable, the next sweep continues.
     """
     first_kept = day_of(now_ms - keep_days * DAY_MS)
     old = {key: size async for key, size in blobs.keys() if key < first_kept}  # noqa: SIM118
@@ -60,7 +61,7 @@ async def sweep(
 
 
 async def _mentioned(app: str, backend: Backend) -> set[str]:
-    """Keys of the blobs that any record of the app mentions."""
+    """Return the keys of the blobs that any record of the app mentions."""
     async with backend.topics() as topics:
         names = [name for name in await topics.names() if name.startswith(f"{app}.")]
         counts = await topics.partitions(names)
@@ -96,7 +97,7 @@ async def _read(
     positions: dict[StatePartition, int],
     ends: dict[StatePartition, int],
 ) -> set[str]:
-    """What is mentioned up to there; moves the positions."""
+    """Return what records before `ends` mention; advances the positions."""
     found: set[str] = set()
     lookups = backend.lookups(topic)
     try:
