@@ -1,1 +1,1 @@
-"""Moves expired history into files or S3, and reads it back."""
+"""Moves expiring history into files or S3, and reads it back."""

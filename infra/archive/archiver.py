@@ -1,9 +1,9 @@
 """Moves one agent's events from the log to the archive, as a member of a consumer group.
 
 Each partition's records are gathered until they fill a file, or have waited long enough. The file
-is made, what is derived from it is put beside it, and only then the offset is committed. Whoever
-comes after a death begins at that offset, finds the file that the dead one had made under the very
-name that its own would have, and goes on behind it (state.reading.archive).
+is stored, then what is derived from it, and only then is the offset committed. After a crash, the
+next member starts at that offset, finds the existing file under the very name that its own would
+have, and continues after it (state.reading.archive).
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ T = TypeVar("T")
 
 _POLL_S = 0.5
 _BREATH_S = 0.01
-#: how often the end of a partition is asked for that lies before what is archived
+#: how often to ask again for a partition's end that lies before what is archived
 _LATE_TRIES = 4
-#: longest wait between two tries of something that fails, in seconds
+#: longest wait between two attempts of a failing call, in seconds
 _WAIT_MOST_S = 30.0
-#: how long a file under way may take to be finished when the partition goes to somebody else
+#: how long a file in progress may take to finish when the partition moves, in seconds
 _HANDOVER_S = 3.0
 
 
 @dataclass(slots=True)
 class _Part:
-    """A partition that is ours."""
+    """A partition of this member."""
 
     number: int
     shelf: Shelf
-    #: read, and not in a file yet
+    #: read, but not in a file yet
     records: list[ConsumerRecord] = field(default_factory=list)
     size: int = 0
-    #: when the first of them came, and the end of its day
+    #: when the first of them arrived, and the end of its day
     since_s: float = 0.0
     day_ends_ms: int = 0
     later_day: bool = False
-    #: end of the partition when it was begun; None: it is being begun
+    #: end of the partition when reading began; None: still beginning
     end: int | None = None
-    #: offsets that retention had deleted before we came
+    #: offsets that retention deleted before they were archived
     gap: tuple[int, int] | None = None
     #: date of its latest file
     date: str = ""
-    #: begins it, or makes files; it is paused meanwhile
+    #: begins the partition or writes files; the partition is paused meanwhile
     task: asyncio.Task[None] | None = None
 
     def take(self, record: ConsumerRecord, now_s: float) -> None:
@@ -81,7 +81,7 @@ class _Part:
         self.later_day = self.later_day or record.timestamp_ms >= self.day_ends_ms
 
     def keep_after(self, offset: int, now_s: float) -> None:
-        """Forget what is in a file by now."""
+        """Drop the records that are in a file now."""
         left = [record for record in self.records if record.offset > offset]
         self.records, self.size, self.later_day = [], 0, False
         for record in left:
@@ -89,7 +89,7 @@ class _Part:
 
 
 class Archiver:
-    """Use `run()`, once."""
+    """Archives one agent. Use `run()`, once."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Archiver:
         age_s: float,
     ) -> None:
         self.agent = agent
-        #: how much this one has archived
+        #: what this archiver has archived
         self.files = self.events = 0
         self._topic = topic
         self._log = log
@@ -117,11 +117,12 @@ class Archiver:
     async def run(
         self, stop: asyncio.Event, abort: asyncio.Event, *, once: bool, drain_s: float
     ) -> bool:
-        """Until `stop` is set; with `once`, until what was there is archived. Then finish the files
-        for as long as the drain may take, or until `hurry`. False: some were given up, and are made
-        by whoever comes next.
+        """Archive until `stop` is set; with `once`, until what existed is archived.
 
-        Raises: ConfigError — the archive is not that of this log; Unavailable — at the start.
+        Then finishes the files, within `drain_s` or until `abort` is set. False: some were given
+        up; the next member writes them.
+
+        Raises: ConfigError — the archive belongs to another log; Unavailable — at the start.
         """
         try:
             await self._log.start(self._assigned, self._revoked)
@@ -158,8 +159,10 @@ class Archiver:
                 log.warning("archive_partition_failed", agent=self.agent, reason=str(error))
 
     async def _begin(self, part: _Part, *, refused: bool = False) -> None:
-        """Read on where the last file ends. `refused`: the broker calls that out of range. Until it
-        does, a lower end may be that of a new leader, which does not know it all yet (KIP-207)."""
+        """Resume after the last file.
+
+        `refused`: the broker called the offset out of range. Until it does, a lower end may be that
+        of a new leader that does not know everything yet (KIP-207)."""
         standing = await self._until_done(self._log.standing, part.number)
         start = standing.committed
         if start is None:
@@ -194,7 +197,7 @@ class Archiver:
         self._log.resume(part.number, start)
 
     async def _archived_end(self, shelf: Shelf) -> int | None:
-        """The offset after the last file, where the group's own offset has expired."""
+        """Return the offset after the last file, for when the group's own offset has expired."""
         for keys in shelf.by_date(await self._store.keys(shelf.indexes)).values():
             index = merged([await self._store.get(key) or b"" for key in keys])
             first = newest(index)
@@ -229,7 +232,7 @@ class Archiver:
         await asyncio.sleep(0 if records else _BREATH_S)
 
     def _gone(self, part: _Part | None) -> None:
-        """What was to be read next is not there. What was read before goes into files first."""
+        """Handle an offset that is gone: file what was read before it, then begin again."""
         if part is None or not self._idle(part):
             return
         self._log.pause(part.number)
@@ -242,7 +245,7 @@ class Archiver:
         part.task = asyncio.create_task(anew())
 
     def _idle(self, part: _Part) -> bool:
-        """Whether nothing is being done for it. Raises what that came to."""
+        """Whether no task is running for the partition. Raises the error of a finished one."""
         if part.task is not None and part.task.done():
             done, part.task = part.task, None
             done.result()
@@ -273,25 +276,25 @@ class Archiver:
             part.keep_after(file.last, self._clock.monotonic_s())
             offset = file.last + 1
             if not part.records:
-                # markers of transactions and what was aborted
+                # also move past markers and aborted records
                 offset = max(offset, self._log.reached(part.number))
             try:
                 await self._until_done(self._log.commit, part.number, offset)
             except FencedError:
                 log.info("archive_handed_over", agent=self.agent, partition=part.number)
-                return  # and a new assignment is on its way
+                return  # a new assignment is on its way
             if part.date != file.date:
                 await self._roll_up(part.shelf, file.date)
                 part.date = file.date
-        # a file that was there may have more than had been read
+        # a file found in the archive may contain more than was read
         self._log.resume(part.number, None if part.records else offset)
 
     async def _store_next(self, part: _Part) -> File:
-        """The next file is in the archive, with what is derived from it."""
+        """Store the next file and what is derived from it."""
         records, shelf = part.records, part.shelf
         batch = records[: cut(records, self._file_bytes)]
         began_s = self._clock.monotonic_s()
-        async with self._packing:  # a file in memory takes several times its bytes
+        async with self._packing:  # packing a file takes several times its size in memory
             file: File = await in_thread(pack, self._topic, part.number, batch, part.gap)
         for offset, reason in file.unread:
             log.error(
@@ -314,7 +317,7 @@ class Archiver:
         if file.runs is not None:
             runs = shelf.runs(file.date, file.first)
             await self._until_done(self._store.put, runs, file.runs)
-        # last: a file that is in the index is complete
+        # last: a file listed in the index is complete
         await self._until_done(self._store.put, shelf.index(file.date, file.first), file.index)
         self.files += 1
         self.events += file.count
@@ -345,7 +348,7 @@ class Archiver:
         )
 
     async def _roll_up(self, shelf: Shelf, today: str) -> None:
-        """One index for each day that is over. It saves readers time, and can be done later."""
+        """Merge the indexes of each past day into one. It only helps readers, so it can be late."""
         try:
             keys = shelf.by_date(await self._store.keys(shelf.indexes))
             for date, found in keys.items():
@@ -390,7 +393,7 @@ class Archiver:
         return not any(part.records for part in parts)
 
     async def _until_done(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Try until it is done. Nothing is committed meanwhile."""
+        """Retry until it succeeds. Nothing is committed meanwhile."""
         waits = backoff(self._clock, most_s=_WAIT_MOST_S)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Runs that the log has forgotten, read back from the archive."""
+"""Reads runs that the log no longer has from the archive."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from surefoot.state.reading.archive import (
 from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import is_history
 
-#: days that are looked through at a time, the latest first
+#: days searched at a time, latest first
 _DAYS = 16
-#: how long one answer may take
+#: time limit of one answer, in seconds
 _DEADLINE_S = 30.0
-#: how long who asks for readiness waits for the archive; then what was found before is told
+#: how long a readiness check waits for the archive before it reports the previous result
 _LOOK_S = 1.0
 
 
@@ -44,15 +44,15 @@ class ArchiveReader:
         self._partitions = partitions
 
     async def history(self, agent: str, run_id: str) -> list[ArchivedEvent]:
-        """What is archived of the run, in its order; empty: nothing.
+        """Return the run's archived events in order; empty: nothing is archived.
 
-        Raises: Unavailable — the archive cannot be read just now; StateError — a file is damaged.
+        Raises: Unavailable — the archive cannot be read now; StateError — a file is damaged.
         """
         shelf = Shelf(agent, partition_of(run_id, self._partitions))
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 while (found := await self._history(shelf, run_id)) is None:
-                    pass  # a day's indexes were just being made one
+                    pass  # a day's indexes were just merged
                 return found
         except TimeoutError as error:
             raise Unavailable(
@@ -60,7 +60,7 @@ class ArchiveReader:
             ) from error
 
     async def _history(self, shelf: Shelf, run_id: str) -> list[ArchivedEvent] | None:
-        """None: an index has gone since it was listed."""
+        """Return None if an index has gone since it was listed."""
         found: list[ArchivedEvent] = []
         dates = [*shelf.by_date(await self._store.keys(shelf.indexes)).items()]
         for at in range(0, len(dates), _DAYS):
@@ -96,7 +96,7 @@ class ArchiveReader:
 
 
 class ArchivedRunReader(LogRunReader):
-    """A reader of the log's runs that has the archive's to fall back on."""
+    """Reads runs from the log, and falls back on the archive."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ArchivedRunReader(LogRunReader):
         self._looking: asyncio.Task[None] | None = None
 
     async def archive_fault(self) -> str | None:
-        """Why the archive cannot be read, as it was found a short while ago; None: it can."""
+        """Return why the archive could not be read at the latest check; None: it could."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.wait({self._looking}, timeout=_LOOK_S)
@@ -137,9 +137,9 @@ class ArchivedRunReader(LogRunReader):
         self._store.close()
 
     async def get(self, agent: str, run_id: str) -> RunView | None:
-        """As LogRunReader; a run that the log does not have is looked for in the archive.
+        """Like LogRunReader; looks in the archive for a run that the log does not have.
 
-        Raises: Unavailable — the log, or the archive, cannot be read just now.
+        Raises: Unavailable — the log, or the archive, cannot be read now.
         """
         run = await super().get(agent, run_id)
         if run is None:
@@ -149,7 +149,7 @@ class ArchivedRunReader(LogRunReader):
     async def _follow(
         self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
     ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
-        """As LogRunReader; of a run that only the archive has, what is archived."""
+        """Like LogRunReader; for a run that only the archive has, yields its archived events."""
         if await super().get(agent, run_id) is None and (
             archived := await self._archive.history(agent, run_id)
         ):
@@ -168,7 +168,7 @@ def open_run_reader(
     agents: Sequence[str],
     partitions: Collection[int] | None = None,
 ) -> LogRunReader:
-    """With the archive that the settings name behind it. Raises ConfigError."""
+    """Return a reader, backed by the archive if the settings name one. Raises ConfigError."""
     store = open_archive(settings)
     if store is None:
         return LogRunReader(settings, backend, agents, partitions)

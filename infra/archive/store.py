@@ -1,4 +1,4 @@
-"""Where the archive is: a bucket of S3, or a folder."""
+"""Stores of the archive: an S3 bucket, or a folder."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
 
-#: calls to S3 at a time
+#: most concurrent calls to S3
 AT_ONCE = 16
 _THERE = "PreconditionFailed"
-#: another request for the same object was just under way
+#: another request for the same object was under way
 _AGAIN = "ConditionalRequestConflict"
 _PROBE = "probe"
-#: a file that is not whole after so long is one that nobody writes any more, in seconds
+#: an unfinished file this old has no writer any more, in seconds
 _LEFT_S = 3_600.0
 
 
 class ArchiveStore(Protocol):
-    """Objects by key. Each call raises Unavailable — SF3041, and then it may or may not have been
-    done — or StoreRefused — SF3066."""
+    """Objects by key.
+
+    Every call raises Unavailable — SF3041, it may or may not have been done — or StoreRefused —
+    SF3066."""
 
     @property
     def name(self) -> str:
-        """For a person: where it is."""
+        """For people: where it is."""
 
     async def put_new(self, key: str, content: bytes) -> bool:
-        """Return once it will not be lost; False: there is one already, which stays as it is."""
+        """Create an object; returns once it is durable. False: it exists, and stays as it is."""
 
     async def put(self, key: str, content: bytes) -> None:
-        """Return once it will not be lost."""
+        """Write an object; returns once it is durable."""
 
     async def get(self, key: str) -> bytes | None: ...
 
     async def keys(self, prefix: str) -> Sequence[str]:
-        """All that begin so, sorted."""
+        """Return all keys with that prefix, sorted."""
 
     async def delete(self, key: str) -> None:
-        """Return once it is gone, or was not there."""
+        """Delete an object; a missing one is no error."""
 
     async def check(self) -> None:
-        """Raises ConfigError — it cannot be written to, or overwrites what is to stay."""
+        """Raises: ConfigError — it cannot be written to, or overwrites existing objects."""
 
     async def look(self) -> None:
-        """Return when it can be read."""
+        """Return if it can be read; raises otherwise."""
 
     def close(self) -> None: ...
 
 
 def open_archive(settings: Settings) -> ArchiveStore | None:
-    """The archive that the settings name. Raises: ConfigError — it cannot be one."""
+    """Open the archive that the settings name. Raises ConfigError — it cannot be used."""
     where = settings.archive
     if where is None:
         return None
@@ -96,7 +98,7 @@ class FolderArchive:
         await self._told((self._folder / key).unlink, True)
 
     async def check(self) -> None:
-        """Also deletes what killed writers have left there."""
+        """Check the folder, and delete what killed writers have left there."""
         try:
             await self.put(_PROBE, b"")
             await self._told(self._clear)
@@ -108,14 +110,15 @@ class FolderArchive:
         await self._told(os.listdir, self._folder.parent)
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: holds no open resources."""
 
     def _write(self, key: str, content: bytes, replace: bool) -> bool:
         return write_whole(self._folder / key, content, top=self._folder.parent, replace=replace)
 
     def _clear(self) -> None:
-        """By the clock of the folder's own file system. Where something goes away meanwhile, the
-        next start goes on."""
+        """Delete unfinished files that are old by the clock of the folder's own file system.
+
+        Stops where a file disappears meanwhile; the next start continues."""
         with suppress(FileNotFoundError):
             now_s = (self._folder / _PROBE).stat().st_mtime
             for path in self._folder.rglob(".*"):
@@ -145,8 +148,10 @@ class FolderArchive:
 
 
 class S3Archive:
-    """Implements ArchiveStore. What S3 refuses later on is waited for like what it cannot do just
-    now, since a permission can be given while events wait; but it is told what to do."""
+    """Implements ArchiveStore.
+
+    A refusal by S3 is retried like an outage, since a permission can be granted while events wait,
+    but is reported with what to do."""
 
     def __init__(self, aws: Aws, bucket: str, prefix: str) -> None:
         self.name = f"s3://{bucket}/{prefix}"
@@ -194,7 +199,7 @@ class S3Archive:
         await self._call("delete_object", Key=self._prefix + key)
 
     async def check(self) -> None:
-        """S3 checks the permissions before it looks at conditions."""
+        """Check by creating an object twice: S3 checks permissions before conditions."""
         try:
             for _ in range(2):
                 made = await self.put_new(_PROBE, b"")
