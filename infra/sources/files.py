@@ -1,16 +1,17 @@
-"""Runs from the files that come into one folder.
+"""Starts runs from the files that arrive in one folder.
 
-1. a file is taken once it has had the same size and time of change at two looks, the settling time
-   apart; names that begin with a dot, or end like those of unfinished files, are not looked at
-2. it is read, mapped, and its run asked for; the run_id is made of its name and its content, so
-   that the same file is the same run, also when the process died before 3
+1. a file is taken once two looks, the settling time apart, find the same size and time of change;
+   names that begin with a dot, or end like those of unfinished files, are ignored
+2. it is read and mapped, and its run is started; the run_id derives from its name and content, so
+   that the same file is the same run, also when the process dies before 3
 3. once the log has acknowledged the start the file is moved to `done/`; one that cannot be used
    goes to `failed/`, with a file beside it that says why
-4. for a while it is compared there: what somebody goes on writing to is put back, and taken again
+4. for a while it is still compared there: if somebody continues to write to it, it is put back, and
+   taken again
 
-What goes wrong with a file is told with its name and done to no other. What is there at the start
-is taken as well. Changes are told by the operating system, and looked for every RESCAN_S besides,
-since not every file system tells, nor of every name.
+A file that fails is reported by name and affects no other. Files that exist at the start are taken
+too. The operating system reports changes; a scan every RESCAN_S finds the rest, since not every
+file system reports them, nor every name.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from surefoot.state.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 RESCAN_S = 10.0
-#: for how long a file that was moved is still compared, at least
+#: how long a moved file is compared, at least, in seconds
 LATE_S = 60.0
-#: files in work at a time
+#: most files processed at a time
 AT_ONCE = 16
-#: largest file that is taken
+#: size of the largest file that is taken, in bytes
 FILE_MAX_BYTES = 16 * 1024 * 1024
 _UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
-#: longest name that file systems take
+#: longest file name that file systems allow, in bytes
 _NAME_BYTES = 255
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What tells that a file has not changed in between."""
+    """What shows that a file has not changed."""
 
     inode: int
     size: int
@@ -61,21 +62,21 @@ class _Look:
 class _Moved:
     """A file that was moved away."""
 
-    #: where it was
+    #: where it was before
     path: Path
-    #: what says why it could not be used
+    #: the file that says why it could not be used
     reason: Path | None
     look: _Look
-    #: when it has to be compared no more
+    #: until when it is compared
     until_s: float
 
 
 class _Changed(Exception):
-    """It is being written after all, or somebody else has taken it: there is another look."""
+    """The file is still being written, or somebody else took it: look again."""
 
 
 class FileSource:
-    """`triggers`: those of every agent that listens to this pattern."""
+    """Watches one folder. `triggers`: those of every agent that listens to this pattern."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class FileSource:
         *,
         settle_s: float,
     ) -> None:
-        """`base`: what the pattern is relative to. Raises: ConfigError — no such folder."""
+        """`base`: the pattern is relative to it. Raises ConfigError — no such folder."""
         self.name = f"files {pattern}"
         folder, _, self._names = pattern.rpartition("/")
         self._folder = base / folder
@@ -94,16 +95,16 @@ class FileSource:
         self._mappings = Mappings(self.name)
         self._starter = starter
         self._settle_s = settle_s
-        #: files that have changed of late, as they were at the last look
+        #: recently changed files, as of the last look
         self._seen: dict[Path, _Look] = {}
-        #: files that are in work, AT_ONCE of them, or wait for that
+        #: files being processed, at most AT_ONCE, and files waiting for that
         self._taken: set[Path] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
         #: files that could not be moved away, as they were; not taken again
         self._stuck: dict[Path, _Look] = {}
-        #: files that were moved away, by where they are now
+        #: files that were moved away, by their new path
         self._moved: dict[Path, _Moved] = {}
-        #: whether there is something that has to be looked at again after the settling time
+        #: whether to look again after the settling time
         self._unsettled = False
         self._changed = asyncio.Event()
         if not self._folder.is_dir():
@@ -112,7 +113,9 @@ class FileSource:
             )
 
     async def run(self) -> None:
-        """Under cancellation: a file whose start is under way stays, and is the same run later."""
+        """Watch until cancelled.
+
+        Under cancellation: a file whose start is under way stays, and is the same run later."""
         log.info("folder_ready", folder=str(self._folder), names=self._names)
         self._taken.clear()
         async with asyncio.TaskGroup() as tasks:
@@ -120,8 +123,7 @@ class FileSource:
             tasks.create_task(self._look_again_and_again(tasks))
 
     async def _listen(self) -> None:
-        """A name that is not UTF-8 ends the watch of the operating system's: then look, and watch
-        again."""
+        """Watch for changes. A name that is not UTF-8 ends the watch: then look, and restart it."""
         for wait_s in backoff(self._starter.clock):
             try:
                 async for _ in awatch(self._folder, recursive=False, step=50):
@@ -147,7 +149,7 @@ class FileSource:
                 pass
 
     def _look(self) -> list[tuple[Path, _Look]]:
-        """The files that are as they were at the last look; the others are remembered."""
+        """Return the files unchanged since the last look; remembers the others."""
         self._compare()
         before, self._seen = self._seen, {}
         settled = []
@@ -177,8 +179,10 @@ class FileSource:
             self._taken.discard(path)
 
     async def _used(self, path: Path, look: _Look) -> tuple[bytes, str]:
-        """Its content, if it could be read, and why it cannot be used; "": its runs have been asked
-        for. Raises: _Changed."""
+        """Read the file and start its runs.
+
+        Returns: its content, if readable, and why it cannot be used ("": started).
+        Raises: _Changed."""
         content = b""
         try:
             content = await in_thread(_read, path, look)
@@ -196,7 +200,9 @@ class FileSource:
         return content, fault
 
     async def _start(self, file: WatchedFile) -> None:
-        """Raises: BadEvent, once every agent that can use the file has its run."""
+        """Start the file's runs.
+
+        Raises: BadEvent — after every agent that can use the file has its run."""
         run_id = run_id_of(file)
         started: set[str] = set()
         faults = []
@@ -215,7 +221,10 @@ class FileSource:
             raise BadEvent("\n".join(faults))
 
     def _move(self, path: Path, look: _Look, content: bytes, fault: str) -> None:
-        """Raises: _Changed — a file that has changed in the meantime is another one, and stays."""
+        """Move the file away.
+
+        Raises: _Changed — it has changed in the meantime, so it counts as another file and
+        stays."""
         if (now := _look_at(path)) != look:
             if now is not None and now.inode == look.inode:
                 _tell_late(path, "it is taken again")
@@ -238,7 +247,7 @@ class FileSource:
             self._moved[target] = _Moved(path, reason, look, until_s)
 
     def _compare(self) -> None:
-        """Put back what somebody has gone on writing to after it was moved."""
+        """Put back files that somebody continued to write to after they were moved."""
         for target, moved in list(self._moved.items()):
             now = _look_at(target)
             if now == moved.look and self._starter.clock.monotonic_s() < moved.until_s:
@@ -273,9 +282,9 @@ def _tell_late(path: Path, what: str) -> None:
 
 
 def run_id_of(file: WatchedFile) -> str:
-    """The same for the same name and content."""
+    """Return the run_id: the same for the same name and content."""
     parts = [file.path.name, hashlib.sha256(file.body).hexdigest()]
-    if file.path.name != file.name:  # it is not UTF-8
+    if file.path.name != file.name:  # not UTF-8
         parts = ["bytes", os.fsencode(file.path.name).hex(), *parts[1:]]
     return f"file-{hashlib.sha256(strict_json(parts)).hexdigest()[:32]}"
 
@@ -285,12 +294,12 @@ def _unfinished(name: str) -> bool:
 
 
 def _shown(path: PurePath) -> str:
-    """For a person, also when it is not UTF-8."""
+    """Return the path for people, also when it is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _fitting(name: str, ending: str) -> str:
-    """A name with that ending, which is cut where it would be too long."""
+    """Append the ending, and shorten the name where the result would be too long."""
     if len(os.fsencode(name + ending)) <= _NAME_BYTES:
         return name + ending
     stamp = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
@@ -300,7 +309,7 @@ def _fitting(name: str, ending: str) -> str:
 
 
 def _look_at(path: Path) -> _Look | None:
-    """None for what is no regular file; a link could lead anywhere."""
+    """Return None for anything but a regular file; a link could lead anywhere."""
     try:
         return _look_of(path.lstat())
     except OSError:
@@ -314,9 +323,9 @@ def _look_of(found: os.stat_result) -> _Look | None:
 
 
 def _read(path: Path, look: _Look) -> bytes:
-    """Raises: BadEvent for a file that is too large; _Changed; OSError."""
+    """Return the content. Raises BadEvent — the file is too large; _Changed; OSError."""
     try:
-        # what has become something else in the meantime, such as a pipe, must not hold us up
+        # do not block on what has become something else meanwhile, such as a pipe
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise _Changed from None

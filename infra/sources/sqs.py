@@ -1,17 +1,18 @@
-"""Runs from the messages of one SQS queue.
+"""Starts runs from the messages of one SQS queue.
 
 1. receive messages, by long polling, one poll at a time
-2. map each, and ask for its runs, under run_ids that are the same on every delivery
-3. keep them invisible to others for as long as that takes, also while Kafka is away
-4. delete each as soon as the log has acknowledged its starts, whatever becomes of the others
+2. map each, and start its runs, under run_ids that are the same on every delivery
+3. keep the messages invisible to others meanwhile, also while Kafka is away
+4. delete each as soon as the log has acknowledged its starts, independently of the others
 
-A message that cannot be used is left to the queue: it is seen again, and in the end moved by the
-queue's redrive policy to its dead letter queue, where AWS's own tools look at it and send it back.
+A message that cannot be used is left to the queue: it becomes visible again, and in the end the
+queue's redrive policy moves it to its dead letter queue, where AWS's own tools can inspect it and
+send it back.
 
-Of a FIFO queue one message is received at a time. SQS gives out none of a group before the earlier
-ones are deleted or moved, so a group is in order, and what cannot be used holds back what is behind
-it. Received together with it, that would have to be left as well, each time would count towards the
-redrive policy, and messages that nobody has tried would be moved.
+From a FIFO queue one message is received at a time. SQS returns no message of a group before the
+earlier ones are deleted or moved, so a group stays in order, and a message that cannot be used
+holds back those behind it. Messages received together with it would have to be left as well; each
+receive would count towards the redrive policy, which would move messages that were never tried.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from surefoot.state.errors import ConfigError, Unavailable
 
 log = structlog.get_logger(__name__)
 
-#: batches in work at a time
+#: batches processed at a time
 READERS = 4
-#: messages to a batch
+#: messages per batch
 BATCH, BATCH_FIFO = 10, 1
-#: calls to AWS at a time: each reader has a message to receive, delete or keep
+#: most concurrent calls to AWS: each reader has a message to receive, delete or keep
 AT_ONCE = 2 * READERS
-#: how long a poll waits for a message, in seconds; it is how long it may take to go down, too
+#: how long a poll waits for a message, and so how long stopping may take, in seconds
 POLL_S = 5
-#: on the way down, how long the last deletes may take, in seconds
+#: how long the last deletes may take while stopping, in seconds
 _LEAVE_S = 5.0
 _NO_QUEUE = frozenset({"NonExistentQueue", "QueueDoesNotExist", "InvalidAddress"})
 
@@ -49,7 +50,7 @@ Raw = dict[str, Any]
 
 
 class SqsSource:
-    """`triggers`: those of every agent that listens to the queue, as a message is received once."""
+    """Reads one queue. `triggers`: those of every agent; a message is received once for all."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class SqsSource:
         self.name = f"sqs {queue}"
         self._queue = queue
         self._batch = BATCH_FIFO if queue.endswith(".fifo") else BATCH
-        #: held by the reader that polls: a queue without messages costs one long poll, not one each
+        #: held by the polling reader: an empty queue costs one long poll, not one per reader
         self._polling = asyncio.Lock()
         self._triggers = triggers
         self._mappings = Mappings(self.name)
@@ -74,8 +75,10 @@ class SqsSource:
         self._wait_s = wait_s
 
     async def run(self) -> None:
-        """Raises: ConfigError — there is no such queue.
-        Under cancellation: what has been acknowledged is deleted, what has not is given back.
+        """Read until cancelled.
+
+        Raises: ConfigError — there is no such queue.
+        Under cancellation: acknowledged messages are deleted, the others are given back.
         """
         url = await self._find()
         log.info("queue_ready", queue=self._queue, url=url)
@@ -87,7 +90,7 @@ class SqsSource:
             self._aws.close()
 
     async def _find(self) -> str:
-        """The queue's URL; waits for AWS to answer."""
+        """Return the queue's URL; waits for AWS to answer."""
         for wait_s in backoff(self._starter.clock):
             try:
                 url = self._queue
@@ -137,8 +140,10 @@ class SqsSource:
                 await self._take(url, messages)
 
     async def _receive(self, url: str) -> list[Raw]:
-        """Under cancellation: what the poll that is under way still brings is given back, so that
-        nobody has to wait for it."""
+        """Receive a batch.
+
+        Under cancellation: messages that the poll under way still returns are given back, so that
+        nobody has to wait for them."""
         polling = asyncio.ensure_future(
             self._aws.call(
                 "receive_message",
@@ -161,7 +166,7 @@ class SqsSource:
         return list(answer.get("Messages", []))
 
     async def _take(self, url: str, messages: list[Raw]) -> None:
-        """Start what they ask for, and let go of each when that is acknowledged."""
+        """Start the runs that the messages ask for, and delete each message once acknowledged."""
         held = {asyncio.create_task(self._start(raw)): raw for raw in messages}
         keeping = asyncio.create_task(self._keep(url, held))
         waits = backoff(self._starter.clock)
@@ -182,8 +187,9 @@ class SqsSource:
                     await self._tell(url, "change_message_visibility_batch", back, 0)
 
     async def _let_go(self, url: str, held: dict[asyncio.Task[bool], Raw]) -> bool:
-        """Delete what is done with, and leave what cannot be used to the queue. False: there is
-        something that AWS has not deleted just now; it is still held."""
+        """Delete processed messages, and leave unusable ones to the queue.
+
+        False: AWS has not deleted some for now; they are still held."""
         ended = {start: message for start, message in held.items() if start.done()}
         done = {
             start: message
@@ -197,7 +203,7 @@ class SqsSource:
         return not later
 
     async def _start(self, raw: Raw) -> bool:
-        """Whether the message is done with. What goes wrong with it, it does to no other."""
+        """Whether the message was used. Its failure affects no other message."""
         try:
             faults = await self._started(message_of(self._queue, raw))
         except Exception as error:
@@ -208,7 +214,7 @@ class SqsSource:
         return not faults
 
     async def _started(self, message: QueueMessage) -> list[str]:
-        """What is wrong with it, once all runs that it asks for and that can be have been."""
+        """Start all runs of the message that can be started. Returns what is wrong with it."""
         runs, faults = await self._mapped(message)
         for agent, run_id, payload in runs:
             try:
@@ -220,8 +226,9 @@ class SqsSource:
     async def _mapped(
         self, message: QueueMessage
     ) -> tuple[list[tuple[str, str, bytes]], list[str]]:
-        """(agent, run_id, payload) of the runs that it asks for, and what is wrong with it. Of an
-        agent's triggers the first one that wants the message takes it."""
+        """Return (agent, run_id, payload) of the runs to start, and what is wrong with the message.
+
+        Of an agent's triggers, the first one that wants the message takes it."""
         wanted: dict[str, list[tuple[str, str, bytes]]] = {}
         strange, faults = [], []
         for agent, trigger in self._triggers:
@@ -247,7 +254,7 @@ class SqsSource:
         return [run for runs in wanted.values() for run in runs], faults
 
     async def _keep(self, url: str, held: dict[asyncio.Task[bool], Raw]) -> None:
-        """Keep what is held out of the sight of others."""
+        """Keep held messages invisible to others."""
         while True:
             await asyncio.sleep(self._visibility_s / 3)
             await self._tell(
@@ -257,8 +264,9 @@ class SqsSource:
     async def _tell(
         self, url: str, operation: str, messages: Sequence[Raw], visibility_s: int | None = None
     ) -> list[Raw]:
-        """Returns those of which AWS may be told again. What it does not take in is seen again, and
-        is then the same run."""
+        """Send a batch operation. Returns the messages to retry.
+
+        A message for which it fails is received again, and is then the same run."""
         more = {} if visibility_s is None else {"VisibilityTimeout": visibility_s}
         entries = [
             {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"], **more}

@@ -1,4 +1,4 @@
-"""What sources have in common: a mapping of the author's, and a start that is not let go of."""
+"""What sources share: calling the author's mapping, and a start that is retried until written."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from surefoot.state.reading.ports import Commands
 
 log = structlog.get_logger(__name__)
 
-#: a mapping that has not ended by then, in seconds, is given up: what comes after is not held up
+#: time limit of a mapping, in seconds, so that later events are not held up
 MAPPING_S = 300.0
-#: mappings of one source at a time, those that hang included
+#: most mappings of one source at a time, including hanging ones
 MAPPING_THREADS = 64
-#: how long one try to write a start command may take, in seconds
+#: time limit of one attempt to write a start command, in seconds
 START_S = 10.0
 
 
 class BadEvent(Exception):
-    """What a source has brought cannot be used, now or later; says why."""
+    """An event of a source can never be used; says why."""
 
 
 class Mappings:
-    """Asks the author's functions of one source, each in a thread. One that hangs keeps its thread,
-    so a source has so many of its own; where all hang, it waits for one, and no other source does.
+    """Calls the author's functions of one source, each in a thread.
+
+    A function that hangs keeps its thread, so each source has a number of its own. When all hang,
+    the source waits for one; other sources do not.
     """
 
     def __init__(self, source: str, threads: int = MAPPING_THREADS) -> None:
         self._source = source
         self._free = asyncio.Semaphore(threads)
-        #: how many are still at what nobody waits for any more
+        #: mappings that still run although nobody waits for them
         self._hanging = 0
 
     async def payload_of(self, agent: Agent, fn: Callable[[Any], Any], event: Any) -> bytes | None:
-        """What the agent's first step is to be given; None: the mapping does not want it.
+        """Return the payload of the agent's first step; None: the mapping does not want the event.
 
         Raises: BadEvent.
         """
@@ -83,7 +85,7 @@ class Mappings:
     def _ended(self, asked: asyncio.Future[Any]) -> None:
         self._free.release()
         if not asked.cancelled():
-            asked.exception()  # heard, whether or not somebody still waits for it
+            asked.exception()  # retrieve it, whether or not somebody still waits
 
     def _back(self, asked: asyncio.Future[Any]) -> None:
         del asked
@@ -91,7 +93,7 @@ class Mappings:
 
 
 def _asked(fn: Callable[[Any], Any], event: Any) -> Any:
-    """Whatever it raises is an error: what ends an interpreter or a task ends this event only."""
+    """Call the function; turns SystemExit and the like into an error of this event."""
     try:
         return finished(fn(event))
     except Exception:
@@ -101,7 +103,7 @@ def _asked(fn: Callable[[Any], Any], event: Any) -> Any:
 
 
 def name_of(agent: Agent, run_id: str, payload: bytes) -> str:
-    """What the run is called. Raises BadEvent when its flow cannot tell."""
+    """Return the name of the run. Raises BadEvent — the agent's flow control cannot name it."""
     try:
         return agent.name_run(run_id, payload)
     except ValueError as error:
@@ -116,10 +118,12 @@ class Starter:
     clock: Clock
 
     async def start(self, agent: str, run_id: str, payload: bytes) -> None:
-        """Return once the start command will not be lost. While the log is away it is tried again:
-        whoever brought the event holds on to it, and brings no more.
+        """Start a run; returns once the command is durable.
 
-        Raises: BadEvent — the log will never take it.
+        Retries while the log is unavailable: meanwhile the source keeps the event, and delivers no
+        more.
+
+        Raises: BadEvent — the log will never accept it.
         """
         for wait_s in backoff(self.clock):
             try:

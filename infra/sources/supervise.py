@@ -1,4 +1,4 @@
-"""Runs sources of starts side by side: each is watched over, and run again when it ends."""
+"""Runs sources side by side, and restarts those that end."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: longest wait before a source that keeps failing is run again, in seconds
+#: longest wait before a source that keeps failing is restarted, in seconds
 WAIT_MOST_S = 30.0
-#: a source that ran for this long counts as having worked, in seconds
+#: a source that ran for this long counts as healthy, in seconds
 HEALTHY_S = 60.0
 
 
 class RunningSource(Protocol):
-    """Something outside that starts runs: a topic, a queue, a folder."""
+    """An external system whose events start runs: a topic, a queue, a folder."""
 
     @property
     def name(self) -> str:
-        """For a person; in every log line about it."""
+        """For people; in every log line about it."""
 
     async def run(self) -> None:
-        """Until cancelled; then finish what has begun and close. What it raises ends this life of
-        it: it is run again. A ConfigError and a NotAllowed end the process."""
+        """Run until cancelled; then finish what has begun, and close.
+
+        Any error it raises leads to a restart, except ConfigError and NotAllowed, which end the
+        process."""
 
 
 async def run_sources(sources: Sequence[RunningSource], stop: asyncio.Event, clock: Clock) -> None:
-    """Run all of them until `stop` is set. One that fails does not disturb the others.
+    """Run all of them until `stop` is set. A failing one does not disturb the others.
 
-    Raises: ConfigError, NotAllowed — one of them found that it cannot work, or may not; the others
-    have been ended.
+    Raises: ConfigError, NotAllowed — one of them cannot work, or is not allowed to; the others have
+    been ended.
     """
     running = {asyncio.create_task(_keep(source, clock)) for source in sources}
     stopping = asyncio.create_task(stop.wait())
