@@ -1,1 +1,1 @@
-"""The views service: runs folded into tables, and their HTTP interface."""
+"""The views service: runs folded into tables, served over HTTP."""

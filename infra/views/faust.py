@@ -1,13 +1,13 @@
 """Views of an agent as a Faust app: events in, a compacted changelog out, RocksDB in between.
 
-Faust hands partitions out, keeps a standby of each on another instance, and brings a table back
-from its changelog. What it does not promise is not relied on (infra/views/shard.py): neither its
-committed offsets nor that events come without a hole after a rebalance. And a change is in the
-changelog before it is in RocksDB, so that the local table is never ahead of what another instance
-would restore; Faust's own `table[key] = value` does it the other way round.
+Faust assigns partitions, keeps a standby of each on another instance, and restores a table from its
+changelog. Nothing that it does not promise is relied on (infra/views/shard.py): neither its
+committed offsets nor that events come without gaps after a rebalance. A change is written to the
+changelog before RocksDB, so that the local table is never ahead of what another instance would
+restore; Faust's own `table[key] = value` does it the other way round.
 
-What Faust does for a message costs more than folding an event. So what one fetch brings of a
-partition goes through it as one message, the last one, whose value is the records.
+Faust's cost per message is higher than that of folding an event. So the records of one fetch and
+partition pass through it as one message: the last one, whose value is the records.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from surefoot.state.ports.log import ConsumerRecord
 
 log = structlog.get_logger(__name__)
 
-#: records of a fetch, and fetches that are taken at a time; as many may wait
+#: records per fetch, and fetches taken at a time; as many may wait
 _FETCH, _FETCHES = 500, 32
-#: how long a request may take at least, in seconds; Faust takes no session that is longer
+#: least timeout of a request, in seconds; Faust accepts no session longer than it
 _REQUEST_S = 90.0
 #: how long events wait for others, in seconds, and how many of a partition are folded at a time
 _WITHIN_S, _BATCH = 0.25, 2_000
-#: after trouble, and between looks at whether partitions have come
+#: after an error, and between checks for new partitions; in seconds
 _RETRY_S, _LOOK_S = 1.0, 0.1
-#: of each partition's RocksDB, in bytes; Faust's own defaults are 2 GiB and 192 MiB
+#: limits per partition's RocksDB, in bytes; Faust's defaults are 2 GiB and 192 MiB
 _ROCKSDB = {
     "driver": "rocksdict",
     "block_cache_size": 32 * 1_048_576,
@@ -59,7 +59,7 @@ _ROCKSDB = {
 
 
 class FaustViews(Shard):
-    """Those partitions of one agent's views that the consumer group gives this instance."""
+    """The partitions of one agent's views that the consumer group assigns to this instance."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class FaustViews(Shard):
         await super().stop()
 
     async def crashed(self) -> BaseException:
-        """Wait until Faust gives up; it does not come back."""
+        """Wait until Faust gives up; it does not recover."""
         await self._app._crashed.wait()
         reason: BaseException | None = self._app.crash_reason
         return reason or RuntimeError("no reason is given")
@@ -137,7 +137,7 @@ class FaustViews(Shard):
         await self.forget()
 
     async def _open(self) -> None:
-        """Whenever partitions have come: read them up to the present end of the log."""
+        """Read newly assigned partitions up to the present end of the log, again and again."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -176,7 +176,7 @@ class FaustViews(Shard):
     async def _take(
         self, partition: int, records: Sequence[ConsumerRecord], generation: int
     ) -> None:
-        """Until it has worked, or the partition may be somebody else's."""
+        """Retry until the events are taken, or the partition may have moved."""
         while generation == self._app.consumer_generation_id and self.holds(partition):
             try:
                 for first in range(0, len(records), _BATCH):
@@ -271,7 +271,7 @@ def _credentials(kafka: Mapping[str, Any]) -> Any:
 
 class _Thread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> Any:
-        """Faust reads what is committed only where it writes transactions itself."""
+        """Make it read_committed; Faust does so only when it writes transactions itself."""
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         return consumer
@@ -279,8 +279,10 @@ class _Thread(driver.AIOKafkaConsumerThread):
 
 class _Consumer(driver.Consumer):
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:  # noqa: ASYNC109
-        """What has been fetched, events as one record a partition. Faust counts up to where all is
-        done by offsets; those before the last one are done with it."""
+        """Return fetched records, the events of a partition as one message.
+
+        Faust tracks by offset what is done, so the offsets before the last one count as done with
+        it."""
         fetched = dict(await super()._getmany(active_partitions, timeout))
         for tp, records in fetched.items():
             if not self._is_changelog_tp(tp):
@@ -293,6 +295,6 @@ class _Consumer(driver.Consumer):
 
 
 class _Committed(driver.Transport):
-    """Faust's transport, with a consumer that is given committed events only, fetch by fetch."""
+    """Faust's transport, with a consumer that passes on committed events, one message per fetch."""
 
     Consumer = _Consumer

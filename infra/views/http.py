@@ -1,8 +1,7 @@
-"""Views between processes: the answers of several instances as one, and those of the service as
-seen by a gateway.
+"""Views between processes: merges the answers of several instances, and asks from a gateway.
 
-An instance is asked at `/parts/{agent}/...` for what it has of a view; it answers for itself only,
-so that no question goes round in circles.
+An instance is asked at `/parts/{agent}/...` for its part of a view; it answers only for itself, so
+no request is passed on in circles.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Asker:
         self._client: httpx.AsyncClient | None = None
 
     async def get(self, url: str, **query: Any) -> Any:
-        """None for 404.
+        """Return the JSON; None for 404.
 
         Raises: Unavailable — no answer, or 503.
         """
@@ -57,7 +56,7 @@ class _Asker:
 
 
 class HttpViews:
-    """`ports.Views` of a service elsewhere."""
+    """Implements ports.Views by a service elsewhere."""
 
     def __init__(self, url: str, answer_s: float) -> None:
         self._url = url.rstrip("/")
@@ -89,7 +88,7 @@ class HttpViews:
 
 
 class MergedViews:
-    """`ports.Views`, put together of what this instance and the others have."""
+    """Implements ports.Views, merging the parts of this instance and the others."""
 
     def __init__(self, shards: Mapping[str, Shard], clock: Clock, answer_s: float) -> None:
         self._shards = shards
@@ -130,9 +129,9 @@ class MergedViews:
         return {"agent": agent, "lag": part["lag"], "run": part["part"]}
 
     async def part(self, agent: str, view: str, **query: Any) -> dict[str, Any]:
-        """What this instance has of a view: of which partitions, its lag, and the part.
+        """Return this instance's part of a view, with its partitions and its lag.
 
-        Raises: Unavailable — its partitions are being handed out or read.
+        Raises: Unavailable — its partitions are being assigned or read.
         """
         shard = self._shards[agent]
         lag = await shard.lag()
@@ -185,12 +184,12 @@ class MergedViews:
         await self._asker.stop()
 
 
-#: in place of a URL
+#: in place of the URL of an owner
 _NOBODY = ""
 
 
 def views_app(shards: Mapping[str, Shard], views: MergedViews) -> FastAPI:
-    """What one instance serves."""
+    """Return the app that one instance serves."""
     app = FastAPI(title="Surefoot views", openapi_url=None, docs_url=None, redoc_url=None)
     guard(app)
 

@@ -1,9 +1,8 @@
-"""What one process has of one agent's views: some partitions of its events, folded.
+"""One process's part of one agent's views: some partitions of its events, folded.
 
-What has been kept says itself up to where it goes, and that alone counts. Whoever brings events may
-bring them again, late, or leave some out after a rebalance: what is in already is skipped, and a
-hole in the offsets is read from the log before what comes after it. A hole of one offset is the
-marker of a transaction.
+The stored views contain the offset up to which they go, and only that counts. Events may arrive
+again, late, or with gaps after a rebalance: known ones are skipped, and a gap in the offsets is
+read from the log before what follows it. A gap of one offset is the marker of a transaction.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from surefoot.state.reading.statistics import PartitionStatistics, Values
 
 log = structlog.get_logger(__name__)
 
-#: between two transactions of one owner lies one marker
+#: markers between two transactions of one owner
 _MARKERS = 1
-#: how long it may take to look at what a view does not have yet
+#: time limit for reading what a view does not have yet, in seconds
 _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far views are behind the end of their log."""
+    """How far the views are behind the end of their log."""
 
-    #: events that are not in; more than a page of them are counted with their markers
+    #: events not folded yet; beyond one page, markers are counted too
     events: int
     #: how long ago the oldest of them was written
     ms: int
@@ -55,7 +54,7 @@ class Shard(ABC):
 
     def __init__(self, agent: str, settings: Settings, backend: Backend, clock: Clock) -> None:
         self.agent = agent
-        #: how many the agent has
+        #: the agent's number of partitions
         self.partitions = settings.partitions
         self.topics = AgentTopics(settings.app, agent)
         self._bounded = partial(bounded, settings.deadlines.read_s)
@@ -64,29 +63,30 @@ class Shard(ABC):
         self._offsets = backend.offsets()
         self._opened: dict[int, PartitionStatistics] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: by partition, up to where there is nothing but markers behind what is in
+        #: by partition: offset up to which only markers follow what is folded
         self._empty_to: dict[int, int] = {}
 
     @abstractmethod
     def values(self, partition: int) -> Values:
-        """What is kept of a partition here."""
+        """Return what is stored of a partition here."""
 
     @abstractmethod
     async def keep(self, partition: int, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Keep them, in an order of which any prefix may be left after a crash. After an error, and
-        under cancellation, some prefix is kept."""
+        """Store the changes, in order; a crash may leave any prefix of them.
+
+        After an error, and under cancellation: some prefix is stored."""
 
     @abstractmethod
     def owners(self) -> Mapping[str | None, Iterable[int]]:
-        """The partitions by the URL of the instance that has them; None: this one.
+        """Return the partitions by the URL of the instance that owns them; None: this one.
 
-        Raises: Unavailable — they are being distributed.
+        Raises: Unavailable — they are being assigned.
         """
 
     async def opened(self) -> Mapping[int, PartitionStatistics]:
-        """The views of the partitions that this instance has.
+        """Return the views of this instance's partitions.
 
-        Raises: Unavailable — they are being distributed, or read.
+        Raises: Unavailable — they are being assigned, or read.
         """
         mine = list(self.owners().get(None, ()))
         if missing := [each for each in mine if each not in self._opened]:
@@ -94,11 +94,11 @@ class Shard(ABC):
         return {each: self._opened[each] for each in mine}
 
     def holds(self, partition: int) -> bool:  # noqa: ARG002  (where all are, there is no question)
-        """Whether the partition is this instance's, as far as it knows."""
+        """Whether the partition belongs to this instance, as far as it knows."""
         return True
 
     async def forget(self) -> None:
-        """Partitions are about to move: finish what is being kept, and open anew what comes."""
+        """Prepare for moving partitions: finish what is being stored, and drop all open views."""
         for lock in list(self._locks.values()):
             async with lock:
                 pass
@@ -106,9 +106,9 @@ class Shard(ABC):
         self._empty_to.clear()
 
     async def catch_up(self, partition: int) -> None:
-        """Take in what the log has, up to its present end; less, if the partition moves meanwhile.
+        """Fold the events up to the log's present end; fewer, if the partition moves meanwhile.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         async with self._bounded():
             end = (await self._offsets.ends(self.topics.events, [partition]))[partition]
@@ -127,7 +127,7 @@ class Shard(ABC):
                 position = await self._read(partition, view, position, end)
 
     async def take(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
-        """Take in events of one partition, in the order of their offsets; none, if it has moved."""
+        """Fold events of one partition, in the order of their offsets; none, if it has moved."""
         async with self._locks[partition]:
             if not self.holds(partition):
                 return
@@ -165,7 +165,7 @@ class Shard(ABC):
     async def _read(
         self, partition: int, view: PartitionStatistics, position: int, until: int
     ) -> int:
-        """Take in a page of the log. Returns where the next one begins."""
+        """Fold a page of the log. Returns where the next one begins."""
         async with self._bounded():
             page, after = await self._lookups.page(partition, position, until, _all)
         await self._fold(partition, view, page)
@@ -184,9 +184,9 @@ class Shard(ABC):
             raise
 
     async def lag(self) -> Lag:
-        """Of the partitions that this instance has.
+        """Return the lag of this instance's partitions.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         mine = list(self.owners().get(None, ()))
         async with self._bounded():
@@ -202,7 +202,7 @@ class Shard(ABC):
         try:
             async with asyncio.timeout(_LOOK_S):
                 page, after = await self._lookups.page(partition, start, end, _all)
-        except TimeoutError:  # a transaction is open there: at most so many
+        except TimeoutError:  # a transaction is open there: count the offsets
             return Lag(end - start, int(_LOOK_S * 1_000))
         if not page:
             self._empty_to[partition] = after

@@ -1,7 +1,7 @@
-"""Views of an embedded log: the same projections, kept in a SQLite file beside it.
+"""Views of an embedded log: the same projections, stored in a SQLite file beside it.
 
-They are read from the log's file, by a process that runs no agents. What is kept of a batch is one
-transaction, and losing the file costs reading the log once more.
+A process that runs no agents reads them from the log's file. Each batch is stored in one
+transaction; losing the file costs one more read of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: how often the log is looked at, in seconds
+#: how often to poll the log, in seconds
 _LOOK_S = 0.1
 
 
@@ -30,7 +30,7 @@ class ViewsFile:
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path)
-        self._db.isolation_level = None  # transactions are begun and ended by hand
+        self._db.isolation_level = None  # transactions begin and end explicitly
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")  # what a power cut loses is read again
         self._db.execute(
@@ -105,7 +105,7 @@ class SqliteViews(Shard):
         return {None: range(self.partitions)}
 
     async def run(self) -> None:
-        """Follow the log, until it is cancelled."""
+        """Follow the log until cancelled."""
         while True:
             try:
                 for partition in range(self.partitions):
