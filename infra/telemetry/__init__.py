@@ -1,1 +1,1 @@
-"""Exports metrics and traces; what they are called is state/telemetry."""
+"""Exports metrics and traces; their names are in state/telemetry."""

@@ -1,5 +1,7 @@
-"""The table of metrics in Prometheus, and where it fetches them: a port of its own, so that nobody
-who reaches the gateway reaches them, and every kind of process has them alike."""
+"""Exports the metrics to Prometheus, on a port of their own.
+
+So whoever can reach the gateway cannot reach them, and every kind of process has them in the same
+way."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from surefoot.state.telemetry.metrics import METRICS, Metric
 
 log = structlog.get_logger(__name__)
 
-#: how often a worker tells how things stand, in seconds
+#: how often a worker's gauges are updated, in seconds
 MEASURE_S = 2.0
 
 
@@ -46,7 +48,7 @@ class Prometheus:
         self._child(metric, labels).observe(value)
 
     def _child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
-        """Kept here: the client's own look-up takes longer than what it is looked up for."""
+        """Return the labelled metric, cached: the client's lookup costs more than an update."""
         found = self._children.get((metric, labels))
         if found is None:
             family = self._families[metric]
@@ -56,8 +58,9 @@ class Prometheus:
 
 
 def serve_metrics(settings: Settings) -> str | None:
-    """Serve this process's metrics for as long as it lives, in a thread of their own. Returns their
-    address; None when no port is set.
+    """Serve this process's metrics as long as it lives, in a thread of their own.
+
+    Returns: their address; None when no port is set.
 
     Raises: ConfigError — the port is taken, or prometheus-client is not installed.
     """
@@ -89,7 +92,7 @@ def serve_metrics(settings: Settings) -> str | None:
 
 
 def port_of_child(settings: Settings, number: int) -> dict[str, str]:
-    """Environment of child process `number`, from 0: a port that it shares with no other."""
+    """Return the environment of child process `number`, from 0: a port of its own."""
     if settings.metrics_port is None:
         return {}
     port = settings.metrics_port + number if settings.metrics_port else 0
@@ -97,21 +100,21 @@ def port_of_child(settings: Settings, number: int) -> dict[str, str]:
 
 
 class Measured(Protocol):
-    """Something that is looked at from time to time."""
+    """Something that reports its gauges from time to time."""
 
     def measure(self) -> None:
-        """Tell how things stand."""
+        """Set the gauges."""
 
 
 @runtime_checkable
 class Lagging(Protocol):
-    """A log that knows what open transactions hold back."""
+    """A log that knows how much open transactions hold back."""
 
     def lso_lag(self) -> int: ...
 
 
 async def measure(workers: Sequence[Measured], logs: Iterable[tuple[str, object]]) -> None:
-    """Tell every few seconds how things stand, until cancelled. `logs`: by agent."""
+    """Update the gauges every few seconds, until cancelled. `logs`: by agent."""
     lagging = [(agent, each) for agent, each in logs if isinstance(each, Lagging)]
     while True:
         for worker in workers:

@@ -1,4 +1,4 @@
-"""What a process tells about itself beside its log, as the settings want it."""
+"""Starts a process's metrics and traces, as the settings say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from surefoot.infra.telemetry.tracing import start_tracing
 
 
 def start_telemetry(settings: Settings) -> None:
-    """Call once, before anything runs.
+    """Start telemetry. Call once, before anything runs.
 
     Raises: ConfigError — a port is taken, or a library is not installed.
     """

@@ -1,10 +1,9 @@
-"""Runs and steps as OpenTelemetry spans of our own, through the SDK that the OTEL_... variables set
-up.
+"""Exports runs and steps as OpenTelemetry spans, through the SDK.
 
-A run is a span, `surefoot.run`, told when it is over; its steps, wherever they ran, are spans below
-it. Their ids are derived from names, so that a worker needs to know nothing of the one before it,
-and nothing of it is stored. A span says where something ran and what came of it, never what it was
-given, returned or said.
+The OTEL_... variables configure it. A run is a span, `surefoot.run`, exported when the run is over;
+its steps, wherever they ran, are spans below it. Their ids derive from names, so a worker needs no
+knowledge of the previous one, and nothing is stored. A span says where something ran and how it
+ended, never its input, output or messages.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ _MISSING = "SUREFOOT_TRACES needs OpenTelemetry's SDK: pip install 'surefoot[ote
 class OpenTelemetry:
     """Implements spans.Spans.
 
-    Args: provider: a TracerProvider of the SDK; app: tells the ids of one installation from those
-    of another
+    Args: provider: a TracerProvider of the SDK; app: distinguishes the ids of installations
     """
 
     def __init__(self, provider: Any, app: str) -> None:
@@ -58,7 +56,7 @@ class OpenTelemetry:
         self._sampler: Any = provider.sampler
         tracer: Any = provider.get_tracer("surefoot")
         self._tracer = tracer
-        tracer.id_generator = Told()  # of this one only: the provider may be somebody else's
+        tracer.id_generator = Told()  # only of this tracer: the provider may be the user's
 
     def begin(self, agent: str, run_id: str) -> str | None:
         trace_id = trace.trace_id(self._app, agent, run_id)
@@ -102,7 +100,7 @@ class OpenTelemetry:
         self._ids.next = whole
         span = self._tracer.start_span(
             "surefoot.run",
-            # the first of its trace has nothing above it
+            # the first span of a trace has no parent
             context=self._below(above) if above.span_id != whole.span_id else self._nothing,
             start_time=run.created_ms * 1_000_000,
             attributes={**_named(run), "surefoot.status": run.status},
@@ -112,7 +110,7 @@ class OpenTelemetry:
         span.end(run.updated_ms * 1_000_000)
 
     def _whole(self, run: Run) -> Trace:
-        """The span of the run."""
+        """Return the run's span."""
         given = trace.parse(run.traceparent) or trace.parse(self.begin(run.agent, run.run_id))
         assert given is not None
         return given._replace(span_id=self._of_run(run.agent, run.run_id))
@@ -156,10 +154,11 @@ def _named(run: Run) -> dict[str, Any]:
 
 
 def start_tracing(settings: Settings) -> None:
-    """Tell runs and steps to OpenTelemetry from now on, if the settings want it: to the provider
-    that somebody has set up already, or else to one that the OTEL_... variables describe.
+    """Export runs and steps to OpenTelemetry from now on, if the settings say so.
 
-    Raises: ConfigError — the SDK, or the exporter that is named, is not installed.
+    Uses the provider that the user has set up, or else one configured by the OTEL_... variables.
+
+    Raises: ConfigError — the SDK, or the configured exporter, is not installed.
     """
     if not settings.traces:
         return
@@ -170,14 +169,14 @@ def start_tracing(settings: Settings) -> None:
         raise ConfigError("SF1020", _MISSING) from error
     provider = api.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
-        # Not everybody's: libraries would tell it what nobody has looked at, query strings say.
+        # Not set globally: libraries would export to it unreviewed data, such as query strings.
         provider = _provider(settings)
     spans.use(OpenTelemetry(provider, settings.app))
     log.info("tracing_ready")
 
 
 def _provider(settings: Settings) -> Any:
-    """A TracerProvider; the SDK reads resource, sampler and limits from the environment itself."""
+    """Return a TracerProvider; the SDK reads resource, sampler and limits from the environment."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
@@ -197,7 +196,7 @@ def _exporter_names() -> Sequence[str]:
 
 
 def _exporter(name: str) -> Any:
-    """The exporter of that name, as its package announces it; OTLP has one for each protocol."""
+    """Return the exporter that a package registers under this name; OTLP has one per protocol."""
     names = [name]
     if name == "otlp":
         protocol = os.environ.get(
