@@ -1,1 +1,1 @@
-"""Reads of committed state and history for the API, the CLI and the dashboard; writes nothing."""
+"""Reads committed state and history for the API, the CLI and the dashboard; writes nothing."""

@@ -1,4 +1,4 @@
-"""What an operator looks at besides runs, read from the log: implements `overview.Overview`."""
+"""Admin data besides runs, read from the log: deliveries, schedules, dead letters, topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surefoot.state.records.run_store import RunStore
 
 
 class LogOverview:
-    """Of some agents of one app. Nothing is read before somebody asks."""
+    """Implements Overview for some agents of one app. Reads nothing before the first request."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class LogOverview:
         agents: Sequence[Agent],
         held: Collection[str] = (),
     ) -> None:
-        """`held`: agents whose topics are not to be asked for while they stand in it."""
+        """`held`: agents whose topics must not be read while they are in it."""
         self._agents, self._held = agents, held
         self._bounded = partial(bounded, settings.deadlines.read_s)
         self._standings = backend.standings()
@@ -76,7 +76,7 @@ class LogOverview:
 
 
 class _Books:
-    """The schedules of one agent, followed from the first question on."""
+    """The schedules of one agent, followed from the first request on."""
 
     def __init__(self, settings: Settings, backend: Backend, agent: str) -> None:
         self._bounded = partial(bounded, settings.deadlines.read_s)

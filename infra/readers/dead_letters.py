@@ -1,4 +1,4 @@
-"""The dead letters of an app, read from the log."""
+"""Reads an app's dead letters from the log."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter
 
-#: offsets that are looked at in one go, from the newest backwards
+#: offsets read at a time, from the newest backwards
 _WINDOW = 200
 #: the topic has one partition
 _ONLY = 0
 
 
 class DeadReader:
-    """Reads nothing before somebody asks. Every method raises Unavailable when the log cannot be
-    read just now."""
+    """Reads nothing before the first request.
+
+    Every method raises Unavailable if the log cannot be read now."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
         self._bounded = partial(bounded, settings.deadlines.read_s)
@@ -31,7 +32,7 @@ class DeadReader:
     async def latest(
         self, wanted: Callable[[DeadLetter], bool], limit: int, *, before: int | None = None
     ) -> list[DeadLetter]:
-        """The newest first, of those below the offset `before`."""
+        """Return matching dead letters, newest first, below the offset `before`."""
         found: list[DeadLetter] = []
         async with self._bounded():
             begin, end = await self._span()
@@ -56,7 +57,7 @@ class DeadReader:
         return page[0] if page else None
 
     async def everything(self) -> AsyncIterator[list[ConsumerRecord]]:
-        """What is there by now, the oldest first, page by page."""
+        """Yield what exists now, oldest first, page by page."""
         async with self._bounded():
             start, end = await self._span()
         while start < end:

@@ -22,24 +22,26 @@ from surefoot.state.reading.deliveries import Delivery, delivery_out, read_deliv
 
 log = structlog.get_logger(__name__)
 
-#: what may wait for the log: records, and bytes of their bodies
+#: most records that may wait for the log, and bytes of their bodies
 WAITING_RECORDS = 2_000
 WAITING_BYTES = 16 * 1_048_576
 _AT_ONCE = 128
-#: what comes within this time is written together: one request a broker instead of one a record
+#: records within this time are written together: one request per broker, not one per record
 _GATHER_S = 0.05
 _APPEND_S = 10.0
 _RETRY_S = 1.0
-#: on the way down, how long what waits may take
+#: how long waiting records may take while stopping, in seconds
 _STOP_S = 2.0
-#: records looked at in one go, from the newest backwards
+#: records read at a time, from the newest backwards
 _WINDOW = 500
 _READ_S = 30.0
 
 
 class DeliveryWriter:
-    """Implements DeliveryLog. Writes in the background, again and again while the log is away, and
-    drops what is too much to wait. Starts itself with the first record."""
+    """Implements DeliveryLog.
+
+    Writes in the background, retries while the log is unavailable, and drops what exceeds the
+    limits. Starts with the first record."""
 
     def __init__(self, settings: Settings, appender: Appender) -> None:
         self._settings = settings
@@ -65,7 +67,7 @@ class DeliveryWriter:
 
     @never_cut_short
     async def stop(self) -> None:
-        """Write what waits, within a deadline, and close. Safe to call twice."""
+        """Write waiting records, within a deadline, and close. Safe to call twice."""
         task, self._task = self._task, None
         if task is not None:
             try:
@@ -91,14 +93,14 @@ class DeliveryWriter:
                 self._waiting.popleft()
                 self._bytes -= len(each.body or b"")
             away = [each for each, done in zip(batch, outcomes, strict=True) if not done]
-            for each in reversed(away):  # the reader takes records of one id for one
+            for each in reversed(away):  # the reader merges records of one id, so repeats are safe
                 self._waiting.appendleft(each)
                 self._bytes += len(each.body or b"")
             if away:
                 await asyncio.sleep(_RETRY_S)
 
     async def _write(self, delivery: Delivery) -> bool:
-        """False: the log is away."""
+        """Return False if the log is unavailable."""
         settings = self._settings
         try:
             out = delivery_out(settings.app, settings.partitions, delivery)
@@ -124,7 +126,7 @@ class DeliveryWriter:
 
 
 class DeliveryReader:
-    """Reads the record of deliveries, the newest first."""
+    """Reads the record of deliveries, newest first."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
         self._partitions = settings.partitions
@@ -133,9 +135,9 @@ class DeliveryReader:
         self._offsets = backend.offsets()
 
     async def latest(self, wanted: Callable[[Delivery], bool], limit: int) -> list[Delivery]:
-        """Those that are wanted, at most so many.
+        """Return at most `limit` wanted deliveries.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         async with bounded(_READ_S):
             spans = await self._spans()
@@ -153,9 +155,9 @@ class DeliveryReader:
         return sorted(found.values(), key=lambda each: each.id, reverse=True)[:limit]
 
     async def find(self, id_: str) -> Delivery | None:
-        """By the id of the record, or the latest one of the sender's own id.
+        """Find a delivery by the record's id, or the latest with the sender's own id.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         home = partition_of(id_, self._partitions)
         async with bounded(_READ_S):

@@ -1,9 +1,9 @@
-"""The events of whole agents, from any position on, then live.
+"""The events of whole agents, from any position, then live.
 
-Each agent has one live tail, which all who watch share (event_hub.py). What had been written before
-is looked up; those who come back at the same time, as after a restart of the gateway, share the
-looks as well. A watcher that is far behind is not registered for what is live until it is
-near, so that the log is what waits for it, and not memory.
+Each agent has one live tail, shared by all watchers (event_hub.py). Earlier events are looked up;
+watchers that come back at the same time, as after a restart of the gateway, share the lookups too.
+A watcher far behind is registered for live events only once it is near, so that the log holds what
+waits for it, and not memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class LogEventFeed:
-    """Implements EventFeed with the tails and the clients of a reader, who stops them."""
+    """Implements EventFeed with the tails and clients of a reader, whose owner stops them."""
 
     def __init__(self, reader: LogRunReader) -> None:
         self._reader = reader
@@ -66,7 +66,7 @@ class LogEventFeed:
                 async for told in _read_up_to(sources, stand, choice, ends):
                     yield told
                 if watcher.too_slow():
-                    continue  # more came in meanwhile than may wait: nearer by now, so once more
+                    continue  # more arrived meanwhile than may wait: nearer by now, so try again
                 async for happened in watcher:
                     if stand.takes(happened) and happened.event is not None:
                         yield FeedMessage(stand.token(), happened.event["type"], happened.data)
@@ -82,7 +82,7 @@ class LogEventFeed:
 
 
 class FeedPosition:
-    """Where one watcher stands: next offset of every partition, by agent."""
+    """A watcher's position: next offset of every partition, by agent."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
@@ -99,8 +99,9 @@ class FeedPosition:
         self._parts.pop(agent, None)
 
     def takes(self, happened: LiveEvent) -> bool:
-        """Move behind a live event, and behind all that the tail had handed out before it, which
-        was told or not chosen. False: it has been told; another gateway was ahead of this one."""
+        """Move past a live event, and past all that the tail handed out before it.
+
+        False: it was already sent; another gateway was ahead of this one."""
         agent, record = happened.agent, happened.record
         mine = self.at[agent]
         is_new = record.offset >= mine[record.partition]
@@ -128,8 +129,9 @@ class _Source:
         ] = {}
 
     async def begin(self, stand: FeedPosition, start: Sequence[int] | None) -> list[FeedMessage]:
-        """Put the watcher where it wants to be, or where that is not there any more, at the first
-        event that is kept. Returns what has to be told of the latter."""
+        """Set the watcher to its position, or where that no longer exists, to the first event kept.
+
+        Returns: the gaps to report."""
         partitions = range(len(self.hub.offsets))
         async with self._bounded():
             begins = await self._offsets.begins(self._history.topic, partitions)
@@ -138,7 +140,7 @@ class _Source:
         gaps = []
         for p in partitions if start is not None else ():
             assert start is not None
-            # beyond the end: the topic has been made anew
+            # beyond the end: the topic has been created again
             if not begins[p] <= start[p] <= ends[p]:
                 gaps.append(self._gap(p, start[p], begins[p]))
             else:
@@ -148,7 +150,7 @@ class _Source:
     async def page(
         self, p: int, start: int, until: int
     ) -> tuple[list[ConsumerRecord], int, list[FeedMessage]]:
-        """Records from `start` on, where the next page begins, and what to tell of a gap."""
+        """Return records from `start` on, where the next page begins, and a gap to report."""
         key = (p, start, until)
         look = self._looks.get(key)
         if look is None:
@@ -160,8 +162,9 @@ class _Source:
         return records, after, []
 
     async def _look(self, p: int, start: int, until: int) -> tuple[list[ConsumerRecord], int, int]:
-        """A page, and the first offset that is kept once it has been read: a client whose offset
-        is not kept any more is moved on without being told."""
+        """Return a page, and the first offset kept after reading it.
+
+        A client whose offset has expired is moved on without an error."""
         async with self._bounded():
             records, after = await self._history.page(p, start, until, _everything)
             begin = (await self._offsets.begins(self._history.topic, [p]))[p]
@@ -170,7 +173,7 @@ class _Source:
     def _over(self, key: tuple[int, int, int], done: asyncio.Task[Any]) -> None:
         del self._looks[key]
         if not done.cancelled():
-            done.exception()  # whoever waits for it has it; nobody may
+            done.exception()  # retrieve it; perhaps nobody waits any more
 
     def _gap(self, partition: int, wanted: int, begins: int) -> FeedMessage:
         told = {"agent": self.agent, "partition": partition, "from": wanted, "to": begins}
@@ -181,7 +184,7 @@ class _Source:
 async def _catch_up(
     sources: Sequence[_Source], stand: FeedPosition, choice: EventFilter
 ) -> AsyncIterator[FeedMessage]:
-    """Read on until what is left would fit into a watcher's queue."""
+    """Read on until the rest would fit into a watcher's queue."""
     while True:
         ends = {source.agent: source.hub.offsets for source in sources}
         behind = sum(
@@ -201,7 +204,7 @@ async def _read_up_to(
     choice: EventFilter,
     ends: Mapping[str, Sequence[int]],
 ) -> AsyncIterator[FeedMessage]:
-    """A page of each partition in turn, until all of them are read up to `ends`."""
+    """Read a page of each partition in turn, until all are read up to `ends`."""
     going_on = True
     while going_on:
         going_on = False

@@ -1,6 +1,6 @@
-"""One live tail of a topic for everybody who watches: each record is read and decoded once.
+"""One live tail of a topic for all watchers: each record is read and decoded once.
 
-Who watches has a bounded queue of references to the same records.
+Each watcher has a bounded queue of references to the same records.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: what may wait for one slow watcher
+#: most that may wait for one slow watcher
 WAITING_RECORDS = 1_000
 WAITING_BYTES = 4 * 1_048_576
 
 
 class LiveEvent:
-    """One event of an agent, and where a reader of the agent's topic stands behind it. What is
-    made of it is made once, for all who watch."""
+    """One event of an agent, and the topic position after it.
+
+    Derived values are computed once, for all watchers."""
 
     def __init__(self, agent: str, record: ConsumerRecord, offsets: list[int]) -> None:
         self.agent = agent
         self.record = record
-        #: next offset of every partition, as the tail had handed them out
+        #: next offset of every partition, as the tail handed them out
         self.offsets = offsets
 
     @cached_property
@@ -57,9 +58,9 @@ class LiveEvent:
 
 
 class EventHub:
-    """One live tail of a topic of an agent, shared by everybody who watches.
+    """One live tail of an agent's topic, shared by all watchers.
 
-    It begins with the first watcher, so that a process in which nobody watches reads nothing.
+    Starts with the first watcher: a process without watchers reads nothing.
     """
 
     def __init__(self, backend: Backend, topic: str, agent: str) -> None:
@@ -67,7 +68,7 @@ class EventHub:
         self.topic = topic
         self._agent = agent
         self._watchers: dict[bytes, set[Watcher[ConsumerRecord]]] = {}
-        #: of whole agents, by what they choose
+        #: watchers of whole agents, by their filter
         self._all: dict[EventFilter, set[Watcher[LiveEvent]]] = {}
         self._closed = False
 
@@ -79,20 +80,22 @@ class EventHub:
 
     @property
     def offsets(self) -> list[int]:
-        """Next offset of every partition that will be handed out."""
+        """Next offset of every partition to be handed out."""
         return [offset for _, offset in sorted(self._tail.positions.items())]
 
     @contextmanager
     def watch(self, key: bytes, partition: int) -> Iterator[Watcher[ConsumerRecord]]:
-        """Everything with that key from `Watcher.offset` on. There is no await between reading the
-        tail's position and being registered, so nothing falls in between."""
+        """Watch one key's records from `Watcher.offset` on.
+
+        There is no await between reading the tail's position and registering, so no record is
+        missed."""
         watcher: Watcher[ConsumerRecord] = Watcher(self._tail.positions[partition])
         with self.join(key, watcher):
             yield watcher
 
     @contextmanager
     def join(self, key: bytes, watcher: Watcher[ConsumerRecord]) -> Iterator[None]:
-        """Everything with that key from now on, for somebody who watches another topic too."""
+        """Watch one key's records from now on, for a watcher that also watches another topic."""
         if self._closed:
             watcher.close()
         self._watchers.setdefault(key, set()).add(watcher)
@@ -105,7 +108,7 @@ class EventHub:
 
     @contextmanager
     def join_all(self, watcher: Watcher[LiveEvent], choice: EventFilter) -> Iterator[None]:
-        """Everything that is chosen, from `offsets` on, as they are now."""
+        """Watch the chosen events from the present `offsets` on."""
         if self._closed:
             watcher.close()
         self._all.setdefault(choice, set()).add(watcher)
@@ -147,8 +150,7 @@ class EventHub:
 
 
 class OutputHub(EventHub):
-    """The same of partial output, which nobody counts on: it is left out before the events of
-    somebody slow are."""
+    """The same for partial output: best effort, so a slow watcher loses it before events."""
 
     def _offer(self, watcher: Watcher[ConsumerRecord], record: ConsumerRecord, size: int) -> None:
         if not watcher.half_full:
@@ -156,11 +158,13 @@ class OutputHub(EventHub):
 
 
 class Watcher(Generic[T]):
-    """What waits for one watcher. Bounded: one that is too slow is closed, and what waits is
-    dropped, as it can come back with the id of the last event that it has."""
+    """The queue of one watcher.
+
+    Bounded: a watcher that is too slow is closed and its queue dropped; it can resume with the id
+    of its last event."""
 
     def __init__(self, offset: int = 0) -> None:
-        #: what comes has this offset or a later one; what was before has to be looked up
+        #: records have this offset or a later one; earlier ones have to be looked up
         self.offset = offset
         self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0
@@ -180,7 +184,7 @@ class Watcher(Generic[T]):
         self._wake.set()
 
     def too_slow(self) -> bool:
-        """It has been closed because too much was waiting."""
+        """Whether it was closed because too much was waiting."""
         return self._too_slow
 
     @property
@@ -207,7 +211,7 @@ class Watcher(Generic[T]):
 
 
 def decoded(record: ConsumerRecord, schema: str) -> dict[str, Any] | None:
-    """The record's values; None, with a line in the log, for what is none of ours."""
+    """Decode the record; None, with a line in the log, if it cannot be decoded."""
     try:
         return decode(record.value, schema)[1]
     except UndecodableError as error:

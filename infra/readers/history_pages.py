@@ -1,7 +1,7 @@
-"""The latest records of one key in a partition, read from its end backwards.
+"""The latest records of one key in a partition, read backwards from its end.
 
-A log is read forwards only, so it is read in pieces, each before the one before and twice as long:
-what stands together is found with the first one, and what is rare does not take many questions.
+A log can only be read forwards, so it is read in pieces, each before the previous one and twice as
+long: recent records are found in the first piece, and rare ones need few requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from surefoot.infra.log.ports import Lookups
 from surefoot.state.ports.log import ConsumerRecord
 
-#: longest piece, and how many records one page looks at
+#: longest piece, and how many offsets one page scans
 _PIECE = 5_000
 _LOOKED_AT = 20_000
 
@@ -24,8 +24,9 @@ async def latest_before(
     wanted: Callable[[bytes | None], bool],
     limit: int,
 ) -> tuple[list[ConsumerRecord], int | None]:
-    """At most `limit` records from [begin, end), the latest first, and the `end` of the next page;
-    None: there can be no more."""
+    """Return at most `limit` records from [begin, end), latest first, and the next page's `end`.
+
+    None as `end`: there are no more."""
     found: list[ConsumerRecord] = []
     piece, looked_at = limit, 0
     while begin < end and len(found) < limit and looked_at < _LOOKED_AT:
@@ -50,6 +51,6 @@ async def _between(
 
 
 def source_of(record: ConsumerRecord) -> str | None:
-    """What the record answers: topic/partition/offset of a command or task, or the timer."""
+    """Return what the record answers: topic/partition/offset of a command or task, or the timer."""
     source = next((value for name, value in record.headers if name == "sf-src"), None)
     return None if source is None else source.decode("utf-8", "backslashreplace")

@@ -1,5 +1,4 @@
-"""A stretch of an agent's input topics: where it begins and ends, its records, and the end
-of the log, where copies of them go."""
+"""A range of an agent's input topics: its bounds, its records, and where copies of them go."""
 
 from __future__ import annotations
 
@@ -31,12 +30,13 @@ class ReplayRange:
     async def pieces(
         self, wanted: Bounds, partitions: Sequence[int], offsets_of: InputKind
     ) -> list[OffsetSlice]:
-        """What lies in between in each partition, commands first. Times are those of the records,
-        and mean both topics; offsets are those of one. What is appended from now on is not part
-        of it.
+        """Return what lies in the range in each partition, commands first.
 
-        Raises: ConfigError — offsets that the topic does not have; Unavailable — the log cannot be
-        read just now.
+        Times are those of the records and apply to both topics; offsets apply to one. Later appends
+        are not included.
+
+        Raises: ConfigError — the topic does not have these offsets; Unavailable — the log cannot be
+        read now.
         """
         async with bounded(self._deadline_s):
             if wanted.unit == "offset":
@@ -78,9 +78,9 @@ class ReplayRange:
         )
 
     async def read(self, piece: OffsetSlice) -> AsyncIterator[ConsumerRecord]:
-        """Committed records, in order.
+        """Yield committed records, in order.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         lookups, position = self._lookups[piece.kind], piece.start
         while position < piece.end:
@@ -92,7 +92,7 @@ class ReplayRange:
                 yield record
 
     async def append(self, record: ProducerRecord) -> None:
-        """Write one record. Raises Unavailable: it may or may not have been written."""
+        """Append one record to the log. Raises Unavailable — it may have been written."""
         await self._appender.append(record, "a copied record", deadline_s=self._deadline_s)
 
     @never_cut_short

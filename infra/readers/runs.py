@@ -1,8 +1,8 @@
 """Reads runs and their history from the log: committed records only.
 
 Memory holds one small summary per run (state.reading.runs); the rest of a run is read from the
-state topic when somebody looks at it. History is one live tail per gateway, shared by all
-watchers, plus a lookup for what was written before.
+state topic on request. History is one live tail per agent, shared by all watchers, plus lookups of
+earlier events.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from surefoot.state.records.encoding import decode_checkpoint, decode_entry, ent
 
 log = structlog.get_logger(__name__)
 
-#: how long it may take to read all that is on record of effects
+#: time limit for reading the whole record of effects, in seconds
 _EFFECTS_S = 30.0
-#: by how much the clocks of two workers may differ without history being missed
+#: by how much the clocks of two workers may differ without missing history
 _SKEW_MS = 60_000
-#: pieces of output, of whatever run of the partition, that are looked through for those of one run
+#: pieces of output, of any run of the partition, searched for those of one run
 _PIECES = 20_000
 
 
 class LogRunReader:
-    """`ports.RunBrowser` and `versions.Versions` for some agents of one app.
+    """Implements ports.RunBrowser and versions.Versions for some agents of one app.
 
-    With `partitions`, of the runs in these only: less is read before the first answer. With `only`,
-    of the runs of that status: less is kept in memory.
+    `partitions` limits it to their runs: less is read before the first answer. `only` limits it to
+    runs of that status: less is kept in memory.
     """
 
     def __init__(
@@ -89,8 +89,9 @@ class LogRunReader:
         }
 
     async def start(self, held: Collection[str] = ()) -> None:
-        """Begin to read in the background, but for the agents that are held; safe to call again.
-        Does not wait for the broker: until everything written so far has been read, asking raises
+        """Start reading in the background, except the agents that are held. Safe to call again.
+
+        Does not wait for the broker: until everything written so far has been read, requests raise
         Unavailable after 5 s."""
         for name, agent in self.agents.items():
             if name not in held:
@@ -106,15 +107,15 @@ class LogRunReader:
         await self._offsets.stop()
 
     def end_streams(self) -> None:
-        """End every live stream; its watcher can resume by the id of the last event it has."""
+        """End every live stream; watchers can resume with the id of their last event."""
         for agent in self.agents.values():
             agent.hub.close()
             agent.output.close()
 
     async def get(self, agent: str, run_id: str) -> RunView | None:
-        """The run as of its latest checkpoint that has reached us, a few ms behind its commit.
+        """Return the run as of the latest checkpoint received, a few ms behind its commit.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         async with self.bounded():
             return await self.agents[agent].get(run_id)
@@ -122,16 +123,16 @@ class LogRunReader:
     async def list(
         self, agent: str, *, status: Status | None = None, limit: int = 50
     ) -> Sequence[RunView]:
-        """Most recently updated first; payloads, results and failure messages are left out.
+        """Return the latest updated runs first, without payloads, results and failure messages.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         return (await self.page(agent, RunQuery(status=status, limit=limit))).runs
 
     async def page(self, agent: str, query: RunQuery) -> RunPage:
-        """See `ports.RunBrowser`. Looking through a million runs takes a while: in a thread.
+        """See `ports.RunBrowser`. Runs in a thread: searching a million runs takes a while.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         runs = await self.agents[agent].everything()
         found, matches = await asyncio.to_thread(select, runs, query)
@@ -145,7 +146,7 @@ class LogRunReader:
     async def activity(self, agent: str, now_ms: int, *, bucket_ms: int, buckets: int) -> Activity:
         """See `ports.RunBrowser`.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         runs = await self.agents[agent].everything()
         return await asyncio.to_thread(activity, runs, now_ms, bucket_ms, buckets)
@@ -153,7 +154,7 @@ class LogRunReader:
     async def past(self, agent: str, run_id: str, *, before: int | None, limit: int) -> HistoryPage:
         """See `ports.RunBrowser`.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         reader = self.agents[agent]
         async with self.bounded():
@@ -169,9 +170,9 @@ class LogRunReader:
         return HistoryPage(topic=reader.history.topic, events=told, before=older)
 
     async def counts(self, agent: str) -> Mapping[tuple[int, Status], int]:
-        """How many runs there are of each (version of the agent, status).
+        """Count the runs by (version of the agent, status).
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         reader = self.agents[agent]
         async with self.bounded():
@@ -179,10 +180,9 @@ class LogRunReader:
         return dict(reader.index.counts)
 
     async def latest(self, agent: str, run_id: str) -> RunView | None:
-        """The run as of everything that has been committed by now; what is being committed is
-        waited for.
+        """Return the run as of everything committed by now; waits for commits in progress.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         reader = self.agents[agent]
         async with self.bounded():
@@ -190,9 +190,9 @@ class LogRunReader:
             return await reader.get(run_id)
 
     async def backlog(self, agent: str, run_id: str) -> Backlog:
-        """How much stands before a run in its partition.
+        """Return how many inputs are ahead of a run in its partition.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         async with self.bounded():
             return await self.agents[agent].backlog(run_id)
@@ -201,8 +201,9 @@ class LogRunReader:
     async def answers(
         self, agent: str, run_id: str
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """Events of one run from now on; see `ports.RunReader`. Ends for a watcher that is too
-        slow, and when the reader stops."""
+        """Yield events of one run from now on; see `ports.RunReader`.
+
+        Ends for a watcher that is too slow, and when the reader stops."""
         reader = self.agents[agent]
         async with self.bounded():
             await reader.hub.started()
@@ -213,16 +214,15 @@ class LogRunReader:
     async def events(
         self, agent: str, run_id: str, after: int | None
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
-        """(offset, event) from the offset after `after` on, then live: no gap, no repeat. What was
-        asked of the run in vain once it was over is left out.
+        """Yield (offset, event) from the offset after `after` on, then live: no gap, no repeat.
 
-        Ends after the event that ends the run, unless the run has gone on since, and at once when
-        the run is over and nothing comes after `after`. An unknown run is waited for. An `after`
-        that the topic has not reached is taken as None: the topic has been made anew. Also ends
-        when the watcher is too slow (more than 1,000 events or 4 MiB waiting) and when the reader
-        stops.
+        Omits commands refused because the run was over. Ends after the event that ends the run,
+        unless the run has continued since, and at once when the run is over and nothing follows
+        `after`. Waits for an unknown run. An `after` beyond the topic's end counts as None: the
+        topic has been created again. Also ends when the watcher is too slow (more than 1,000 events
+        or 4 MiB waiting) and when the reader stops.
 
-        Raises: Unavailable — the log cannot be read just now; nothing has been left out so far.
+        Raises: Unavailable — the log cannot be read now; nothing has been omitted so far.
         """
         async with aclosing(self._follow(agent, run_id, after)) as steps:
             async for kind, offset, values in steps:
@@ -232,9 +232,11 @@ class LogRunReader:
     async def watch(
         self, agent: str, run_id: str, after: int | None
     ) -> AsyncGenerator[FeedMessage, None]:
-        """The same, with the partial output of the step in work: `output` without an id, and only
-        what belongs to the attempt in work (state/feeds/live_output.py). It is best effort. `slow`
-        is last for a watcher that is too slow, and names the id to go on from.
+        """Like `events`, with the partial output of the step in progress.
+
+        `output` has no id, contains only the attempt in progress (state/feeds/live_output.py), and
+        is best effort. `slow` is last for a watcher that is too slow, and names the id to resume
+        from.
 
         Raises: as `events`.
         """
@@ -261,8 +263,10 @@ class LogRunReader:
     async def _follow(
         self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
     ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
-        """(what, offset, values): `event`s, with `output` also each `piece` of it; `live` once when
-        what had been written before has been told, `slow` for a watcher that is let go."""
+        """Yield (what, offset, values): each `event`, and with `output` each `piece` of it.
+
+        `live` comes once, after everything written before; `slow` ends a watcher that is too
+        slow."""
         reader = self.agents[agent]
         partition = reader.home(run_id)
         key = run_id.encode()
@@ -301,7 +305,7 @@ class LogRunReader:
     async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
         """See `ports.RunBrowser`.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         partition, topic = partition_of(effect_id, self._count), self._effects.topic
         async with self.bounded():
@@ -316,9 +320,9 @@ class LogRunReader:
         return _event(found[0]) if found else None
 
     async def summaries(self, agent: str, run_ids: Collection[str]) -> dict[str, RunSummary]:
-        """Those of the runs that there are, as of everything that has been committed by now.
+        """Return the summaries of the existing runs, as of everything committed by now.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         reader = self.agents[agent]
         async with self.bounded():
@@ -328,10 +332,11 @@ class LogRunReader:
         return {run_id: run for run_id in run_ids if (run := reader.index.runs.get(run_id))}
 
     async def lines(self, agent: str, run_ids: Collection[str], keep: Keep) -> dict[str, Line]:
-        """The lines of history of those of the runs that there are; see `versions.Versions`. Each
-        partition is read once, from the start of the oldest of its runs.
+        """Return the lines of history of the existing runs; see `versions.Versions`.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Each partition is read once, from the start of its oldest run.
+
+        Raises: Unavailable — the log cannot be read now.
         """
         reader = self.agents[agent]
         found = await self.summaries(agent, run_ids)
@@ -349,9 +354,9 @@ class LogRunReader:
         return lines
 
     async def messages(self, agent: str, run_id: str, count: int) -> tuple[bytes, ...]:
-        """The first `count` messages of a run's thread.
+        """Return the first `count` messages of a run's thread.
 
-        Raises: StateError — some are missing; Unavailable — the log cannot be read just now.
+        Raises: StateError — some are missing; Unavailable — the log cannot be read now.
         """
         if not count:
             return ()
@@ -362,9 +367,9 @@ class LogRunReader:
         return tuple(said[key].value or b"null" for key in keys)
 
     async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:
-        """What is on record of the run's calls and actions, of whichever step and epoch.
+        """Return what is on record of the run's calls and actions, of any step and epoch.
 
-        Raises: Unavailable — the log cannot be read just now.
+        Raises: Unavailable — the log cannot be read now.
         """
         theirs = tuple(entry_key(run_id, kind) for kind in ("c:", "o:", "a:"))
         found = await self._entries(
@@ -375,7 +380,7 @@ class LogRunReader:
     async def _entries(
         self, agent: str, run_id: str, wanted: Callable[[bytes | None], bool]
     ) -> dict[bytes, Entry]:
-        """The entries of the run that are left, of those with such keys."""
+        """Return the run's remaining entries with matching keys."""
         reader = self.agents[agent]
         found = await self.summaries(agent, [run_id])
         since_ms = found[run_id].created_ms if found else 0
@@ -389,7 +394,7 @@ class LogRunReader:
 
 
 class AgentReader:
-    """The state and events topics of one agent."""
+    """Reads the topics of one agent."""
 
     def __init__(
         self,
@@ -416,7 +421,7 @@ class AgentReader:
         self._caught_up = False
 
     def home(self, run_id: str) -> int:
-        """The partition that the run lives in."""
+        """Return the partition in which the run lives."""
         return partition_of(run_id, self._count)
 
     def _apply(self, record: ConsumerRecord) -> None:
@@ -430,7 +435,7 @@ class AgentReader:
             )
 
     async def caught_up(self) -> None:
-        """Wait until all that had been written when we came is in the index."""
+        """Wait until everything written before the first call is in the index."""
         if self._caught_up:
             return
         ends = await self.offsets.ends(self._topics.state, self._partitions)
@@ -439,13 +444,13 @@ class AgentReader:
         self._caught_up = True
 
     async def everything(self) -> list[RunSummary]:
-        """The summaries as they are now, which nobody changes."""
+        """Return a copy of the present list of summaries."""
         async with self.bounded():
             await self.caught_up()
         return list(self.index.runs.values())
 
     async def extent(self, run_id: str, before: int | None) -> tuple[int, int]:
-        """Offsets between which all of the run's events stand, those from `before` on left out."""
+        """Return offsets that enclose all of the run's events, without those from `before` on."""
         partition = self.home(run_id)
         await self.caught_up()
         end = (await self.offsets.ends(self._topics.events, [partition]))[partition]
@@ -455,7 +460,7 @@ class AgentReader:
         return end if begin is None else begin, end if before is None else min(before, end)
 
     async def refresh(self, partition: int) -> None:
-        """Wait until all that has been written by now is in the index."""
+        """Wait until everything written by now is in the index."""
         ends = await self.offsets.ends(self._topics.state, [partition])
         await self.state.reach(partition, ends[partition])
 
@@ -471,15 +476,14 @@ class AgentReader:
                     return shown(decode_checkpoint(record.value))
                 except UndecodableError as error:
                     raise StateError("SF2007", f"checkpoint of {run_id}: {error}") from error
-            # compacted away since we saw it: a newer one is on its way to the index
+            # compacted away meanwhile: a newer one is on its way to the index
             await self.refresh(partition)
         return None
 
     async def span(
         self, run_id: str, partition: int, after: int | None, live_offset: int
     ) -> tuple[int, int, bool]:
-        """(start, until, over): the offsets of what is to be looked up, and whether nothing can
-        come after it because the run is over."""
+        """Return (start, until, over): the offsets to look up, and whether nothing can follow."""
         await self.refresh(partition)
         run = self.index.runs.get(run_id)
         end = (await self.offsets.ends(self._topics.events, [partition]))[partition]
@@ -494,7 +498,7 @@ class AgentReader:
         return until if start is None else start, until, over
 
     async def written(self, run_id: str, seen: Shown) -> list[StreamRecord]:
-        """The partial output of the attempt in work, up to now."""
+        """Return the partial output of the attempt in progress, up to now."""
         run = self.index.runs.get(run_id)
         partition, key = self.home(run_id), run_id.encode()
         async with self.bounded():
@@ -520,7 +524,7 @@ class AgentReader:
         since_ms: int,
         wanted: Callable[[bytes | None], bool],
     ) -> AsyncIterator[ConsumerRecord]:
-        """Records with such keys of one partition, from that time to what is its end now."""
+        """Yield records with matching keys of one partition, from that time to its present end."""
         async with self.bounded():
             end = (await self.offsets.ends(lookups.topic, [partition]))[partition]
             start = await self.offsets.at(lookups.topic, partition, since_ms - _SKEW_MS)
@@ -580,10 +584,9 @@ def _event(record: ConsumerRecord) -> dict[str, Any] | None:
 
 @asynccontextmanager
 async def failed_effects(settings: Settings, backend: Backend) -> AsyncIterator[LogRunReader]:
-    """The effects of the app that have failed, as runs of the outbox, for one who asks once:
-    nothing of them is kept when he has left.
+    """Read the app's failed effects, as runs of the outbox. Nothing is kept afterwards.
 
-    Raises: Unavailable — the log cannot be read just now, or not within 30 s.
+    Raises: Unavailable — the log cannot be read now, or not within 30 s.
     """
     reader = LogRunReader(settings, backend, [OUTBOX], only="failed")
     try:
@@ -597,7 +600,7 @@ async def failed_effects(settings: Settings, backend: Backend) -> AsyncIterator[
 
 @asynccontextmanager
 async def bounded(deadline_s: float) -> AsyncIterator[None]:
-    """Raises Unavailable when the log cannot be read, or not within that time."""
+    """Raise Unavailable if the block does not finish within the deadline."""
     try:
         async with asyncio.timeout(deadline_s):
             yield

@@ -1,4 +1,4 @@
-"""The schedules of an agent, as the log tells them, and what the code has to say to them."""
+"""Reads an agent's schedules from the log, and declares the code's schedules to them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from surefoot.state.records.run_store import RunStore
 
 log = structlog.get_logger(__name__)
 
-#: how long reading the schedules may take, and the pause before it is tried again
+#: time limit for reading the schedules, and the pause before a retry; in seconds
 _READ_S, _AGAIN_S = 30.0, 2.0
 
 
 async def read_schedules(settings: Settings, backend: Backend, agent: str) -> dict[str, State]:
-    """An agent's schedules by name, as of everything that is committed by now.
+    """Return an agent's schedules by name, as of everything committed by now.
 
-    Raises: Unavailable — the log cannot be read just now.
+    Raises: Unavailable — the log cannot be read now.
     """
     topic = AgentTopics(settings.app, schedules_agent_name(agent)).state
     partitions = range(settings.partitions)
@@ -55,7 +55,7 @@ async def read_schedules(settings: Settings, backend: Backend, agent: str) -> di
 async def declare_schedules(
     agents: Sequence[Agent], settings: Settings, backend: Backend, clock: Clock
 ) -> None:
-    """Tell each agent's schedules what its code declares; tries until it has been told."""
+    """Send each agent's schedules the declarations of its code; retries until sent."""
     waiting = list(agents)
     while waiting:
         agent = waiting.pop(0)

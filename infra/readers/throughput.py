@@ -1,4 +1,4 @@
-"""How fast agents work: what their events topics have gained in the last seconds."""
+"""Throughput of agents: what their events topics gained in the last seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord
 
-#: the stretch of time that is looked at, in seconds
+#: length of the time window, in seconds
 WINDOW_S = 10
 
 #: time and type of an event, by partition and offset
@@ -24,8 +24,9 @@ Recent = dict[tuple[int, int], tuple[int, str]]
 
 
 class Throughput:
-    """Of some agents. Begins with what the log has of the last seconds, so that the first answer is
-    as good as any."""
+    """Counts events of some agents.
+
+    Starts with the log's events of the last seconds, so that the first answer is already right."""
 
     def __init__(
         self, settings: Settings, backend: Backend, agents: Sequence[str], clock: Clock
@@ -45,7 +46,7 @@ class Throughput:
             self._tails[agent] = backend.tail(topic, note, from_end=True)
 
     async def start(self) -> None:
-        """Raises Unavailable."""
+        """Start counting. Raises Unavailable."""
         async with self._bounded():
             await asyncio.gather(*(self._begin(agent) for agent in self._tails))
 
@@ -54,7 +55,7 @@ class Throughput:
         tail.start()
         await tail.started()
         since_ms = self._clock.now_ms() - WINDOW_S * 1000
-        # What the tail has handed out meanwhile is counted once: it has the same offset.
+        # What the tail hands out meanwhile is counted once: it has the same offset.
         ends = dict(tail.positions)
         for partition in self._partitions:
             start = await self._offsets.at(lookups.topic, partition, since_ms)
@@ -64,7 +65,7 @@ class Throughput:
                     _note(self._recent[agent], record)
 
     def counts(self, agent: str) -> Mapping[str, int]:
-        """How many events of each type there were in the last `WINDOW_S` seconds."""
+        """Return the number of events of each type in the last `WINDOW_S` seconds."""
         since_ms = self._clock.now_ms() - WINDOW_S * 1000
         recent = self._recent[agent]
         for place in [place for place, (at_ms, _) in recent.items() if at_ms < since_ms]:
@@ -81,9 +82,9 @@ class Throughput:
 
 
 def _note(recent: Recent, record: ConsumerRecord) -> None:
-    """Its time and its type, by its place."""
+    """Store the event's time and type by its partition and offset."""
     try:
         event = decode(record.value, "Event")[1]
     except UndecodableError:
-        return  # the reader of runs tells
+        return  # the reader of runs reports it
     recent[record.partition, record.offset] = (event["at_ms"], event["type"])
