@@ -1,4 +1,4 @@
-"""What every broker started here has in common: the pinned version, its settings, its failures."""
+"""What all brokers started here share: the pinned version, settings, failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 KAFKA_FOLDER = Path(__file__).resolve().parent
 
 #: One node for one machine: nothing is replicated, internal topics are small, rebalances start at
-#: once, and a topic exists only when it was created on purpose.
+#: once, and topics are never created implicitly.
 ONE_NODE = {
     "node.id": "1",
     "process.roles": "broker,controller",
@@ -33,7 +33,7 @@ ONE_NODE = {
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
 
-#: below those that Linux and macOS give to whoever asks for any port, and to connections
+#: below the ports that Linux and macOS assign automatically
 _PORTS = (10_000, 32_000)
 
 _VERSION_LINE = re.compile(r"Kafka version: (\S+)")
@@ -46,7 +46,7 @@ class CannotStart(Exception):
 class Node(Protocol):
     """A broker process or container that was started here and must be stopped here."""
 
-    #: where its clients connect
+    #: the address for clients
     bootstrap: str
 
     @property
@@ -54,7 +54,7 @@ class Node(Protocol):
     @property
     def log_path(self) -> Path | None: ...
     def failure(self) -> str | None:
-        """Why it is no longer running, with the end of its log; None while it runs."""
+        """Return why it no longer runs, with the end of its log; None while it runs."""
 
     def log_text(self) -> str: ...
     def stop(self) -> None: ...
@@ -63,7 +63,7 @@ class Node(Protocol):
 
 
 def pinned_version() -> str:
-    """The Kafka version that pom.xml pins."""
+    """Return the Kafka version that pom.xml pins."""
     pom = (KAFKA_FOLDER / "pom.xml").read_text(encoding="utf-8")
     match = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", pom)
     if match is None:
@@ -72,14 +72,16 @@ def pinned_version() -> str:
 
 
 def version_in_log(text: str) -> str | None:
-    """The version that a broker wrote to its own log when it had started, as in "4.4.0"."""
+    """Return the version that a broker writes to its log once started, as in "4.4.0"."""
     match = _VERSION_LINE.search(text)
     return match[1] if match else None
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 that nobody listens on at this moment, and that no connection is
-    given by chance before their servers have taken them."""
+    """Return distinct free ports of 127.0.0.1.
+
+    From a range that the system does not assign, so no connection takes one by chance before its
+    server does."""
     found: set[int] = set()
     while len(found) < count:
         port = SystemRandom().randint(*_PORTS)
@@ -94,6 +96,6 @@ def tail(text: str, lines: int = 15) -> str:
 
 
 def say(line: str) -> None:
-    """Tell the person at the terminal; stdout stays free for results."""
+    """Print a line for the person at the terminal, on stderr; stdout stays free for results."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

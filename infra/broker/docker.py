@@ -1,7 +1,7 @@
-"""A broker in a container: the official apache/kafka image, or one that takes the same settings.
+"""A broker in a container: the official apache/kafka image, or one with the same settings.
 
-The image turns KAFKA_<NAME> variables into server properties; infra/broker/image.sh makes one that
-does the same, for machines that reach no image registry. The data lives as long as the container.
+The image turns KAFKA_<NAME> variables into server properties; infra/broker/image.sh builds one that
+does the same, for machines without access to a registry. The data lives as long as the container.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PULL_TIMEOUT_S = 300
 
 
 class DockerNode:
-    """A running container; `bootstrap` is where its broker is reached from this machine."""
+    """A running container; `bootstrap` is its broker's address on this machine."""
 
     pid = None
     log_path: Path | None = None
@@ -54,7 +54,7 @@ class DockerNode:
         _docker("unpause", self.container)
 
     def stop(self) -> None:
-        """Stop and remove the container. Doing it twice is doing it once."""
+        """Stop and remove the container. Safe to call twice."""
         self._when_killed.cancel()
         _docker("stop", "-t", "20", self.container, timeout_s=60)
         _docker("rm", "--force", "--volumes", self.container, timeout_s=60)
@@ -69,7 +69,7 @@ def start_docker(
 ) -> DockerNode:
     """Start a container and return at once; the caller waits until its broker answers.
 
-    Raises: CannotStart when no engine answers or the image is neither here nor to be had.
+    Raises: CannotStart — no engine answers, or the image is neither here nor available.
     """
     image = image or default_image()
     _require_engine()
@@ -92,14 +92,14 @@ def start_docker(
 
 
 def container_environment(port: int, properties: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make the image run one node, reached at 127.0.0.1:`port`.
+    """Return the variables that make the image run one node, reached at 127.0.0.1:`port`.
 
-    Source: the image's README; "." becomes "_", and all properties must be given when one is.
+    Source: the image's README; "." becomes "_", and if one property is given, all must be.
     """
     own = {
         "listeners": f"PLAINTEXT://:{CONTAINER_PORT},CONTROLLER://:9093,INTERNAL://localhost:9094",
-        # The broker also talks to itself, to verify transactions (KIP-890), and from inside it
-        # cannot reach the port of this machine; a produce would answer NOT_ENOUGH_REPLICAS.
+        # The broker also connects to itself, to verify transactions (KIP-890), and cannot reach the
+        # published port from inside; a produce would fail with NOT_ENOUGH_REPLICAS.
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},INTERNAL://localhost:9094",
         "inter.broker.listener.name": "INTERNAL",
         "listener.security.protocol.map": (
@@ -131,7 +131,7 @@ def _require_image(image: str) -> None:
 
 
 def _docker(*arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
-    """Run the docker command; one that does not end in time counts as failed, with 124."""
+    """Run the docker command; a timeout counts as failure, with status 124."""
     command = ["docker", *arguments]
     try:
         return subprocess.run(

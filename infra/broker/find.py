@@ -1,4 +1,4 @@
-"""A Kafka broker to work against: the one given, else one in Docker, else one on Java."""
+"""Finds or starts a Kafka broker: the given one, else one in Docker, else one on Java."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 @dataclass(kw_only=True)
 class Broker:
-    """A broker that answers. One that was given is left running by `stop`."""
+    """A broker that answers. `stop` leaves a given one running."""
 
-    #: host:port, or several with commas, as Kafka clients take it
+    #: host:port, comma-separated, as Kafka clients accept it
     bootstrap: str
-    #: as the broker itself reported it: "4.4.0" in its log, if started here; "4.4" over the wire
+    #: as reported by the broker: "4.4.0" in its log, if started here; "4.4" over the wire
     version: str
     kind: BrokerKind
     _node: Node | None = None
@@ -51,14 +51,14 @@ class Broker:
         return self._node.log_path if self._node else None
 
     def pause(self) -> None:
-        """Freeze the broker, connections kept, as a stalled disk or a SIGSTOP would."""
+        """Freeze the broker while it keeps its connections, like a stalled disk or SIGSTOP."""
         self._started().pause()
 
     def resume(self) -> None:
         self._started().resume()
 
     def stop(self) -> None:
-        """End what was started: at most about 20 s. Idempotent; does nothing to a given broker."""
+        """Stop a broker started here, within about 20 s; leaves a given one. Safe to call twice."""
         node, self._node = self._node, None
         if node is not None:
             node.stop()
@@ -93,12 +93,12 @@ def start_broker(
     """Return a broker that serves; blocks, some seconds for one on Java. Use it with `with`.
 
     Args:    bootstrap: a broker to use as it is; client: aiokafka's arguments to reach it (TLS,
-             SASL); ways: how to start one otherwise, in this order; image: the Docker image;
-             folder: where a broker on Java keeps its data and port for the next start (default:
-             a temporary one; a container keeps nothing); port: of the client listener;
-             properties: further server properties, for one started here
+    SASL); ways: how to start one otherwise, in this order; image: the Docker image; folder: where a
+    broker on Java keeps its data and port for the next start (default: a temporary one; a container
+    keeps nothing); port: of the client listener; properties: further server properties, for one
+    started here
     Raises:  ConfigError — the given one does not answer, or none can be started; says what to do
-    Under cancellation (KeyboardInterrupt): what had been started is stopped
+    Under cancellation (KeyboardInterrupt): whatever was started is stopped
     """
     if bootstrap is not None:
         return _given(bootstrap, client or {})
@@ -111,7 +111,7 @@ def start_broker(
         if reasons:
             say(f"{reasons[-1]}; trying {way.capitalize()}")
         try:
-            # Only a port that was not asked for can be another one the next time.
+            # Only a port chosen here can be another one at the next attempt.
             attempts = _PORT_ATTEMPTS if port is None and folder is None else 1
             node, version = _start_until_ready(start[way], attempts)
             return Broker(bootstrap=node.bootstrap, version=version, kind=way, _node=node)
@@ -152,7 +152,7 @@ def _wait_until_ready(node: Node) -> str:
             raise CannotStart(failure)
         if release is None and _answers(node.bootstrap):
             release = ask({"bootstrap_servers": node.bootstrap}, timeout_s=_ASK_TIMEOUT_S)
-            # It serves a moment before it writes its version; an image may also log nothing.
+            # It serves a moment before it logs its version; an image may also log nothing.
             deadline = time.monotonic() + _LOG_TIMEOUT_S if release else deadline
         if release is not None and (version := version_in_log(node.log_text())):
             return version
@@ -165,7 +165,7 @@ def _wait_until_ready(node: Node) -> str:
 
 
 def _answers(bootstrap: str) -> bool:
-    """Whether something there speaks Kafka: asked by hand first, as a client logs each refusal.
+    """Whether something at the address speaks Kafka; by hand, since a client logs each refusal.
 
     A connection alone proves nothing: Docker accepts it before the broker inside listens.
     """

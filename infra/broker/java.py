@@ -1,8 +1,8 @@
 """A broker on the machine's own Java: pinned jars from a cache, KRaft in one process.
 
-A node lives in a folder of its own: server.properties, data/, broker.log (of its latest start). A
-temporary folder goes with the node; a folder that was given is kept, and a later start in it finds
-the same records on the same port.
+Each node has its own folder: server.properties, data/, broker.log (of its latest start). A
+temporary folder is deleted with the node; a given folder is kept, and a later start in it finds the
+same records on the same port.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _JAVA_MAJOR_MIN = 17
 _STOP_TIMEOUT_S = 20
 _DOWNLOAD_TIMEOUT_S = 900
 _PORT_TAKEN = "Address already in use"
-#: (process, folder): end the broker, unless the number has become another process's
+#: (process, folder): end the broker, unless the process id has been reused
 _END = """
 case "$(ps -ww -o args= -p "$1" 2>/dev/null || tr '\\0' ' ' <"/proc/$1/cmdline")" in
 *"$2/server.properties"*) kill "$1" ;;
 esac
 """
-#: the same, and nothing is kept
+#: the same, without keeping the data
 _END_AND_REMOVE = _END.replace("kill", "kill -9") + 'rm -rf "$2"'
 _LISTENERS = re.compile(
     r"^listeners=PLAINTEXT://[^:]+:(\d+),CONTROLLER://[^:]+:(\d+)$", re.MULTILINE
@@ -49,7 +49,7 @@ _LISTENERS = re.compile(
 
 
 class JavaNode:
-    """A running broker process; `bootstrap` is where it listens."""
+    """A running broker process; `bootstrap` is its address."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, port: int, *, kept: bool
@@ -79,15 +79,16 @@ class JavaNode:
         return f"the broker process ended with status {code}:\n{tail(self.log_text())}"
 
     def pause(self) -> None:
-        """SIGSTOP: the broker answers nothing but keeps its connections."""
+        """Send SIGSTOP: the broker answers nothing but keeps its connections."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM and wait, SIGKILL past the deadline; SIGKILL at once where nothing is kept.
-        Doing it twice is doing it once."""
+        """End the broker. Safe to call twice.
+
+        SIGTERM, and SIGKILL past the deadline; SIGKILL at once if its data is not kept."""
         self._when_killed.cancel()
         self.resume()
         if self._kept:
@@ -103,7 +104,7 @@ class JavaNode:
 def start_java(*, folder: Path | None, port: int | None, properties: Mapping[str, str]) -> JavaNode:
     """Start a node and return at once; the caller waits until it answers, or for `failure()`.
 
-    Raises: CannotStart when Java or Maven is missing, the jars cannot be fetched, or the storage
+    Raises: CannotStart — Java or Maven is missing, the jars cannot be fetched, or the storage
     cannot be formatted.
     """
     java = find_java()
@@ -125,12 +126,12 @@ def start_java(*, folder: Path | None, port: int | None, properties: Mapping[str
 
 
 def port_was_taken(failure: str) -> bool:
-    """Whether somebody took the free port between our look and the broker's bind."""
+    """Whether another process took the port between our check and the broker's bind."""
     return _PORT_TAKEN in failure
 
 
 def find_java() -> str:
-    """The java command of JAVA_HOME or the PATH, if it is new enough for Kafka 4."""
+    """Return the java command of JAVA_HOME or the PATH, if it is new enough for Kafka 4."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if java is None:
@@ -143,10 +144,10 @@ def find_java() -> str:
 
 
 def fetch_jars() -> Path:
-    """The folder with the pinned jars; Maven downloads them the first time.
+    """Return the folder with the pinned jars; Maven downloads them the first time.
 
-    The name of the folder holds a hash of pom.xml, so another pin is another folder. It appears by
-    one rename, whole: of two processes that download at once, one wins and both may use it.
+    The folder's name contains a hash of pom.xml, so another pin is another folder. One rename
+    creates it whole: of two concurrent downloads one wins, and both can use it.
     """
     pom = KAFKA_FOLDER / "pom.xml"
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:8]
@@ -178,9 +179,9 @@ def fetch_jars() -> Path:
 
 
 def _ports(home: Path, port: int | None) -> tuple[int, int]:
-    """The port asked for, else the one that the folder's node had before, else a free one.
+    """Return the client port: as given, else that of the folder's last node, else a free one.
 
-    The second is the controller's; it stays, since it is written in the storage.
+    The second is the controller's; it never changes, since the storage contains it.
     """
     config = home / "server.properties"
     before = _LISTENERS.search(config.read_text(encoding="utf-8")) if config.exists() else None
@@ -210,10 +211,10 @@ def _format_storage(java: str, jars: Path, config: Path) -> None:
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     _run(
         [
-            # Half a second faster: this process lives for one.
+            # Half a second faster: this process lives for about one second.
             *_java_command(java, jars, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool"),
             *("format", "--standalone"),
-            # An id may begin with "-": one argument, so that it is not taken for an option.
+            # An id may begin with "-": in one argument it is not parsed as an option.
             *(f"--cluster-id={cluster_id}", f"--config={config}"),
         ],
         "the broker's storage could not be formatted",
@@ -234,8 +235,8 @@ def _launch(java: str, jars: Path, config: Path) -> subprocess.Popen[bytes]:
 
 
 def _java_command(java: str, jars: Path, option: str, main: str) -> list[str]:
-    # The serial collector starts quickest of them (measured: 3.2 s to the first connection on two
-    # cores, 3.9 s with G1) and keeps no threads of its own.
+    # The serial collector starts fastest (measured: 3.2 s to the first connection on two cores, 3.9
+    # s with G1) and has no threads of its own.
     logging = f"-Dlog4j2.configurationFile={KAFKA_FOLDER / 'log4j2.properties'}"
     return [java, "-XX:+UseSerialGC", option, logging, "-cp", f"{jars}/*", main]
 

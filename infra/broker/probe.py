@@ -1,4 +1,4 @@
-"""Ask a broker, over the wire, whether it serves and which Kafka it is."""
+"""Asks a broker, over the wire, whether it serves and which Kafka release it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aiokafka.protocol.types import (
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import Unreachable, why_unreachable
 
-#: Highest metadata.version that each release knows. Source: `kafka-features.sh version-mapping`.
+#: Highest metadata.version of each release. Source: `kafka-features.sh version-mapping`.
 _RELEASES = {7: "3.3", 8: "3.4", 11: "3.5", 14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9"} | {
     25: "4.0",
     27: "4.1",
@@ -66,12 +66,12 @@ class _ApiVersionsStruct(RequestStruct):
     )
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        # Always the old header, so that every client can read the answer. Source: KIP-511.
+        # Always the old header, so that every client can read the response. Source: KIP-511.
         return ResponseHeader_v0.decode(read_buffer)
 
 
 class _ApiVersions(Request[_ApiVersionsStruct]):
-    """ApiVersions v3, the first that tells features; aiokafka itself stops at v2."""
+    """ApiVersions v3, the first version that lists features; aiokafka itself stops at v2."""
 
     API_KEY = 18
 
@@ -80,22 +80,23 @@ class _ApiVersions(Request[_ApiVersionsStruct]):
 
 
 def ask(client: Mapping[str, Any], *, timeout_s: float) -> str | None:
-    """The release of the cluster that serves at `client`, as in "4.4"; None when none serves yet.
+    """Return the release of the cluster at `client`, as in "4.4"; None if none serves yet.
 
-    "Serves" means that a broker has registered and is in its own metadata. Only the release can be
-    told over the wire: no Kafka request returns the patch level. Brokers that know no
-    metadata.version (before 3.3) answer "unknown".
+    "Serves" means that a broker has registered and is in its own metadata. Only the release is
+    available over the wire: no Kafka request returns the patch level. Brokers without a
+    metadata.version (before 3.3) give "unknown".
 
     Args: client: keyword arguments of an aiokafka client, bootstrap_servers and security included
     """
-    # A thread, since the caller's own may be running an event loop.
+    # In a thread, since the caller's may already run an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, _ask(client, timeout_s)).result()
 
 
 def why_not(client: Mapping[str, Any]) -> Unreachable:
-    """Why no broker answers to these arguments of an aiokafka client: some seconds for each of the
-    addresses."""
+    """Return why no broker answers to these arguments of an aiokafka client.
+
+    Takes some seconds per address."""
 
     async def look() -> Unreachable:
         return await why_unreachable(AIOKafkaClient(**client))
