@@ -1,7 +1,7 @@
 """A Confluent-compatible schema registry, over HTTP.
 
-What an id stands for never changes, so it is asked for once. Speaks the API that Confluent's own
-server, Apicurio (`/apis/ccompat/v7`), Karapace and Redpanda have.
+An id's schema never changes, so it is fetched once. Works with the API of Confluent's own server,
+Apicurio (`/apis/ccompat/v7`), Karapace and Redpanda.
 Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
@@ -24,7 +24,7 @@ from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
 
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-#: answers of a registry that is there and cannot work just now
+#: statuses of a registry that is reachable but cannot answer now
 _AWAY = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -38,15 +38,15 @@ class Registered:
 
 
 class Registry:
-    """Connections are kept and shared. Lives on one event loop; close it, or use `async with`.
+    """Client with kept, shared connections. Lives on one event loop; close it, or use `async with`.
 
-    Every method raises: NotFound, Refused — the registry says no, `code` is its own; Unavailable —
-    it did not answer, and asking again is safe.
+    Every method raises: NotFound, Refused — the registry refuses, with its own `code`; Unavailable
+    — no answer, and asking again is safe.
 
-    Args:    url: with the path of the API, if it has one; username and password, or token: what
-             it wants to see; timeout_s: for one answer
-    Raises:  ConfigError — no http or https address, a password inside of it, or both ways to
-             authenticate
+    Args:    url: with the path of the API, if it has one; username and password, or token: its
+    credentials; timeout_s: per request
+    Raises:  ConfigError — not an http or https address, a password inside of it, or both kinds of
+    credentials
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class Registry:
         await self.close()
 
     async def close(self) -> None:
-        """Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         await self._client.aclose()
 
     async def by_id(self, number: int) -> Any:
-        """The Avro schema of that id: mostly a dict; a name for a primitive type."""
+        """Return the Avro schema with that id: mostly a dict; a name for a primitive type."""
         return await self._immutable(f"/schemas/ids/{number}")
 
     async def by_guid(self, guid: str) -> Any:
-        """The Avro schema of that globally unique id. Confluent's server has them from 8.0 on."""
+        """Return the Avro schema with that globally unique id (Confluent's server: from 8.0 on)."""
         return await self._immutable(f"/schemas/guids/{_part(guid)}")
 
     async def latest(self, subject: str) -> Registered:
@@ -101,14 +101,15 @@ class Registry:
         return Registered(told["id"], told["version"], _schema(told))
 
     async def register(self, subject: str, schema: Any) -> int:
-        """Its id; the one that it has when it is registered already."""
+        """Register a schema. Returns its id, also when it was registered before."""
         body = {"schema": json.dumps(schema)}
         told = await self._ask("POST", f"/subjects/{_part(subject)}/versions", body)
         return int(told["id"])
 
     async def problems(self, subject: str, schema: Any) -> Sequence[str]:
-        """Why the subject's level of compatibility does not allow the schema next; [] when it
-        does, also for a subject that there is not yet."""
+        """Return why the subject's compatibility level rejects the schema as its next version.
+
+        [] if it is allowed, also for a subject that does not exist yet."""
         path = f"/compatibility/subjects/{_part(subject)}/versions/latest"
         try:
             told = await self._ask(
@@ -160,7 +161,7 @@ class Registry:
 
 
 def open_registry(settings: Settings) -> Registry | GlueRegistry:
-    """The one that the settings name. Raises ConfigError when they name none."""
+    """Open the registry that the settings name. Raises ConfigError — they name none."""
     if settings.registry_url is None:
         raise ConfigError(
             "SF1025",

@@ -1,7 +1,7 @@
 """AWS Glue as a schema registry, through boto3.
 
-A schema's version has a UUID; there are no numbers. Glue decides whether a version is compatible
-only when it is registered; what is asked before that is compared here, both ways.
+A schema's version has a UUID and no number. Glue checks compatibility only when a version is
+registered; a check before that is made here, in both directions.
 Source: https://docs.aws.amazon.com/glue/latest/dg/schema-registry.html
 """
 
@@ -17,21 +17,21 @@ from surefoot.schemas.codec.compatibility import between
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import NotFound, Refused
 
-#: the beginning of SUREFOOT_REGISTRY_URL that means Glue; the registry's name follows
+#: prefix of a SUREFOOT_REGISTRY_URL that means Glue; the registry's name follows
 SCHEME = "glue://"
 _AT_ONCE = 4
 _MISSING = "EntityNotFoundException"
 
 
 class GlueRegistry:
-    """As infra.registry.confluent.Registry. Lives on one event loop; close it, or use `async with`.
+    """Like infra.registry.confluent.Registry.
 
-    Every method raises: NotFound, Refused — Glue says no; Unavailable — it did not answer, and
-    asking again is safe.
+    Lives on one event loop; close it, or use `async with`. Every method raises: NotFound, Refused —
+    Glue refuses; Unavailable — no answer, and asking again is safe.
     """
 
     def __init__(self, settings: Settings, name: str) -> None:
-        """Raises: ConfigError — boto3 is not installed, or no region is named."""
+        """Raises: ConfigError — boto3 is not installed, or no region is set."""
         self._name = name
         self._aws = Aws(settings, "glue", at_once=_AT_ONCE)
         self._known: dict[str, Any] = {}
@@ -43,22 +43,23 @@ class GlueRegistry:
         await self.close()
 
     async def close(self) -> None:
-        """Safe to call twice."""
+        """Close the clients. Safe to call twice."""
         self._aws.close()
 
     async def by_id(self, number: int) -> Any:
         raise Refused("no_numbers", f"Glue has no schema numbers, as {number} is: it names UUIDs")
 
     async def by_guid(self, guid: str) -> Any:
-        """The Avro schema of that version."""
+        """Return the Avro schema of that version."""
         if guid not in self._known:
             told = await self._ask("get_schema_version", SchemaVersionId=guid)
             self._known[guid] = _schema(told)
         return self._known[guid]
 
     async def register(self, subject: str, schema: Any) -> str:
-        """The UUID of its version; the one that it has when it is registered already. A schema that
-        there is not yet is made, with Glue's level BACKWARD."""
+        """Register a schema. Returns its version's UUID, also when it was registered before.
+
+        A schema that does not exist yet is created, with Glue's level BACKWARD."""
         definition = json.dumps(schema)
         try:
             told = await self._ask(
@@ -81,8 +82,9 @@ class GlueRegistry:
         return str(told["SchemaVersionId"])
 
     async def problems(self, subject: str, schema: Any) -> Sequence[str]:
-        """Why a reader of the latest version and a reader of this schema do not understand each
-        other, both ways; [] when they do, also for a schema that there is not yet."""
+        """Return why data of the latest version and of this schema is not mutually readable.
+
+        [] if it is, also for a schema that does not exist yet."""
         try:
             told = await self._ask(
                 "get_schema_version",

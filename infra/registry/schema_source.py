@@ -1,4 +1,4 @@
-"""The schema registry, as triggers ask it."""
+"""The schema registry, as triggers use it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import Refused, Unavailable
 from surefoot.state.ports.sources import SchemaMissing, SchemaSource
 
-#: what no asking again would mend
+#: codes that no retry would change
 _FOR_GOOD = ("no_numbers", "not_avro", "references")
-#: how the registry's own codes for what it does not have begin; "http_404" is a wrong address
+#: prefix of the registry's own codes for what it lacks; "http_404" is a wrong address
 _MISSING = "404"
 
 
 @asynccontextmanager
 async def open_schemas(settings: Settings) -> AsyncIterator[SchemaSource | None]:
-    """The registry that the settings name; None: they name none."""
+    """Open the registry that the settings name; None: they name none."""
     if settings.registry_url is None:
         yield None
         return
@@ -49,4 +49,4 @@ async def _told(asked: Awaitable[Any]) -> Any:
             raise SchemaMissing(str(error)) from None
         if error.code in _FOR_GOOD:
             raise LookupError(str(error)) from None
-        raise Unavailable("SF3012", str(error)) from None  # a password, say: no event is at fault
+        raise Unavailable("SF3012", str(error)) from None  # e.g. a password: no event is at fault
