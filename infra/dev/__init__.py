@@ -1,1 +1,1 @@
-"""`surefoot dev`: a stack that reloads with its author's files."""
+"""`surefoot dev`: a stack that reloads when the author's files change."""

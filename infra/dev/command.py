@@ -1,9 +1,8 @@
-"""`surefoot dev`: everything that an agent needs, for the person who writes it.
+"""`surefoot dev`: everything that an agent needs, for its author.
 
-What is changed is taken in while it runs: the parts finish what is running and start anew.
+Changes are loaded while it runs: the parts finish what is running and restart.
 
-A tracker without faults runs beside it, so that the effects of the sample delivery have somewhere
-to go.
+A tracker without faults runs beside it, as a target for the sample delivery's effects.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.runs import failure_text
 
-#: beyond the workers' own drain deadline, before they are killed; in seconds
+#: time beyond the workers' own drain deadline before they are killed, in seconds
 GRACE_S = 10.0
-#: of the embedded log, where there is no Kafka and none is named; from where the command is run
+#: the embedded log's file without Kafka and without a setting, relative to the current folder
 FILE = Path("surefoot.db")
 
 
 def run_broker() -> None:
-    """A broker in the foreground, until Ctrl-C or SIGTERM."""
+    """Run a broker in the foreground, until Ctrl-C or SIGTERM."""
     logging.configure(level="WARNING")
     with running_broker(load_settings(bootstrap_servers=None)) as broker:
         say(f"Kafka {broker.version} ({broker.kind}); Ctrl-C stops it, and its data goes with it")
@@ -76,11 +75,11 @@ def run_broker() -> None:
 
 
 def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
-    """Run until Ctrl-C or SIGTERM. Returns the exit status of what was run.
+    """Run until Ctrl-C or SIGTERM. Returns the exit status of the parts.
 
-    Raises: ConfigError — what has to change before it can start.
+    Raises: ConfigError — says what has to change before it can start.
     """
-    logging.configure(level="CRITICAL")  # the processes have their own
+    logging.configure(level="CRITICAL")  # the child processes log themselves
     os.environ.setdefault("SUREFOOT_OUT_ALLOW", OUT_ALLOW_HERE)
     agents = load_agents([agent_file])
     settings = load_settings(gateway_port=port)
@@ -95,15 +94,16 @@ def run_dev(agent_file: Path, *, port: int, processes: int) -> int:
                 f"--processes {processes} needs Kafka: an embedded log has one process; leave it "
                 "out, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
             )
-        if alone:  # all parts are in this process
+        if alone:  # all parts run in this process
             logging.configure(level="WARNING")
             start_telemetry(here)
         return asyncio.run(_Dev(agents, agent_file, here, site, reload).run(processes))
 
 
 def _make_secrets(agents: Sequence[Agent], settings: Settings) -> dict[str, str]:
-    """Give each webhook source and each subscription without a secret a strong one. Returns those,
-    by variable."""
+    """Generate a strong secret for each webhook source and subscription without one.
+
+    Returns: the generated ones, by variable."""
     known = settings.webhook_secrets()
     sources = {trigger.source for agent in agents for trigger in agent.webhooks} - known.keys()
     made = {_variable(source): secrets.token_hex(32) for source in sorted(sources)}
@@ -117,7 +117,7 @@ def _variable(source: str) -> str:
 
 
 class InProcess:
-    """All parts in this process, to be run and stopped as a Supervisor is."""
+    """Runs all parts in this process, with a Supervisor's interface."""
 
     def __init__(self, agents: Sequence[Agent], settings: Settings, backend: Backend) -> None:
         self._agents = agents
@@ -126,7 +126,7 @@ class InProcess:
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
-        """Finish; asked again: hurry."""
+        """Finish what is running; called again: hurry."""
         (self._abort if self._stop.is_set() else self._stop).set()
 
     async def run(self) -> int:
@@ -144,13 +144,13 @@ class _Dev:
     ) -> None:
         self._agents = agents
         self._reload = reload
-        #: the agents' files were changed since the start: these, last
+        #: whether the agents' files have changed since the start, and which did last
         self._again = False
         self._files: list[Path] = []
         self._agent_file = agent_file
         self._settings = settings
         self._site = site
-        #: webhook secrets that were made here, by variable
+        #: webhook secrets generated here, by variable
         self._made: dict[str, str] = {}
         #: those of them that have been shown
         self._told: set[str] = set()
@@ -159,8 +159,9 @@ class _Dev:
         self._url = f"http://{settings.gateway_host}:{settings.gateway_port}"
 
     async def run(self, processes: int) -> int:
-        """Start all parts, follow the runs, and stop the parts in the end; each time that the
-        agents' file has become another one that loads, stop them and start them on that."""
+        """Start all parts, show the runs, and stop the parts at the end.
+
+        Whenever the agents' files have changed and load, restart the parts with the new agents."""
         alone = not capabilities(self._settings).many_processes
         async with (
             open_backend(self._settings, SystemClock(), owner=alone) as backend,
@@ -178,7 +179,7 @@ class _Dev:
                 await stop_all(*self._tails.values())
 
     async def _prepare(self, backend: Backend, agents: Sequence[Agent]) -> None:
-        """Raises ConfigError when these agents cannot run here."""
+        """Prepare secrets and topics. Raises ConfigError — these agents cannot run here."""
         self._made |= _make_secrets(agents, self._settings)
         await create_topics(backend, specs_for(names_of(agents), self._settings))
 
@@ -203,8 +204,7 @@ class _Dev:
     async def _life(
         self, backend: Backend, parts: Supervisor | InProcess, tracker_url: str
     ) -> int | None:
-        """Run the parts until they end, and return their exit status; None when other agents have
-        been loaded, with which to go on."""
+        """Run the parts until they end. Returns the exit status; None: changed agents loaded."""
         stopping = asyncio.Event()
 
         def stop() -> None:
@@ -250,7 +250,7 @@ class _Dev:
             return EXIT_CONFIG
 
     async def _changed(self, backend: Backend) -> Changed:
-        """Wait for other agents, which can run here."""
+        """Wait for changed agents that can run here."""
         while True:
             changed = await self._reload.changed()
             try:
@@ -261,7 +261,7 @@ class _Dev:
                 return changed
 
     async def _follow(self, backend: Backend, tracker_url: str) -> None:
-        """Show what happens, until cancelled. An agent once seen is followed for good."""
+        """Show events until cancelled. An agent seen once is followed from then on."""
         for name in (*(agent.name for agent in self._agents), OUTBOX):
             if name not in self._tails:
                 topic = AgentTopics(self._settings.app, name).events
@@ -330,14 +330,14 @@ class _Dev:
             out.print(line, soft_wrap=True)
 
     def _tell_changed(self) -> None:
-        """One line, and what is new of what the welcome has said."""
+        """Print one line, and any secrets that have not been shown."""
         names = ", ".join(os.path.relpath(path) for path in self._files)
         say(f"{names} changed: {', '.join(agent.name for agent in self._agents)} started anew")
         for variable in sorted(self._made.keys() - self._told):
             self._out.print(f"secret   {variable}={self._made[variable]}", soft_wrap=True)
 
     def _watched(self) -> list[str]:
-        """The queues and folders that start runs, each once."""
+        """Return the queues and folders that start runs, each once."""
         told = [f"queue {each.queue}" for agent in self._agents for each in agent.queues]
         told += [f"files {each.pattern}" for agent in self._agents for each in agent.folders]
         return list(dict.fromkeys(told))
@@ -364,5 +364,5 @@ class _Dev:
 
 
 def _quoted(text: str) -> str:
-    """JSON for a shell: a single quote is written with JSON's own escape."""
+    """Quote JSON for a shell: a single quote becomes JSON's own escape."""
     return "'" + text.replace("'", "\\u0027") + "'"

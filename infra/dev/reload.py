@@ -1,9 +1,9 @@
-"""Notices that an agent's file, or something that it imports, was changed to something that loads.
+"""Detects that an agent's file, or something that it imports, has changed to something that loads.
 
-What it imports is what its source names, also within functions, and what the process has loaded of
-the author's own; so a test or a script beside it starts nothing anew, and a file that is missing or
-broken is waited for. Whether it loads is tried in a process of its own, so that what a half-written
-file does hurts nobody. Only then is it imported here, with all that it imports.
+Imports are those that its source names, also within functions, and those that the process has
+loaded of the author's own modules; so a test or a script beside it restarts nothing, and a missing
+or broken file is waited for. A process of its own tests whether it loads, so that a half-written
+file does no harm. Only then is it imported here, with all that it imports.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from surefoot.infra.broker.config import say
 from surefoot.infra.runtime.loader import forget, imported, load_agents, roots
 from surefoot.state.declare.agent import Agent
 
-#: for the case that the operating system does not tell of a change; in milliseconds
+#: polling interval for changes that the operating system does not report, in milliseconds
 _LOOK_MS = 1_000
 _MS_OF_STEP = 50
 
-#: path, time of change and size of each file
+#: time of change and size of each file
 _Seen = dict[Path, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was changed, and the agents that were loaded then."""
+    """The changed files, and the agents loaded from them."""
 
     files: list[Path]
     agents: list[Agent]
 
 
 class Reload:
-    """What the agents' file was when it was last looked at. Make it when it has been loaded."""
+    """Remembers the agents' files as of the last look. Create it after loading them."""
 
     def __init__(self, agent_file: Path) -> None:
-        # What was compiled is told by the second in which it was written, and so can be stale.
+        # Bytecode is matched by the second of the source's change, and so can be stale.
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self._file = agent_file
         self._roots = roots()
-        #: of the author's modules that were loaded last
+        #: files of the author's modules as of the last load
         self._loaded = set(imported().values())
         self._seen = self._look()
 
     async def changed(self) -> Changed:
-        """Wait until it was changed, and loads; what does not load is told, and waited with.
+        """Wait for a change that loads; reports one that does not, and waits on.
 
-        Under cancellation: a change that came in the meantime is seen by the next call.
+        Under cancellation: the next call sees a change that came in the meantime.
         """
         files: set[Path] = set()
         while True:
@@ -67,7 +67,7 @@ class Reload:
                 if await self._loads():
                     return Changed(sorted(files), self._load())
             except Exception as error:  # noqa: BLE001  (the author's code)
-                say(f"{type(error).__name__}: {error}")  # it was changed again just now
+                say(f"{type(error).__name__}: {error}")  # it has changed again just now
             say(f"{self._file} does not load; the agents go on as they were")
 
     async def _until_changed(self) -> None:
@@ -83,7 +83,7 @@ class Reload:
                 return
 
     async def _loads(self) -> bool:
-        """Whether a new process can import it; why not is on its stderr, which is ours."""
+        """Whether a new process can import it; the reason goes to its stderr, which is ours."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "surefoot.infra.runtime.loader", str(self._file)
         )
@@ -96,8 +96,10 @@ class Reload:
                 await process.wait()
 
     def _load(self) -> list[Agent]:
-        """Files that it loads for the first time are seen as they are now, the others as they were
-        before: what was changed while it was loaded is noticed."""
+        """Load the agents. A change during the load is noticed later.
+
+        Files loaded for the first time are recorded as they are now, the others as they were
+        before."""
         forget()
         agents = load_agents([self._file])
         self._loaded = set(imported().values())
@@ -108,7 +110,7 @@ class Reload:
         return {*self._roots, *(path.parent for path in self._seen)}
 
     def _look(self) -> _Seen:
-        """The files that make up the agents, each as it is now."""
+        """Return the files that make up the agents, as they are now."""
         seen: _Seen = {}
         found = [*self._loaded, *imported().values()]
         while found:
@@ -126,8 +128,9 @@ class Reload:
 
 @lru_cache(maxsize=4096)
 def _names_in(path: Path, _as_of: tuple[int, int]) -> list[tuple[Path | None, str]]:
-    """(folder from which it counts, if it says so; dotted name) of what may be a module, of each
-    import statement of the file, wherever in it that is."""
+    """Return (base folder of a relative import, dotted name) of every import in the file.
+
+    A name may be a module or something inside one."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # ValueError: a zero byte
@@ -145,7 +148,7 @@ def _names_in(path: Path, _as_of: tuple[int, int]) -> list[tuple[Path | None, st
 
 
 def _files(folder: Path, name: str) -> Iterator[Path]:
-    """Of the module and of the packages that it is in, as far as there are any."""
+    """Yield the existing files of the module and of its packages."""
     for part in name.split("."):
         for file in (folder / f"{part}.py", folder / part / "__init__.py"):
             if file.is_file():

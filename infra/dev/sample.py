@@ -1,4 +1,4 @@
-"""A payload to try an agent with."""
+"""Makes a payload to try an agent with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def sample(schema: Mapping[str, Any]) -> Any:
-    """A value that a JSON schema (of pydantic's making) allows: what it requires and no more."""
+    """Return a value that a JSON schema (by pydantic) allows: only what it requires."""
     return _sample(schema, schema.get("$defs", {}), frozenset())
 
 
