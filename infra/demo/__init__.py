@@ -1,1 +1,1 @@
-"""The demo: real deliveries, real kills, and an auditor that takes nobody's word for it."""
+"""The demo: real deliveries, real kills, and an auditor that checks the topics independently."""

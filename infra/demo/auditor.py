@@ -1,21 +1,21 @@
-"""What really happened, told from the records of the topics and the tracker's book alone. Pure.
+"""Audits what happened, from the records of the topics and the tracker's book alone. Pure.
 
-The auditor knows the wire format and nothing of the engine: it does not ask what the engine thinks
-that it did, it counts. Each violation is a `Finding`:
+The auditor knows the wire format but not the engine: it counts, and does not ask the engine. Each
+violation is a `Finding`:
 
-    lost         a step that a committed record asks for and nobody did; a gap in a run's steps
-    twice        a step, or the answer to an input, that was committed more than once
-    disorder     a run whose steps were not committed in order
-    torn         a transaction of which something is missing, or too much is there
-    unfounded    a record that answers an input which was never committed
-    unfinished   a run that has not come to its end
-    effect_lost  an effect of a committed step that the tracker never acted upon
-    effect_twice an effect that the tracker acted upon twice, or was asked for with another body
-    phantom      a request, or a start of an effect, that no committed step asked for
-    undecodable  a record that cannot be read
+  lost         a step that a committed record asks for and nobody did; a gap in a run's steps
+  twice        a step, or the answer to an input, that was committed more than once
+  disorder     a run whose steps were not committed in order
+  torn         a transaction with missing or extra records
+  unfounded    a record that answers an input which was never committed
+  unfinished   a run that has not ended
+  effect_lost  an effect of a committed step that the tracker never acted upon
+  effect_twice an effect that the tracker acted upon twice, or was asked for with another body
+  phantom      a request, or a start of an effect, that no committed step asked for
+  undecodable  a record that cannot be decoded
 
-It counts on topics so young that neither retention nor compaction has taken anything from them,
-and on runs that nobody has sent back, tried again or cancelled.
+It requires topics so young that neither retention nor compaction has removed anything, and runs
+that nobody has rewound, retried or cancelled.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ FindingKind = Literal[
 ]
 
 OUTBOX = "outbox"
-#: events that end a step; the run goes on, is completed, or has failed
+#: events that end a step; the run continues, is completed, or has failed
 ENDINGS = frozenset({"step.completed", "run.completed", "run.failed"})
 _ENDS_RUN = frozenset({"run.completed", "run.failed"})
-#: events that cannot be without a checkpoint
+#: events that always come with a checkpoint
 _MOVES_RUN = ENDINGS | {"run.started", "step.retrying"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedRecord:
-    """One committed record, as a consumer of committed records sees it."""
+    """One committed record, as a read_committed consumer sees it."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ class Request:
     path: str
     #: SHA-256 of the body, in hex
     body_sha256: str
-    #: whether the tracker did what it was asked for: not on a repeated key, not when it failed
+    #: whether the tracker acted upon it: not for a repeated key, not when it failed
     acted: bool
 
 
@@ -88,7 +88,7 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What was counted, and every violation."""
+    """The counts, and every violation."""
 
     run_ids: frozenset[str] = frozenset()
     runs: int = 0
@@ -99,9 +99,9 @@ class Report:
     dead_letters: int = 0
     effects_expected: int = 0
     effects_received: int = 0
-    #: requests with a key that the tracker had seen before: allowed, it must act once
+    #: requests with a key that the tracker knew already: allowed, it must act once
     effects_redelivered: int = 0
-    #: first and last step that was committed, epoch ms
+    #: times of the first and last committed step, epoch ms
     first_ms: int = 0
     last_ms: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -114,12 +114,12 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, doubled, torn or unfinished, and every run completed."""
+        """Whether nothing was lost, doubled, torn or unfinished, and every run completed."""
         return not self.findings and self.completed == self.runs
 
     @property
     def steps_per_s(self) -> float:
-        """Between the first and the last committed step."""
+        """Rate between the first and the last committed step."""
         took_ms = self.last_ms - self.first_ms
         return round(self.steps_committed * 1000 / took_ms, 1) if took_ms else 0.0
 
@@ -127,7 +127,7 @@ class Report:
 def audit(topics: Mapping[str, Sequence[AuditedRecord]], book: Sequence[Request]) -> Report:
     """Check whole topics, each from its first record, against the tracker's book.
 
-    Args: topics: by name (`app.agent.kind`, `app.dead`), in the order of offsets per partition
+    Args: topics: by name (`app.agent.kind`, `app.dead`), by offset within each partition
     """
     report = Report()
     history = _History(topics, report)
@@ -145,7 +145,7 @@ Decoded = tuple[AuditedRecord, dict[str, Any]]
 
 
 class _History:
-    """The records, decoded and sorted by agent and kind."""
+    """The records, decoded and grouped by agent and kind."""
 
     def __init__(self, topics: Mapping[str, Sequence[AuditedRecord]], report: Report) -> None:
         self.topics = topics
@@ -167,8 +167,7 @@ class _History:
         return [item for item in self.events(agent) if item[1]["type"] in ENDINGS]
 
     def checkpoints(self, agent: str) -> list[Decoded]:
-        """The records of the state topic but its offsets and its entries, the keys of which have
-        a bar in them."""
+        """Return the checkpoints: no offsets, and no entries, whose keys contain a bar."""
         return [
             item
             for item in self.of(agent, "state")
@@ -176,7 +175,7 @@ class _History:
         ]
 
     def applied(self, agent: str, kind: str) -> dict[int, int]:
-        """By partition: up to where the input had been applied (next offset)."""
+        """Return the applied input offset (next to read) by partition."""
         found: dict[int, int] = {}
         for record, value in self.of(agent, "state"):
             if record.key == b"@applied":
@@ -190,7 +189,7 @@ class _History:
 
 def _decoded(records: Sequence[AuditedRecord], report: Report) -> Iterator[Decoded]:
     for record in records:
-        if record.value is None or record.key == b"@ready":  # a tombstone, the gateway's probe
+        if record.value is None or record.key == b"@ready":  # a tombstone, or the gateway's probe
             continue
         try:
             yield record, decode(record.value)[1]
@@ -202,8 +201,9 @@ def _decoded(records: Sequence[AuditedRecord], report: Report) -> Iterator[Decod
 
 
 def _check_runs(history: _History, agent: str, report: Report) -> None:
-    """Every run has steps 0 to the last, each once and in order, and an end; its last checkpoint
-    says the same as its events."""
+    """Check that every run has steps 0 to the last, each once and in order, and an end.
+
+    Its last checkpoint has to agree with its events."""
     endings: dict[str, list[Decoded]] = {
         event["run_id"]: []
         for _, event in history.events(agent)
@@ -258,7 +258,7 @@ def _check_run(
 
 
 def _check_inputs(history: _History, agent: str, report: Report) -> None:
-    """Every command and every task that was committed has been answered."""
+    """Check that every committed command and task has been answered."""
     answered = {_headers(record).get("sf-src") for record in history.everything()}
     started = {event["run_id"] for _, event in history.events(agent)}
     ended = {(event["run_id"], event["seq"]) for _, event in history.endings(agent)}
@@ -269,7 +269,7 @@ def _check_inputs(history: _History, agent: str, report: Report) -> None:
             run_id = value["run_id"]
             if kind == "tasks":
                 done = (run_id, value["seq"]) in ended
-            elif value["kind"] == "child":  # of a run that is over, it is not looked at
+            elif value["kind"] == "child":  # ignored if the run is over
                 done = run_id in over
             else:
                 done = value["kind"] == "start" and run_id in started
@@ -283,8 +283,10 @@ def _check_inputs(history: _History, agent: str, report: Report) -> None:
 
 
 def _check_answers(history: _History, report: Report) -> None:
-    """An input is answered by one decision, and what is answered was committed. Attempts that
-    failed may answer to it before: until the group has passed it, a takeover reads it again."""
+    """Check that each input is answered by one decision, and each answered input committed.
+
+    Failed attempts may answer an input before: until the group has passed it, a takeover reads it
+    again."""
     answers: dict[bytes, set[bytes]] = defaultdict(set)
     sources: set[bytes] = set()
     for agent in history.agents:
@@ -305,8 +307,10 @@ def _check_answers(history: _History, report: Report) -> None:
 
 
 def _check_transactions(history: _History, report: Report) -> None:
-    """Of every decision, all records are there: as many as its checkpoint says. One that does not
-    move its run (a call's result is kept, a task is carried forward) has none."""
+    """Check that each decision has as many records as its checkpoint says.
+
+    A decision that does not move its run (a recorded call's result, a task carried forward) has no
+    checkpoint."""
     found: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
     said: dict[tuple[bytes, bytes, bytes], int] = defaultdict(int)
     transactions: set[bytes] = set()
@@ -337,8 +341,10 @@ def _decision(headers: Mapping[str, bytes]) -> tuple[bytes, bytes, bytes]:
 
 
 def _headers(record: AuditedRecord) -> dict[str, bytes]:
-    """Those of the transaction that wrote the record. A record that was moved, to another partition
-    or to the dead letters, has those of its first transaction in front of them."""
+    """Return the headers of the transaction that wrote the record.
+
+    A record that was moved, to another partition or to the dead letters, has those of its first
+    transaction before them."""
     names = [name for name, _ in record.headers]
     if "sf-txn" not in names:
         return {}
@@ -350,8 +356,10 @@ def _headers(record: AuditedRecord) -> dict[str, bytes]:
 
 
 def _check_effects(history: _History, book: Sequence[Request], report: Report) -> None:
-    """Each effect that a committed step asked for is in the outbox, and the tracker acted upon it
-    once, with the very request that was committed; and nothing else reached the tracker."""
+    """Check each effect that a committed step asked for, and each request of the tracker.
+
+    The effect is in the outbox, and the tracker acted upon it once, with exactly the committed
+    request; and nothing else reached the tracker."""
     expected = {
         key
         for agent in history.agents

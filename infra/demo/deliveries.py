@@ -1,7 +1,7 @@
-"""Deliveries of GitHub's `issues` event: made from a seed, signed, and sent to the gateway.
+"""Deliveries of GitHub's `issues` event: generated from a seed, signed, and sent to the gateway.
 
-Some are sent twice, at once or a little later, as senders do when an answer is slow to come; some
-carry a signature made with another secret.
+Some are sent twice, at once or a little later, as senders do when an answer is slow; some are
+signed with a wrong secret.
 Source: docs.github.com, "Webhook events and payloads" and "Validating webhook deliveries"
 """
 
@@ -19,12 +19,12 @@ from uuid import UUID
 
 import httpx
 
-#: deliveries of each kind, of 200; in proportion for other numbers, but at least one
+#: repeated deliveries per 200, at least one; and number of forged ones
 TWICE_OF_200 = 20
 FORGED = 3
-#: between a delivery and its late copy
+#: time between a delivery and its late copy, in seconds
 LATE_S = 0.8
-#: pause before a delivery that was not answered is sent again, and how often it is
+#: pause before an unanswered delivery is sent again, and how often it is
 RETRY_S = 1.0
 ATTEMPTS = 30
 
@@ -42,30 +42,30 @@ _ACTIONS = ("opened", "opened", "opened", "edited", "reopened")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDelivery:
-    """One delivery, as it is to be sent."""
+    """One delivery to be sent."""
 
     id: str
     body: bytes
     forged: bool = False
-    #: seconds until the same delivery is sent once more; None: it is not
+    #: seconds until the same delivery is sent again; None: it is not
     again_s: float | None = None
 
 
 @dataclass(slots=True)
 class SentOutcome:
-    """What the gateway answered."""
+    """The gateway's answers."""
 
     sent: int = 0
-    #: run ids of what was answered with 202
+    #: run ids of deliveries answered with 202
     accepted: set[str] = field(default_factory=set)
     duplicates: int = 0
     rejected: int = 0
-    #: what was answered with anything else, or not at all
+    #: deliveries answered with anything else, or not at all
     strange: list[str] = field(default_factory=list)
 
 
 def plan(count: int, random: Random) -> list[PlannedDelivery]:
-    """`count` deliveries in the order of sending, and among them some that are forged."""
+    """Return `count` deliveries in the order of sending, with forged ones among them."""
     twice = set(random.sample(range(count), max(1, count * TWICE_OF_200 // 200)))
     made = [
         PlannedDelivery(
@@ -82,7 +82,7 @@ def plan(count: int, random: Random) -> list[PlannedDelivery]:
 
 
 def issue_event(number: int, random: Random) -> bytes:
-    """The body of one `issues` event; every fifth or so names the issue that it repeats."""
+    """Return the body of one `issues` event; about every fifth names an issue it duplicates."""
     title, text = random.choice(_SUBJECTS)
     if number > 1 and random.random() < 0.2:  # noqa: PLR2004
         text = f"{text or ''}\nduplicate of #{random.randrange(1, number)}"
@@ -123,7 +123,7 @@ def issue_event(number: int, random: Random) -> bytes:
 
 
 def signature(secret: str, body: bytes) -> str:
-    """The value of X-Hub-Signature-256."""
+    """Return the value of X-Hub-Signature-256."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
@@ -132,7 +132,7 @@ def _uuid(random: Random) -> str:
 
 
 class Sender:
-    """Sends deliveries at an even pace and keeps count of the answers."""
+    """Sends deliveries at an even pace and counts the answers."""
 
     def __init__(self, gateway_url: str, secret: str, outcome: SentOutcome) -> None:
         self.outcome = outcome
@@ -140,7 +140,7 @@ class Sender:
         self._secret = secret
 
     async def send_all(self, deliveries: Sequence[PlannedDelivery], *, every_s: float) -> None:
-        """Returns when each has been answered, whatever the answer."""
+        """Send all; returns when each has been answered, whatever the answer."""
         async with (
             httpx.AsyncClient(timeout=15.0, trust_env=False) as client,
             asyncio.TaskGroup() as group,

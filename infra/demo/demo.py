@@ -1,10 +1,10 @@
 """`surefoot demo`: a real log, real processes, real kills, and then the audit.
 
 The gateway, two workers and the relay run as child processes of a supervisor, under a topic prefix
-of their own; on the embedded log they are one child process. Signed deliveries come in at an even
-pace, some of them twice; the tracker fails now and then; and while runs are under way a process
-that works is sent SIGKILL. When every run has come to its end everything is stopped, and the
-auditor reads all topics from their beginning.
+of their own; on the embedded log they are one child process. Signed deliveries arrive at an even
+pace, some of them twice; the tracker fails now and then; and while runs are in progress, a busy
+process gets SIGKILL. When every run has ended everything is stopped, and the auditor reads all
+topics from the beginning.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from surefoot.infra.runtime.supervisor import Child, Supervisor
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
 
-#: the agent that is used where none is given
+#: the default agent
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triage.py"
 WORKERS = 2
-#: between two deliveries; and what each step takes longer, as asking a model would
+#: time between two deliveries, and extra time of each step, like a call to a model; in seconds
 EVERY_S = 0.22
 THINK_S = 0.25
-#: after the last delivery, how long until everything must have come to its end
+#: how long after the last delivery everything must have ended, in seconds
 SETTLE_S = 120.0
 _POLL_S = 0.05
 _ANSWER_S = 0.2
@@ -66,9 +66,11 @@ EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
 
 
 def run_demo(agent_file: Path | None, *, deliveries: int, kills: int, seed: int | None) -> int:
-    """Returns 0 only if nothing was lost, doubled or left unfinished; 130 when interrupted.
+    """Run the demo. Returns the exit status.
 
-    Raises: ConfigError — the log cannot be used, or the agent does not suit.
+    0 only if nothing was lost, doubled or left unfinished; 130 if interrupted.
+
+    Raises: ConfigError — the log cannot be used, or the agent is not suitable.
     """
     logging.configure(level="CRITICAL")
     agent_file = agent_file or EXAMPLE
@@ -125,9 +127,9 @@ class _Demo:
         self._site = site
         self._folder = folder
         self._kills = kills
-        #: kills that somebody asked for in the dashboard
+        #: kills requested in the dashboard
         self._asked = 0
-        #: kills a worker that works, while there are workers
+        #: kills a busy worker, while there are workers
         self._crash: Callable[[], None] = lambda: None
         self._seed = seed
         self._secret = secrets.token_hex(32)
@@ -175,7 +177,7 @@ class _Demo:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        # after the gateway, which may be the one to die, has answered
+        # delayed, so that the gateway, which may be the one to die, can answer first
         loop.add_signal_handler(crash.SIGNAL, lambda: loop.call_later(_ANSWER_S, self._crash))
         began_s = self._clock.monotonic_s()
         app = self._settings.app
@@ -194,7 +196,7 @@ class _Demo:
             return await self._judge(backend, began_s)
 
     async def _act(self, backend: Backend) -> None:
-        """The installation runs for as long as this does."""
+        """Run the installation and drive it."""
         book = self._folder / "requests.jsonl"
         await create_topics(backend, self._specs)
         async with Tracker(book, seed=self._seed) as tracker:
@@ -211,7 +213,7 @@ class _Demo:
                 await asyncio.wait({supervising})
 
     async def _drive(self, backend: Backend, supervisor: Supervisor) -> None:
-        """Send, kill, and wait until all has come to its end."""
+        """Send deliveries, kill workers, and wait until everything has ended."""
         url = f"http://{self._settings.gateway_host}:{self._settings.gateway_port}"
         logs = {
             name: WorkerLog(self._folder / f"{name}.log", self._agent) for name in self._workers
@@ -254,7 +256,7 @@ class _Demo:
     # Kills -----------------------------------------------------------------------------------
 
     async def _kill_all(self, supervisor: Supervisor, logs: Mapping[str, WorkerLog]) -> None:
-        """Each at a random moment of its share of the deliveries."""
+        """Kill workers, each at a random moment of its share of the deliveries."""
         for number in range(self._kills):
             share = (number + self._random.uniform(0.2, 0.8)) / self._kills
             after = int(share * len(self._plan) * 0.95)
@@ -263,14 +265,13 @@ class _Demo:
                 self._kill(worker, supervisor, logs[worker])
 
     def _worth_it(self, after: int, worker_log: WorkerLog) -> bool:
-        """Whether so many deliveries are out, the worker serves its partitions, and runs are under
-        way there."""
+        """Whether `after` deliveries are out, and the worker is ready, with runs in progress."""
         if self._outcome.sent < after or not worker_log.ready():
             return False
         return self._progress.under_way(worker_log.owned())
 
     def _kill_one(self, supervisor: Supervisor, logs: Mapping[str, WorkerLog]) -> None:
-        """As somebody wants to see it now."""
+        """Kill a busy worker now, on request."""
         working = [name for name in sorted(logs) if self._worth_it(0, logs[name])]
         if working:
             self._asked += 1
@@ -339,7 +340,7 @@ class _Demo:
         }
 
     def _faults(self, report: Report) -> list[str]:
-        """What keeps the exit status from being 0."""
+        """Return the reasons for a nonzero exit status."""
         outcome, kills = self._outcome, self._progress.kills
         recovered = sum(kill.recovered_s is not None for kill in kills)
         wanted = self._kills + self._asked
@@ -365,7 +366,7 @@ class _Demo:
 
 
 async def _until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether it came true in time."""
+    """Poll until the condition holds. Returns whether it did in time."""
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110  (of files and processes: nobody tells)

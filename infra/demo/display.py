@@ -1,5 +1,6 @@
-"""What the demo shows: a live panel on a terminal, a line every few seconds elsewhere (also where
-CI is set), and the verdict. The verdict goes to stdout, all else to stderr.
+"""The demo's output: a live panel on a terminal, else a line every few seconds, and the verdict.
+
+Lines also replace the panel where CI is set. The verdict goes to stdout, all else to stderr.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from surefoot.infra.runtime.terminal import plain_console, printable
 
 _LINE_EVERY_S = 5.0
 _FRAMES_PER_S = 4
-#: findings that are spelled out; the rest is counted
+#: findings that are printed; the rest is counted
 _FINDINGS_SHOWN = 20
 
 
 class Display:
-    """`async with Display(...)`: shows the progress for as long as the block runs."""
+    """`async with Display(...).shown()`: shows the progress while the block runs."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Display:
 
 
 def print_report(figures: Mapping[str, Any], report: Report, faults: Sequence[str]) -> None:
-    """The table, and everything that is wrong."""
+    """Print the table, and everything that is wrong."""
     console = plain_console()
     console.print(
         "what the topics and the tracker's book say; the demo sets the pace of steps_per_s"

@@ -1,4 +1,4 @@
-"""Reads what the auditor judges: every topic from its first record, as any consumer can."""
+"""Reads what the auditor checks: every topic from its first record, as any consumer can."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from surefoot.infra.log.ports import Backend
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import TopicSpec
 
-#: longer than any transaction may stay open
+#: longer than any transaction may stay open, in seconds
 READ_S = 60.0
 
 
 async def read_topics(
     backend: Backend, specs: Sequence[TopicSpec]
 ) -> dict[str, list[AuditedRecord]]:
-    """All committed records of these topics, up to their high watermarks.
+    """Return all committed records of these topics, up to their high watermarks.
 
     Raises: Unavailable — not within 60 s; a transaction that nobody ended may hold them back.
     """

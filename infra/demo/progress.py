@@ -1,4 +1,4 @@
-"""What the demo knows while it runs: the committed events, as they come in, and the kills."""
+"""What the demo knows while it runs: committed events, as they arrive, and kills."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports.log import ConsumerRecord
 
-#: the rate that is shown is that of the last seconds
+#: window of the displayed rate, in seconds
 RATE_S = 5.0
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Kill:
-    """A worker process that was killed while runs were under way on its partitions."""
+    """A worker process that was killed while runs were in progress on its partitions."""
 
     worker: str
     pid: int
     at_s: float
     at_ms: int
     partitions: frozenset[int]
-    #: from the SIGKILL until an ordinary reader of committed records saw the first step that was
-    #: committed after it on one of these partitions
+    #: from the SIGKILL until an ordinary read_committed reader saw the first step committed after
+    #: it on one of these partitions
     recovered_s: float | None = None
 
 
 class Progress:
-    """Fed with the committed records of the events topics; one event loop."""
+    """Follows the committed records of the events topics; one event loop."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -46,7 +46,7 @@ class Progress:
         self.kills: list[Kill] = []
 
     def apply(self, record: ConsumerRecord) -> None:
-        """Take in one record of an events topic."""
+        """Process one record of an events topic."""
         event = decode(record.value, "Event")[1]
         if event["agent"] == OUTBOX:
             if event["status"] in _TERMINAL:
@@ -91,7 +91,7 @@ class Progress:
 
 
 class WorkerLog:
-    """The log of one worker's processes, one after another: what the present one has told."""
+    """The log of one worker's processes, one after another; reads the present one's part."""
 
     def __init__(self, path: Path, agent: str) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class WorkerLog:
         self._begin = 0
 
     def next_process(self) -> None:
-        """What has been written so far is the business of a process that is gone."""
+        """Skip what was written so far: its process is gone."""
         self._begin = self._path.stat().st_size
 
     def ready(self) -> bool:
@@ -107,7 +107,7 @@ class WorkerLog:
         return any(event["event"] == "worker_ready" for event in self._events())
 
     def owned(self) -> frozenset[int]:
-        """Its partitions."""
+        """Return its partitions."""
         owned: set[int] = set()
         for event in self._events():
             if event["event"] == "assignment":

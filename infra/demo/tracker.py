@@ -1,8 +1,8 @@
-"""An issue tracker that stands for the outside world, and honours Idempotency-Key.
+"""An issue tracker that represents external systems, and honours Idempotency-Key.
 
-It writes every request into its book, a file of JSON lines, if it is given one, and makes that
-durable before it acts and answers. Told to by its seed, it is as unreliable as the world is: it
-answers 500 without acting, takes its time, or acts and closes the connection without a word.
+It writes every request into its book, a file of JSON lines, if it has one, durably before it acts
+and answers. With a seed it is unreliable: it answers 500 without acting, answers slowly, or acts
+and closes the connection without an answer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Literal, Self
 
 from surefoot.infra.demo.auditor import Request
 
-#: share of requests that meet with this; the rest is answered as it should be
+#: share of requests with each fault; the rest is answered normally
 FAULTS = {"error": 0.06, "silence": 0.05, "slow": 0.04}
-#: how long the slow answers take
+#: delay of a slow answer, in seconds
 SLOW_S = 1.0
 HEAD_BYTES_MAX = 32_768
 BODY_BYTES_MAX = 1_048_576
@@ -42,8 +42,8 @@ class _Call:
 class Tracker:
     """`async with Tracker(book, seed=1) as tracker`; listens on a free port of 127.0.0.1.
 
-    book None: nobody audits it. seed None: it has no faults. `on_request` is called for each
-    request, once it is in the book. Nothing is forgotten for as long as this tracker lives.
+    book None: without an audit. seed None: without faults. `on_request` is called for each request,
+    once it is in the book. Remembers every key as long as it lives.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tracker:
         self._book = None if book is None else book.open("a", encoding="utf-8")
         self._random = Random(seed) if seed is not None else None  # noqa: S311  (reproducible)
         self._on_request = on_request
-        #: SHA-256 of the request that was acted upon, by its key
+        #: SHA-256 of the request that was acted upon, by key
         self._acted: dict[str, str] = {}
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -95,7 +95,7 @@ class Tracker:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Take one request. Returns whether the connection stays open."""
+        """Serve one request. Returns whether the connection stays open."""
         call = await _read(reader)
         if call is None:
             return False
@@ -114,7 +114,7 @@ class Tracker:
         return call.keep_alive
 
     def _take(self, call: _Call, fault: Fault | None) -> int:
-        """Write it into the book and act on it, unless that was done before. Returns the status."""
+        """Record it, and act on it unless that was done before. Returns the status."""
         digest = hashlib.sha256(call.body).hexdigest()
         same = f"{call.method} {call.path} {digest}"
         known = self._acted.get(call.key) if call.key else None
@@ -131,7 +131,7 @@ class Tracker:
             self._acted[call.key] = same
         if fault == "error":
             return 500
-        # the answer to a key that was used for something else, as of the Idempotency-Key draft
+        # status for a key reused with another request, as in the Idempotency-Key draft
         return 422 if known is not None and known != same else 200
 
     def _fault(self) -> Fault | None:
@@ -146,7 +146,7 @@ class Tracker:
 
 
 async def _read(reader: asyncio.StreamReader) -> _Call | None:
-    """One HTTP/1.1 request; None for what is none."""
+    """Read one HTTP/1.1 request; None if it is not one."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, _, rest = first.partition(" ")
@@ -169,6 +169,6 @@ async def _read(reader: asyncio.StreamReader) -> _Call | None:
 
 
 def read_book(book: Path) -> list[Request]:
-    """Every request that the tracker has written down, in order."""
+    """Return every request in the tracker's book, in order."""
     with book.open(encoding="utf-8") as lines:
         return [Request(**json.loads(line)) for line in lines]
