@@ -1,1 +1,1 @@
-"""Processes and time of the simulation."""
+"""The simulation's processes and time."""

@@ -1,9 +1,9 @@
-"""Processes that live in memory, under virtual time, and can be killed at every commit.
+"""Processes in memory, under virtual time, that can be killed at every commit.
 
-The workers are the real ones. What is put in their place is the world around them: a broker in
-memory, a clock that jumps, an executor that runs steps on the same loop. A process that is killed
-is left as it stands, in the middle of its work: none of its code runs any more, no `finally`
-either, as after SIGKILL. What it has left is in the broker.
+The workers are the real ones; what is replaced is their surroundings: a broker in memory, a clock
+that jumps, an executor that runs steps on the same loop. A killed process stops in the middle of
+its work: none of its code runs any more, not even `finally`, as after SIGKILL. What it leaves is in
+the broker.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from surefoot.state.records.encoding import Wire
 #: largest record, in bytes
 RECORD_BYTES = 1_000_000
 _OVERHEAD = 512
-#: everything that the engine looks after from time to time can wait so long, in seconds: nobody is
-#: watching, and a virtual year should not be made of half seconds
+#: interval for all periodic work of the engine, in seconds: nobody watches, and a virtual year
+#: should not consist of half seconds
 _SELDOM_S = 30 * 86_400.0
 
 LIMITS = OwnerLimits(
     record_bytes=RECORD_BYTES - _OVERHEAD, forward_after_s=_SELDOM_S, idle_commit_s=_SELDOM_S
 )
 
-#: where a commit can be cut off: before it has an effect; after it, before its owner knows
+#: where a commit can be cut off: before it takes effect, or after it, before its owner knows
 Moment = Literal["before", "after"]
 
 
 class Point(NamedTuple):
-    """One place at which a process can be killed."""
+    """A point at which a process can be killed."""
 
-    #: of the commit, from 1
+    #: number of the commit, from 1
     commit: int
     moment: Moment
 
 
 @dataclass(slots=True)
 class World:
-    """What outlives a process."""
+    """What survives a process."""
 
     clock: VirtualClock
     partitions: int
     app: str = "surefoot"
-    #: where the process is to be killed
+    #: where to kill the process
     kill_at: Point | None = None
-    #: records of each commit that was begun, the first one first
+    #: the records of each commit that was begun, in order
     commits: list[Sequence[ProducerRecord]] = field(default_factory=list)
-    #: told of each attempt that begins
+    #: called for each attempt that begins
     on_attempt: Callable[[Run], None] = lambda _run: None
     broker: MemoryBroker = field(init=False)
     groups: dict[str, EmbeddedGroup] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class World:
         return AgentTopics(self.app, agent)
 
     def group(self, agent: str) -> EmbeddedGroup:
-        """The consumer group of an agent, whose topics are there."""
+        """Return an agent's consumer group; creates the agent's topics."""
         self.broker.create(agent_specs(self.app, agent, self.partitions, RECORD_BYTES))
         return self.groups.setdefault(agent, EmbeddedGroup(self.partitions))
 
@@ -85,7 +85,7 @@ class Process:
         self.world = world
         self.loop = VirtualLoop(world.clock)
         self.killed = False
-        #: what has ended the process by itself, which nothing should
+        #: the error that ended the process by itself; None is the normal case
         self.failure: BaseException | None = None
         self._workers: list[tuple[Worker, _Log]] = []
         self._executor: _Executor | None = None
@@ -117,7 +117,7 @@ class Process:
             self._fail(error)
 
     def _reported(self, _loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """asyncio has found an error that nobody has looked at."""
+        """Handle an error that asyncio found unretrieved."""
         error = context.get("exception")
         self._fail(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
 
@@ -125,35 +125,36 @@ class Process:
         self.failure = self.failure or error
         self.loop.stop()
 
-    # What drives it looks at ------------------------------------------------------------------
+    # For the driver --------------------------------------------------------------------------
 
     def settled(self) -> bool:
-        """Whether nothing will come of it by itself: every run is over, or waits for something
-        from outside. (A time limit to such a wait does not count, a time alone does.)"""
+        """Whether nothing will happen by itself: every run is over, or waits for outside input.
+
+        A wait with a time limit counts as settled, a wait for time alone does not."""
         return bool(self._workers) and all(worker.settled for worker, _ in self._workers)
 
     def busy(self) -> list[str]:
-        """The attempts that are in progress, the longest first."""
+        """Return the attempts in progress, longest first."""
         return self._executor.busy() if self._executor is not None else []
 
     # Killing ---------------------------------------------------------------------------------
 
     async def reach(self, number: int, moment: Moment) -> None:
-        """A commit has got that far."""
+        """Hook: a commit has reached this point. Kills the process if it is to die here."""
         if self.killed or self.world.kill_at == (number, moment):
             self.kill()
             await self.loop.create_future()
 
     def kill(self) -> None:
-        """The process is gone: nothing of it runs any more, and nothing of it is tidied up."""
+        """Kill the process: none of its code runs any more, and nothing is cleaned up."""
         self.killed = True
-        self._all = list(asyncio.all_tasks(self.loop))  # asyncio holds them weakly
+        self._all = list(asyncio.all_tasks(self.loop))  # asyncio holds them only weakly
         for _, log in self._workers:
             log.vanish()
         self.loop.stop()
 
     def bury(self) -> None:
-        """Let what is left of it end, unheard, when nobody looks at the world any more."""
+        """End what is left of the process, without reports, once nobody looks at the world."""
         if not self.killed:
             self.kill()
         self._all.clear()
@@ -161,14 +162,14 @@ class Process:
 
 
 class _Log(EmbeddedLog):
-    """Tells when a commit has got to a point at which the process can be killed."""
+    """Reports each point of a commit at which the process can be killed."""
 
     def __init__(self, process: Process, *, topics: AgentTopics, group: EmbeddedGroup) -> None:
         super().__init__(broker=process.world.broker, group=group, topics=topics, slot=0)
         self._process = process
 
     async def poll(self, timeout_s: float) -> list[tuple[InputKind, ConsumerRecord]]:
-        """News wakes it: to look more often would find nothing."""
+        """Poll with a long timeout: news wakes it, so frequent polls would find nothing."""
         return await super().poll(max(timeout_s, _SELDOM_S))
 
     def _owned(self, partition: int, epoch: int) -> _Ownership:
@@ -199,8 +200,7 @@ class _Ownership(EmbeddedOwnership):
 
 
 class _Executor(Executor):
-    """Runs steps on the loop of the engine. A step that is no `async def` is run to its end in one
-    go."""
+    """Runs steps on the engine's loop; a step that is not `async def`, in one go."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.clock)
@@ -210,10 +210,10 @@ class _Executor(Executor):
         return asyncio.get_running_loop()
 
     def start(self) -> None:
-        """The loop runs already."""
+        """Do nothing: the loop already runs."""
 
     def stop(self) -> None:
-        """The loop is not its own."""
+        """Do nothing: the loop belongs to the process."""
 
     def _begin(self, call: StepCall) -> None:
         self._world.on_attempt(call.run)

@@ -1,10 +1,9 @@
-"""Time that passes only when there is nothing left to do: a clock, and an event loop that lives
-by it.
+"""Virtual time, which passes only when there is nothing left to do: a clock and its event loop.
 
-The loop never waits. When nothing is ready it moves its clock to the next timer, so that sleeping
-for three days takes no time, and the same work in the same order gives the same times. It has no
-sockets, pipes or signals. What is to run in a thread is run to its end at once, while time stands
-still: no two threads are ever at work, so none can get in between.
+The loop never waits. When nothing is ready it moves its clock to the next timer, so sleeping for
+three days takes no time, and the same work in the same order gives the same times. It has no
+sockets, pipes or signals. Work for a thread runs to completion at once, while time stands still: no
+two threads ever run at the same time, so none can interfere.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _Args = TypeVarTuple("_Args")
 #: one second, in ticks of the virtual clock
 _SECOND = 1_000_000
 
-#: how a run of the loop ended: as asked; with nothing due until the deadline; with nothing due
+#: why the loop stopped: settled; nothing due before the deadline; nothing due at all
 Ending = Literal["settled", "deadline", "stuck"]
 
 
 class VirtualClock:
-    """Implements ports.Clock. Everything in it follows from `start_ms` and `seed`."""
+    """Implements ports.Clock. Deterministic, given `start_ms` and `seed`."""
 
     def __init__(self, *, start_ms: int, seed: int) -> None:
         self._start_ms = start_ms
@@ -51,12 +50,12 @@ class VirtualClock:
         return f"{self.now_ms():012x}{self._made:020x}"
 
     def move_to(self, monotonic_s: float) -> None:
-        """Let time pass until then; it never goes back."""
+        """Advance to that time; never goes back."""
         self._ticks = max(self._ticks, math.ceil(monotonic_s * _SECOND))
 
 
 class NotSimulated(Numbered, RuntimeError):
-    """Something that only the real world has was asked of the virtual event loop."""
+    """Code asked the virtual event loop for something that only a real one has."""
 
 
 def _refuse(*_args: Any, **_kw: Any) -> NoReturn:
@@ -73,7 +72,7 @@ _REFUSED: Any = _refuse
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time is that of a VirtualClock."""
 
-    #: of BaseEventLoop: a heap, the next one first
+    #: of BaseEventLoop: a heap, next timer first
     _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -95,18 +94,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *_Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """A timer that is to come less than a tick from now comes with the next tick. It would else
-        come now, and whoever waits for a time would do so for ever, as time would stand still."""
+        """Schedule a timer, at the earliest with the next tick.
+
+        A timer less than a tick ahead would fire now, and whoever waits for a time would wait for
+        ever, as time would stand still."""
         now = self.time()
         if now < when < now + self._clock_resolution:
             when = now + self._clock_resolution
         return super().call_at(when, callback, *args, context=context)
 
     def run_until(self, settled: Callable[[], bool], *, deadline_s: float) -> Ending | None:
-        """Run until nothing is ready and `settled` holds, or nothing is due until the deadline; the
-        clock then stands at what was last due. None: something else has stopped the loop.
+        """Run until nothing is ready and `settled` holds, or nothing is due before the deadline.
 
-        Can be called again: everything goes on where it stood.
+        The clock then stands at the last due time. None: something else stopped the loop. Can be
+        called again; everything continues where it stopped.
         """
         self._settled, self._deadline_s, self._ending = settled, deadline_s, None
         try:
@@ -120,14 +121,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             try:
                 return self.run_forever()
             except SystemExit:
-                # asyncio lets it out of the loop, although it is the end of one task only.
+                # asyncio lets it out of the loop, although it ends only one task.
                 continue
 
     # What BaseEventLoop asks of a selector ---------------------------------------------------
 
     def select(self, timeout_s: float | None) -> list[Any]:
-        """Called by `_run_once`: 0, if something is ready; else how long until the next timer,
-        or None if there is none."""
+        """Called by `_run_once`.
+
+        `timeout_s`: 0 if something is ready; else the time until the next timer, or None if there
+        is none."""
         if timeout_s == 0:
             return []
         if self._settled is not None and self._settled():
@@ -137,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 raise NotSimulated("SF7005", "nothing is ready, and there is no timer to wait for")
             self._end("stuck")
         else:
-            # Not `timeout_s`: that is a day at most.
+            # Not `timeout_s`: it is capped at a day.
             next_s = self._scheduled[0].when()
             if next_s > self._deadline_s:
                 self._end("deadline")
@@ -150,17 +153,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.stop()
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nothing has to be woken: the loop never waits."""
+        """Do nothing: the loop never waits, so it need not be woken."""
 
     # Threads ---------------------------------------------------------------------------------
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run it to its end before anything else happens; `executor` is not used."""
+        """Run it to completion before anything else happens; `executor` is not used."""
         del executor
         future = self.create_future()
         value, error = in_thread(func, *args)
@@ -170,7 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             future.set_exception(error)
         return future
 
-    # What there is not -----------------------------------------------------------------------
+    # Not supported ---------------------------------------------------------------------------
 
     create_connection = create_datagram_endpoint = create_server = _REFUSED
     create_unix_connection = create_unix_server = sock_connect = _REFUSED
@@ -180,8 +183,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # Ending ----------------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """Close a loop that was left in the middle of its work: cancel what is left of it, with
-        nobody told how that ends. Time passes on a clock of its own."""
+        """Close a loop that was left in the middle of its work.
+
+        Cancels its remaining tasks without reporting how they end. Time passes on a clock of its
+        own."""
         self.clock = VirtualClock(start_ms=self.clock.now_ms(), seed=0)
         self.set_exception_handler(lambda _loop, _context: None)
         for _ in range(_CANCELLED_MOST):
@@ -197,14 +202,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.close()
 
 
-#: how often, and for how long in (virtual) seconds, a task is asked to end
+#: how often, and for how long in (virtual) seconds, tasks are asked to end
 _CANCELLED_MOST = 3
 _CANCELLED_S = 1_000_000.0
 
 
 def in_thread(fn: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """(value, error) of a function that is run to its end, in a thread in which no event loop is
-    running."""
+    """Run a function to completion in a thread without an event loop. Returns (value, error)."""
     value: Any = None
     error: BaseException | None = None
     context = contextvars.copy_context()
