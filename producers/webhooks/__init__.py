@@ -1,1 +1,1 @@
-"""Incoming webhooks: verification, mapping to a run, record of the delivery."""
+"""Incoming webhooks: verification, mapping to runs, record of deliveries."""

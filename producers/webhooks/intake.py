@@ -1,13 +1,13 @@
-"""What happens to one delivery, from its raw bytes to the answer.
+"""Handles one delivery, from its raw bytes to the answer.
 
-1. read the body, bounded; the signature first, over the raw bytes
-2. only then unpack it, and see what it is called; what it says is parsed when somebody asks
-3. map it to runs (producers.webhooks.mapping), in a thread of its source's and within a time
-4. write the start commands, and wait until they will not be lost
-5. answer; and hand what came of it to the record of deliveries, which nobody waits for
+1. read the body, bounded; verify the signature first, over the raw bytes
+2. only then decompress it, and read its id and event; the rest is parsed on demand
+3. map it to runs (producers.webhooks.mapping), in one of its source's threads, with a time limit
+4. write the start commands, and wait until they are durable
+5. answer; and hand the outcome to the record of deliveries, which nobody waits for
 
-Senders give up after 3 to 10 seconds, and then send again: with the same id, so it is the same
-runs. A 2xx is given only once every command has been acknowledged.
+Senders give up after 3 to 10 seconds, and then resend with the same id, so it is the same runs. A
+2xx is returned only once every command has been acknowledged.
 """
 
 from __future__ import annotations
@@ -47,21 +47,22 @@ from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
-#: the source of a delivery that no agent listens to, whatever was asked for
+#: recorded as source of deliveries to a source that no agent listens to
 UNKNOWN = "unknown"
 
 _GZIP = ("gzip", "x-gzip")
-#: zlib's way to say: a gzip header is there, and the largest window
+#: zlib's wbits for a gzip header and the largest window
 _GZIP_BITS = 31
 
 
 async def start_all(
     commands: Commands, starts: Iterable[MappedStart], *, trace: Carried, deadline_s: float
 ) -> None:
-    """Returns once the log has every command. All are tried, so that one that fails takes no other
-    with it.
+    """Write all start commands; returns once they are durable.
 
-    Raises: RecordTooLarge, Unavailable — sending the same again starts what is missing only.
+    All are tried, so one that fails does not affect the others.
+
+    Raises: RecordTooLarge, Unavailable — resending the delivery starts only the missing runs.
     """
     sent = (
         commands.start(
@@ -81,17 +82,17 @@ async def start_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
-    """Takes the deliveries of every source."""
+    """Handles the deliveries of every source."""
 
     doors: Mapping[str, SourceVerifier]
     triggers: Mapping[str, Triggers]
-    #: by source, as the triggers
+    #: by source, like the triggers
     threads: Mapping[str, MappingThreads]
     commands: Commands
     recorder: Recorder
     clock: Clock
     body_bytes: int
-    #: whether a body may come packed
+    #: whether a gzip body is accepted
     gzip: bool
     body_s: float
     start_s: float
@@ -101,7 +102,7 @@ class Intake:
 
         202 {"runs": [{"agent", "run_id"}]} once Kafka has them all; 200 with "ignored" when no
         agent wants it. 422 names each agent whose mapping failed; the others' runs have been
-        started, and sending the delivery again starts the missing ones only.
+        started, and resending the delivery starts only the missing ones.
         """
         source = request.path_params["source"]
         door = self.doors.get(source)
@@ -164,7 +165,9 @@ class Intake:
         return _answer(plan, quiet=door.sender.quiet)
 
     async def _map(self, delivery: Webhook) -> Planned:
-        """Raises: Refused — 503, when it takes too long; sent again, it is mapped again."""
+        """Map the delivery.
+
+        Raises: RequestRefused — 503, when it takes too long; a resent delivery is mapped again."""
         threads = self.threads[delivery.source]
         try:
             return await threads.run(planned, self.triggers[delivery.source], delivery)
@@ -191,10 +194,10 @@ def read_delivery(
     bytes_max: int,
     gzip: bool,
 ) -> Webhook:
-    """What a verified delivery says; `headers` has no credentials.
+    """Read a verified delivery; `headers` has no credentials.
 
-    Args:   bytes_max: longest body, unpacked; gzip: whether a packed one is taken
-    Raises: Refused — the body cannot be unpacked, or there is no id
+    Args:   bytes_max: limit of the body, decompressed; gzip: whether a gzip body is accepted
+    Raises: RequestRefused — the body cannot be decompressed, or there is no id
     """
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -218,9 +221,9 @@ def read_delivery(
 
 
 def unpacked(body: bytes, bytes_max: int) -> bytes:
-    """What is in a gzip body. Never makes more than `bytes_max` of it.
+    """Decompress a gzip body. Never produces more than `bytes_max` + 1 bytes.
 
-    Raises: Refused
+    Raises: RequestRefused
     """
     unpacking = zlib.decompressobj(wbits=_GZIP_BITS)
     try:

@@ -1,7 +1,7 @@
-"""What becomes of a delivery: the runs that the authors' mappings make of it.
+"""Maps a delivery to runs, through the authors' mappings.
 
-A function of the delivery, as the mappings are: the same delivery, sent or mapped again, names the
-same runs. The mappings are user code and may take their time; call this in a thread.
+The result depends only on the delivery, as do the mappings: the same delivery, resent or mapped
+again, names the same runs. The mappings are user code and may be slow; call this in a thread.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class MappedStart:
     agent: str
     run_id: str
     payload: bytes
-    #: what it is called by the sender, where its run_id does not say so
+    #: the sender's name for it, where the run_id differs
     by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The runs that a delivery asks for, and by agent what went wrong."""
+    """The runs that a delivery asks for, and errors by agent."""
 
     starts: list[MappedStart] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
 
 
 class _Misfit(ValueError):
-    """What a mapping gave is not what it may give; the message is for the author."""
+    """A mapping returned something invalid; the message is for the author."""
 
 
 def by_source(agents: Iterable[Agent]) -> dict[str, list[tuple[Agent, WebhookTrigger]]]:
-    """The triggers of the agents, in the order in which they were declared."""
+    """Return the agents' triggers by source, in the order of declaration."""
     found: dict[str, list[tuple[Agent, WebhookTrigger]]] = {}
     for agent in agents:
         for trigger in agent.webhooks:
@@ -56,8 +56,10 @@ def by_source(agents: Iterable[Agent]) -> dict[str, list[tuple[Agent, WebhookTri
 
 
 def planned(triggers: Triggers, delivery: Webhook) -> Planned:
-    """Map the delivery. Of an agent's triggers the first one that wants it decides; a mapping that
-    fails costs its own agent's runs only."""
+    """Map the delivery.
+
+    Of an agent's triggers, the first one that wants the delivery decides; a mapping that fails
+    affects only its own agent's runs."""
     plan = Planned()
     decided: set[str] = set()
     for agent, trigger in triggers:
@@ -103,7 +105,7 @@ def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[Ma
 
 
 def _is_batch(value: Any) -> bool:
-    """A list that holds a Start, or nothing; any other is a payload."""
+    """Whether a list is a batch: it is empty or contains Starts. Any other list is a payload."""
     if not isinstance(value, list) or not value:
         return isinstance(value, list)
     starts = sum(isinstance(each, Start) for each in value)

@@ -1,7 +1,7 @@
 """Threads for the mappings of one webhook source, which are user code and may hang.
 
-A thread cannot be stopped. So a source has few of its own: those that hang take no other source's,
-and being daemons, they hold up no exit of the process.
+A thread cannot be stopped. So each source has a few of its own: hanging ones take none from other
+sources, and as daemons they do not hold up the exit of the process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class Hangs(Exception):
-    """There is no result within the limit."""
+    """There was no result within the limit."""
 
 
 class MappingThreads:
-    """At most `size` threads, begun when there is work for them and kept."""
+    """At most `size` threads, started on demand and kept."""
 
     def __init__(self, name: str, *, size: int, within_s: float) -> None:
         self._name = f"surefoot-mapping-{name}"
@@ -35,16 +35,16 @@ class MappingThreads:
 
     @property
     def hanging(self) -> int:
-        """How many are still at what nobody waits for any more."""
+        """How many threads are still busy with abandoned work."""
         self._given_up = [each for each in self._given_up if not each.done()]
         return len(self._given_up)
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
-        """What `fn` returns or raises.
+        """Run `fn` in a thread.
 
         Raises: Hangs — not within the limit, waiting for a thread included; at once when every
-        thread hangs. What has begun runs to its end, unheard.
-        Under cancellation: the same.
+        thread hangs; whatever `fn` raises.
+        Under cancellation: as after Hangs, `fn` runs to its end and its result is dropped.
         """
         if self.hanging >= self._size:
             raise Hangs
@@ -65,7 +65,7 @@ class MappingThreads:
         while True:
             made, fn, args = self._work.get()
             if not made.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
+                continue  # abandoned
             try:
                 made.set_result(fn(*args))
             except BaseException as error:  # noqa: BLE001  (told to the loop, whatever it was)

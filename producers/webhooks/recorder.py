@@ -1,8 +1,8 @@
-"""What is kept of each delivery, so that somebody can see what came and why it was refused.
+"""Records each delivery, so that operators can see what came and why it was refused.
 
-The record is offered to the log and not waited for: it neither delays nor endangers the answer. A
-delivery without a right signature may be anybody's: little of it is kept, and not more than a few a
-minute, so that a stranger fills nobody's disk.
+The record is offered to the log without waiting: it neither delays nor endangers the answer.
+Anybody can send a delivery without a valid signature: little of it is kept, and only a few per
+minute, so that strangers cannot fill a disk.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from surefoot.state.declare.webhooks import Webhook
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.deliveries import Delivery, DeliveryLog, DeliveryOutcome
 
-#: headers by name that neither a mapping nor a record may have
+#: names of headers that neither mappings nor records may see
 _CREDENTIALS = re.compile(
     r"authorization|cookie|signature|secret|token|password|credential|api-?key", re.IGNORECASE
 )
-#: what is kept of the headers of a stranger, and how much of each
+#: headers kept of unverified deliveries, and how much of each
 _OF_STRANGERS = ("content-type", "user-agent")
 _CHARACTERS_MAX = 200
-#: refused deliveries that are recorded: so many at once, then one in so many seconds
+#: refused deliveries that are recorded: a burst of so many, then one per so many seconds
 REFUSED_BURST = 30
 REFUSED_EVERY_S = 10.0
 
 
 def shown_headers(headers: Mapping[str, str], sender: ProviderSpec) -> dict[str, str]:
-    """The headers without credentials: those that prove who sends, and all that look like some but
-    for those that name the delivery."""
+    """Return the headers without credentials.
+
+    Removes signatures, and headers whose names look like credentials, except those that name the
+    delivery."""
     return {
         name: value
         for name, value in headers.items()
@@ -49,9 +51,9 @@ class Arrival:
     sender: ProviderSpec | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    #: once its signature is known to be right
+    #: whether its signature has been verified
     verified: bool = False
-    #: once it has been read
+    #: set once it has been read
     delivery: Webhook | None = None
     plan: Planned = field(default_factory=Planned)
 
@@ -69,7 +71,7 @@ class Recorder:
     def record(
         self, arrival: Arrival, outcome: DeliveryOutcome, status: int, reason: str | None = None
     ) -> None:
-        """Offer the record of a delivery that has been decided. Never waits, never raises."""
+        """Offer the record of a delivery once its outcome is known. Never waits, never raises."""
         if not arrival.verified and not self._has_room():
             self._unrecorded += 1
             return

@@ -1,23 +1,23 @@
-"""Who sent a delivery: the ways in which senders sign. Pure.
+"""Verifies who sent a delivery: the senders' signature schemes. Pure.
 
-A signature is checked over the raw bytes that came in, before anything parses them, and in constant
-time. Whatever a header holds, the verdict is a text that says what is wrong, or None; nothing here
-raises. The text is for the operator: the sender, who may be anybody, is always told the same.
+A signature is checked over the raw bytes received, before anything parses them, and in constant
+time. Whatever a header contains, the result is None or a text that says what is wrong; nothing here
+raises. The text is for the operator: the sender, who may be anybody, always gets the same answer.
 
-Before it is known who sends, a body is read once for each live secret, however many signatures a
-header holds: what is right is computed, and each signature compared with it. A public key is the
-exception, as each check reads the body: so few signatures are tried.
+Before the sender is known, a body is read once per live secret, however many signatures a header
+has: the right signature is computed, and each given one compared with it. A public key is the
+exception, as each check reads the body, so only a few signatures are tried.
 
-A signature is compared as bytes, so how a sender writes it matters little: hex in either case,
-base64 of either alphabet with or without its padding, one or several of them in a header. Reading
-more than one gives nothing away: only who has the secret can make the right one.
+Signatures are compared as bytes, so notation matters little: hex in either case, base64 of either
+alphabet with or without padding, one or several in a header. Accepting more than one notation or
+signature is safe: only a holder of the secret can make the right one.
 
-A timestamp that is signed is in epoch seconds or milliseconds, or ISO 8601 with a zone, and not
-more than five minutes away on either side. Inside of these a delivery can be sent again by whoever
-has seen it; as the id that names its runs is signed too, or part of the body, it is the same runs.
-GitHub is the exception: it signs the body only, without a timestamp, and X-GitHub-Delivery is not
-covered. So a captured delivery, sent again with a new delivery id, starts another run; TLS and the
-secrecy of deliveries are what protects from that.
+A signed timestamp is in epoch seconds or milliseconds, or ISO 8601 with a zone, and at most five
+minutes away on either side. Within that time whoever has seen a delivery can replay it; as the id
+that names its runs is signed too, or part of the body, it is the same runs. GitHub is the
+exception: it signs only the body, without a timestamp, and X-GitHub-Delivery is not covered. So a
+captured delivery, resent with a new delivery id, starts another run; only TLS and the secrecy of
+deliveries protect from that.
 
 Sources: docs.github.com, "Validating webhook deliveries"; docs.stripe.com, "Verify webhook
 signatures manually"; docs.slack.dev, "Verifying requests from Slack"; the Standard Webhooks
@@ -38,20 +38,20 @@ from functools import partial
 from surefoot.state.declare.webhooks import Bearer, Hmac
 from surefoot.state.errors import ConfigError
 
-#: shortest secret that is taken, in bytes (the lower bound of the Standard Webhooks specification)
+#: shortest accepted secret, in bytes (the lower bound of the Standard Webhooks specification)
 SECRET_MIN_BYTES = 24
 #: how far a timestamp may be from now, in seconds
 TOLERANCE_S = 300
-#: longest header that proves who sends, in characters
+#: longest accepted signature header, in characters
 PROOF_CHARACTERS_MAX = 4_096
-#: signatures of a public key that are tried
+#: most signatures tried with a public key
 _TRIED_MAX = 4
 _PLACEHOLDERS = ("changeme", "change-me", "change_me", "your-secret", "your_secret")
 
-#: of what is signed: text, or a place
+#: parts of a template for signed content: text, or a placeholder
 _PIECES = re.compile(r"([^{]+)|\{([a-z]+)\}")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})+", re.ASCII)
-#: between the signatures of one header
+#: separators between the signatures of one header
 _BETWEEN = re.compile(r"[\s,;]+")
 _URL_SAFE = str.maketrans("-_", "+/")
 _EPOCH = re.compile(r"0|[1-9][0-9]{0,13}", re.ASCII)
@@ -64,19 +64,19 @@ _ED25519_KEY_BYTES, _ED25519_BYTES = 32, 64
 
 #: names in lower case
 RequestHeaders = Mapping[str, str]
-#: given headers, raw body and the time in epoch seconds: what is wrong; None: it is right
+#: takes headers, raw body and the time in epoch seconds; returns what is wrong, or None
 Verify = Callable[[RequestHeaders, bytes, int], str | None]
 
 
 class BadSecret(ValueError):
-    """A secret that must not be used; the message goes on after "the secret"."""
+    """A secret that must not be used; the message completes "the secret ..."."""
 
 
 # Shared secrets in one header -----------------------------------------------------------------
 
 
 def hmac_verifier(declared: Hmac, secret: str) -> Verify:
-    """The signature is right when it is the HMAC, with the secret, of what is `signed`."""
+    """Return a check that the signature is the HMAC, with the secret, of `signed`."""
     return partial(_verify_hmac, declared, strong(secret))
 
 
@@ -103,7 +103,7 @@ def _verify_hmac(
 
 
 def _signatures(given: str, prefix: str, encoding: str) -> list[bytes]:
-    """Those in a header: behind the prefix, and perhaps a blank, each."""
+    """Return the signatures in a header: each follows the prefix, and perhaps a space."""
     spaced, before = _BETWEEN.sub(" ", given), _BETWEEN.sub(" ", prefix).strip()
     texts = re.findall(rf"(?<![^ ]){re.escape(before)} ?(?=([^ ]+))", spaced)
     decoded = [_decoded(text, encoding) for text in texts]
@@ -111,7 +111,7 @@ def _signatures(given: str, prefix: str, encoding: str) -> list[bytes]:
 
 
 def _filled(template: str, values: Mapping[str, bytes]) -> bytes:
-    """The template with its places filled in; what is filled in is not looked at again."""
+    """Fill in the template's placeholders; inserted values are not expanded again."""
     out = bytearray()
     for text, place in _PIECES.findall(template):
         out += values[place] if place else text.encode()
@@ -119,7 +119,7 @@ def _filled(template: str, values: Mapping[str, bytes]) -> bytes:
 
 
 def bearer_verifier(declared: Bearer, secret: str) -> Verify:
-    """The header is right when it holds the secret."""
+    """Return a check that the header contains the secret."""
     return partial(_verify_bearer, declared, strong(secret))
 
 
@@ -140,8 +140,10 @@ def _verify_bearer(
 
 
 def stripe_verifier(secret: str) -> Verify:
-    """`Stripe-Signature: t=<seconds>,v1=<hex>,...`: one of the v1 is the HMAC-SHA256 of
-    `<seconds>.<body>`. While Stripe rolls a secret there are several; v0 is not looked at."""
+    """Return a check of `Stripe-Signature: t=<seconds>,v1=<hex>,...`.
+
+    One of the v1 must be the HMAC-SHA256 of `<seconds>.<body>`. There are several while Stripe
+    rolls a secret; v0 is ignored."""
     return partial(_verify_stripe, strong(secret))
 
 
@@ -170,8 +172,10 @@ _STANDARD_TIMES = ("webhook-timestamp", "svix-timestamp")
 
 
 def standard_verifier(secret: str) -> Verify:
-    """`webhook-signature: v1,<base64> v1a,<base64> ...` over `<id>.<seconds>.<body>`. Svix, from
-    whom the specification comes, calls the headers svix-...; who sends both says the same in both.
+    """Return a check of Standard Webhooks' signatures.
+
+    `webhook-signature: v1,<base64> v1a,<base64> ...` over `<id>.<seconds>.<body>`. Svix, the origin
+    of the specification, names the headers svix-...; where both are sent they must agree.
 
     `whsec_...` (or bare base64) is a shared secret, for v1; `whpk_...` is the sender's public
     ed25519 key, for v1a.
@@ -181,14 +185,14 @@ def standard_verifier(secret: str) -> Verify:
     bare = secret.removeprefix(_PRIVATE_KEY)
     key = _decoded(bare, "base64")
     if key is None:
-        strong(secret)  # what is a placeholder or empty is told as that
+        strong(secret)  # report an empty secret or a placeholder as such
         raise BadSecret("is not base64; it looks like whsec_...")
     if len(key) < SECRET_MIN_BYTES:
         raise BadSecret(f"is shorter than {SECRET_MIN_BYTES} bytes")
     return partial(_verify_standard, "v1", partial(_is_hmac, key))
 
 
-#: given signatures and what is signed: whether one of them is right
+#: takes signatures and the signed content: whether one of them is right
 _Right = Callable[[list[bytes], bytes], bool]
 
 
@@ -212,8 +216,9 @@ def _verify_standard(
 
 
 def _agreed(headers: RequestHeaders, names: Iterable[str]) -> str | None:
-    """What all of these headers say that are there; "" when none is, None when they differ: only
-    one of the two would have been signed."""
+    """Return the common value of those of the headers that are present.
+
+    "" if none is; None if they differ: only one of them would have been signed."""
     said = {headers[name] for name in names if name in headers}
     return "" if not said else said.pop() if len(said) == 1 else None
 
@@ -257,7 +262,7 @@ def _ed25519(key: str) -> _Right:
 
 
 def strong(secret: str) -> bytes:
-    """The bytes of a shared secret. Raises BadSecret for one that is none."""
+    """Return the bytes of a shared secret. Raises BadSecret — it is not usable."""
     raw = secret.encode("utf-8", "surrogateescape")
     if not secret.strip():
         raise BadSecret("is empty")
@@ -269,7 +274,7 @@ def strong(secret: str) -> bytes:
 
 
 def stale(text: str, now_s: int) -> str | None:
-    """What is wrong with a timestamp; None when it is near enough to now, on either side."""
+    """Return what is wrong with a timestamp; None if it is close enough to now, on either side."""
     at_s = _seconds(text)
     if at_s is None:
         return "the timestamp is missing, or neither epoch seconds or ms nor ISO 8601 with a zone"
@@ -281,7 +286,7 @@ def stale(text: str, now_s: int) -> str | None:
 
 
 def _seconds(text: str) -> float | None:
-    """A timestamp in epoch seconds."""
+    """Return a timestamp in epoch seconds; None if it is not one."""
     if _EPOCH.fullmatch(text):
         return int(text) / 1000 if len(text) >= _MILLISECONDS_DIGITS else int(text)
     if not text.isascii() or len(text) > _TIME_CHARACTERS_MAX:
@@ -294,14 +299,13 @@ def _seconds(text: str) -> float | None:
 
 
 def _among(found: Iterable[bytes], right: bytes) -> bool:
-    """Whether one of them is the right one. All are compared, so that how long it takes tells
-    nothing of any."""
+    """Whether one of them is right. Compares all, so that the time taken reveals nothing."""
     verdicts = [hmac.compare_digest(each, right) for each in found]
     return any(verdicts)
 
 
 def _decoded(text: str, encoding: str) -> bytes | None:
-    """The bytes that a text in hex or base64 says; None for anything else."""
+    """Decode hex or base64; None for anything else."""
     if not text.isascii():
         return None
     if encoding == "hex":
@@ -314,5 +318,5 @@ def _decoded(text: str, encoding: str) -> bytes | None:
 
 
 def _raw(text: str) -> bytes:
-    """A header's value as the bytes that came in."""
+    """Return a header's value as the bytes received."""
     return text.encode("latin-1", "replace")

@@ -1,7 +1,7 @@
-"""Verifies the deliveries of webhook sources, and names them.
+"""Verifies the deliveries of webhook sources, and reads their id and event.
 
-A sender that signs with one header is a declaration (state.declare.webhooks.Hmac), also where it
-is built in. What a delivery says of itself is read only after its signature was verified.
+A sender with a single signature header is a declaration (state.declare.webhooks.Hmac), even if
+built in. The contents of a delivery are read only after its signature was verified.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from surefoot.state.declare.webhook_body import form_fields
 from surefoot.state.declare.webhooks import Bearer, Hmac, Naming, Provider, Webhook, WebhookTrigger
 from surefoot.state.errors import ConfigError
 
-#: longest ssl_check of Slack's, in bytes
+#: longest ssl_check request of Slack, in bytes
 _SSL_CHECK_MAX = 1_000
 
-#: given headers, body and its values (None: it has none): (id, name of the event); an id of "" is
-#: missing
+#: takes headers, body and its parsed values (None: it has none); returns (id, name of the event);
+#: an id of "" is missing
 NameDelivery = Callable[[RequestHeaders, bytes, Any], tuple[str, str]]
 
 
@@ -42,21 +42,21 @@ NameDelivery = Callable[[RequestHeaders, bytes, Any], tuple[str, str]]
 class ProviderSpec:
     """One provider: how its deliveries are verified, named and answered."""
 
-    #: of one secret. Raises BadSecret
+    #: makes a check from one secret. Raises BadSecret
     verifier: Callable[[str], Verify]
     name: NameDelivery
-    #: where the id is, for a person
+    #: where the id is, for people
     id_is: str
-    #: headers that nobody may be shown, and those that name a delivery; lower case
+    #: headers that must not be shown, and those that name a delivery; lower case
     signature_headers: frozenset[str]
     naming_headers: frozenset[str] = frozenset()
-    #: whether that needs the values of the body
+    #: whether `name` needs the parsed values of the body
     reads: bool
-    #: what a delivery must be answered with instead of starting anything; None for most
+    #: returns the answer for a delivery that starts nothing; None for most
     answer: Callable[[Webhook], dict[str, Any] | None] = lambda _delivery: None
-    #: whether it asks for nothing but an answer, which even a stranger may have
+    #: whether the request only asks for an answer, which even a stranger may have
     greets: Callable[[RequestHeaders, bytes], bool] = lambda _headers, _body: False
-    #: whether what is answered is shown to a person, so that an empty 200 it must be
+    #: whether people see the answer, so that it must be an empty 200
     quiet: bool = False
 
 
@@ -74,7 +74,7 @@ def _said(header: str | None, path: str | None, headers: RequestHeaders, values:
 
 
 def _text(values: Any, path: str) -> str:
-    """The text or whole number at that path; "" when there is none."""
+    """Return the text or whole number at that path; "" if there is none."""
     for part in path.split("."):
         values = values.get(part) if isinstance(values, dict) else None
     return str(values) if isinstance(values, str | int) and not isinstance(values, bool) else ""
@@ -113,7 +113,7 @@ def _stripe() -> ProviderSpec:
 
 
 def _standard() -> ProviderSpec:
-    """As the specification names its headers, or as Svix does."""
+    """The specification's headers, or Svix's."""
     return ProviderSpec(
         verifier=standard_verifier,
         name=_standard_name,
@@ -125,7 +125,7 @@ def _standard() -> ProviderSpec:
 
 
 def _standard_name(headers: RequestHeaders, _body: bytes, values: Any) -> tuple[str, str]:
-    """Whoever has both headers has the same in both, or its signature would be none."""
+    """If both headers are present they agree, or the signature would have been rejected."""
     ids = [headers[name] for name in STANDARD_IDS if name in headers]
     return utf8(ids[0]) if ids else "", _text(values, "type")
 
@@ -150,8 +150,10 @@ def _slack() -> ProviderSpec:
 
 
 def _slack_name(_headers: RequestHeaders, body: bytes, values: Any) -> tuple[str, str]:
-    """Events have an id that is equal on every retry; commands and interactions are sent once, and
-    most have a trigger. What has neither is known by its body.
+    """Return id and event name.
+
+    Events have an id that is equal on every retry; commands and interactions are sent once, and
+    most have a trigger id. Anything else is identified by its body.
     Source: docs.slack.dev, "The Events API", "Slash commands", "Handling user interaction"."""
     id_ = _text(values, "event_id") or _text(values, "trigger_id")
     event = _text(values, "event.type") or _text(values, "command") or _text(values, "type")
@@ -159,15 +161,16 @@ def _slack_name(_headers: RequestHeaders, body: bytes, values: Any) -> tuple[str
 
 
 def _slack_challenge(delivery: Webhook) -> dict[str, Any] | None:
-    """What Slack asks for once, when the address is set up."""
+    """Answer the challenge that Slack sends once, when the address is set up."""
     if delivery.event != "url_verification":
         return None
     return {"challenge": _text(delivery.json, "challenge")}
 
 
 def _is_slack_ssl_check(headers: RequestHeaders, body: bytes) -> bool:
-    """Slack looks now and then whether the address of a command still has a good certificate; it
-    does not sign that. Source: docs.slack.dev, "Slash commands"; Bolt, SslCheck."""
+    """Whether Slack checks the certificate of a command's address, which it does unsigned.
+
+    Source: docs.slack.dev, "Slash commands"; Bolt, SslCheck."""
     if len(body) > _SSL_CHECK_MAX:
         return False
     try:
@@ -185,7 +188,7 @@ _KNOWN: Mapping[str, Callable[[], ProviderSpec]] = {
 
 
 def sender(provider: Provider) -> ProviderSpec:
-    """What there is to know of a provider."""
+    """Return the specification of a provider."""
     match provider:
         case Hmac():
             return _sender(provider, partial(hmac_verifier, provider), provider.header)
@@ -197,14 +200,15 @@ def sender(provider: Provider) -> ProviderSpec:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SourceVerifier:
-    """One source with its secrets: opens for what carries a right signature."""
+    """One source with its secrets: accepts what has a valid signature."""
 
     sender: ProviderSpec
     _verifiers: tuple[Verify, ...]
 
     def refuses(self, headers: RequestHeaders, body: bytes, now_s: int) -> str | None:
-        """Why it stays shut, for the operator; None: it opens. Every live secret is tried, so that
-        how long it takes does not tell which one fits."""
+        """Return why a delivery is refused, for the operator; None if it is accepted.
+
+        Every live secret is tried, so that the time taken does not reveal which one fits."""
         for name in self.sender.signature_headers:
             if len(headers.get(name, "")) > PROOF_CHARACTERS_MAX:
                 return f"{name} is longer than {PROOF_CHARACTERS_MAX} characters"
@@ -215,10 +219,10 @@ class SourceVerifier:
 def doors(
     triggers: Iterable[WebhookTrigger], secrets: Mapping[str, Sequence[str]]
 ) -> dict[str, SourceVerifier]:
-    """One door for each source that an agent listens to.
+    """Return one verifier per source that an agent listens to.
 
-    Raises: ConfigError — two triggers say that other senders send there, or a secret is missing,
-    empty, a placeholder or too short; says which variable to set and shows no secret.
+    Raises: ConfigError — two triggers name different providers for a source, or a secret is
+    missing, empty, a placeholder or too short; names the variable to set and shows no secret.
     """
     providers: dict[str, Provider] = {}
     for trigger in triggers:
