@@ -1,1 +1,1 @@
-"""Messages of queues and file notices as deliveries; polling them is infra's."""
+"""Queue messages and file notices as deliveries; infra polls for them."""

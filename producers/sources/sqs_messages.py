@@ -1,4 +1,4 @@
-"""What is in a message of an SQS queue, and the run_id that it gives. Pure.
+"""Reads SQS messages, and derives run_ids from them. Pure.
 
 Sources: docs.aws.amazon.com: S3 "Event message structure" (the key is URL-encoded there),
 EventBridge "Amazon S3 object-created event" (the key is not), SNS "HTTP/HTTPS notification JSON
@@ -19,13 +19,14 @@ from surefoot.state.names.ids import check_run_id
 
 
 class NotThatShape(ValueError):
-    """The message is not of the shape that the mapping takes."""
+    """The message does not have the shape that the mapping takes."""
 
 
 def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
-    """A message as boto3 gives it. What SNS has wrapped is unwrapped: the id is then that of the
-    notification, which is equal on every delivery of SNS too. A body that is not quite of SNS's
-    shape stays as it is."""
+    """Convert a message of boto3.
+
+    An SNS notification is unwrapped: its id is then the notification's, which is equal on every
+    delivery by SNS too. A body that is not exactly SNS's shape stays as it is."""
     identity, body = raw["MessageId"], raw["Body"]
     attributes = _texts(raw.get("MessageAttributes"), "StringValue") or {}
     if not halves_are_refused():
@@ -48,7 +49,7 @@ def message_of(queue: str, raw: Mapping[str, Any]) -> QueueMessage:
 
 
 def _texts(attributes: Any, field: str) -> dict[str, str] | None:
-    """Those of a message's attributes that are text; None: they are no attributes."""
+    """Return the text attributes of a message; None if they are not attributes."""
     if attributes is None:
         return {}
     if not isinstance(attributes, dict):
@@ -58,10 +59,11 @@ def _texts(attributes: Any, field: str) -> dict[str, str] | None:
 
 
 def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent]:
-    """What a mapping that takes `shape` is given of the message; [] when it is well-formed and says
-    nothing to such a mapping.
+    """Return the events in the message for a mapping that takes `shape`.
 
-    Raises: NotThatShape — with what it is not.
+    [] if the message is well-formed and has no event for such a mapping.
+
+    Raises: NotThatShape — says how it differs.
     """
     if shape is QueueMessage:
         return [message]
@@ -77,7 +79,7 @@ def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent
 
 
 def run_id_of(event: QueueEvent, queue: str) -> str:
-    """The same for every delivery of the same thing."""
+    """Return the run_id: the same for every delivery of the same event."""
     match event:
         case S3Object():
             parts = [event.bucket, event.key, event.version, event.sequencer]
@@ -100,7 +102,7 @@ def _short(data: bytes) -> str:
 
 
 def _object(body: str) -> dict[str, Any]:
-    """The JSON object that the body is; {} when it is none."""
+    """Parse the body as a JSON object; {} if it is not one."""
     try:
         told = parse_json(body.encode("utf-8", "surrogatepass"))
     except BadPayload:
@@ -122,7 +124,7 @@ def _eventbridge(told: dict[str, Any]) -> EventBridgeEvent:
 
 
 def _s3(told: dict[str, Any]) -> Iterator[S3Object]:
-    if told.get("Event") == "s3:TestEvent":  # S3 says so when notifications are switched on
+    if told.get("Event") == "s3:TestEvent":  # S3 sends it when notifications are switched on
         return
     if "detail-type" in told:
         yield from _s3_by_eventbridge(_eventbridge(told))
