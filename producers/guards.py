@@ -1,7 +1,7 @@
-"""The HTTP edge: bounded bodies, one shape of error, and nothing that leaks.
+"""The HTTP edge: bounded bodies, one shape of error, no leaks.
 
-Every refusal is `{"error": "SF5...: ..."}`, with its number. What nobody foresaw is a constant 500
-with the trace in the log only. Nothing of a request is copied into a Kafka header.
+Every refusal is `{"error": "SF5...: ..."}`, with its number. An unexpected error is a constant 500,
+with the trace only in the log. Nothing of a request is copied into a Kafka header.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from surefoot.state.errors import Numbered, RecordTooLarge, Unavailable
 
 log = structlog.get_logger(__name__)
 
-#: seconds after which a sender should try again when the log is away
+#: seconds after which a sender should retry while the log is unavailable
 RETRY_AFTER_S = 5
-#: number of the answer that says so; the cause is in the log only
+#: error number of that answer; the cause is only in the log
 AWAY = "SF5015"
-#: those of answers that say that it is not the log, but the views
+#: error numbers that mean the views are unavailable, not the log
 _VIEWS_AWAY = frozenset({"SF3015", "SF3016"})
 
 #: a longer body is parsed in a thread
@@ -40,7 +40,7 @@ IN_LOOP_BYTES = 65_536
 
 T = TypeVar("T")
 
-#: names in lower case, as ASGI has them
+#: names in lower case, as in ASGI
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -50,8 +50,10 @@ _HEADERS = (
 
 
 class RequestRefused(Numbered):
-    """Ends a request with this status; number and message go to the client and tell what to change,
-    `why` to the operator, where that is more than the client may know."""
+    """Ends a request with this status.
+
+    Number and message go to the client and say what to change; `why` goes to the operator, where it
+    is more than the client may know."""
 
     def __init__(
         self,
@@ -78,10 +80,11 @@ def check_agent(agent: str, agents: Collection[str]) -> str:
 
 
 async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> bytes:
-    """The raw body, as it came in.
+    """Read the raw body.
 
-    Raises: Refused — 413 as soon as it is known to be too long, with or without a Content-Length;
-    408 when it takes too long to come in; 400 for a Content-Length that is no number.
+    Raises: RequestRefused — 413 as soon as it is known to be too long, with or without a
+    Content-Length; 408 when it takes too long to arrive; 400 for a Content-Length that is not a
+    number.
     """
     declared = request.headers.get("content-length", "0")
     if not (declared.isascii() and declared.isdigit()):
@@ -105,11 +108,13 @@ async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> by
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """The headers by name, in lower case. Of several with one name the values are one list, as
-    HTTP has it, each once: a proxy may have added what was there already.
+    """Return the headers by lower-case name.
 
-    One pass: anybody may send a hundred thousand headers, and `dict(request.headers)` goes through
-    them all for each. Source: RFC 9110, 5.3
+    The values of a repeated header form one list, each value once: a proxy may have added what was
+    already there.
+
+    One pass: anybody may send a hundred thousand headers, and `dict(request.headers)` scans all of
+    them for each. Source: RFC 9110, 5.3
     """
     found: dict[str, dict[str, None]] = {}
     for name, value in request.headers.items():
@@ -118,7 +123,7 @@ def headers_of(request: Request) -> dict[str, str]:
 
 
 def utf8(text: str) -> str:
-    """What a header says, if it is UTF-8: HTTP reads it as Latin-1."""
+    """Decode a header as UTF-8, if it is; HTTP reads it as Latin-1."""
     try:
         return text.encode("latin-1").decode()
     except UnicodeError:
@@ -126,26 +131,25 @@ def utf8(text: str) -> str:
 
 
 async def parsed(size: int, parse: Callable[..., T], *args: Any) -> T:
-    """What `parse` makes of a body of that size. A large one is parsed in a thread, so that other
-    requests do not wait for it."""
+    """Parse a body of that size; a large one in a thread, so that other requests need not wait."""
     if size <= IN_LOOP_BYTES:
         return parse(*args)
     return await run_in_threadpool(parse, *args)
 
 
 def check_json(request: Request) -> None:
-    """A page of somebody else's site can make a browser send anything but this content type.
+    """Require JSON. A foreign page cannot make a browser send this content type.
 
-    Raises: Refused — 415, for any other.
+    Raises: RequestRefused — 415, for any other.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise RequestRefused("SF5006", 415, "send application/json")
 
 
 def check_origin(request: Request) -> None:
-    """A browser tells whose page asks for a change; programs do not send these headers.
+    """Refuse changes from pages of other sites, by the headers that only browsers send.
 
-    Raises: Refused — 403, when it is another site's.
+    Raises: RequestRefused — 403, for another site.
     Source: Fetch Metadata Request Headers; WHATWG Fetch, "Origin header".
     """
     told = request.headers.get("sec-fetch-site")
@@ -159,19 +163,20 @@ def check_origin(request: Request) -> None:
 
 
 def carried(request: Request) -> Carried:
-    """The W3C trace context and baggage of the request."""
+    """Return the request's W3C trace context and baggage."""
     get = request.headers.getlist
     return trace.carried(get("traceparent"), get("tracestate"), get("baggage"))
 
 
 def direct(app: FastAPI, route: Route) -> None:
-    """Give what one of the app's routes takes to its endpoint at once, past the framework's own
-    layers, which cost time and do nothing for it. Before `guard`, which goes around it."""
+    """Route requests straight to a route's endpoint, past the framework's own layers.
+
+    Those cost time without a use here. Call before `guard`, which wraps it."""
     app.add_middleware(_Direct, route=route)
 
 
 def guard(app: FastAPI) -> None:
-    """Give the app its error answers and security headers."""
+    """Add error answers and security headers to the app."""
     app.add_middleware(_Guard)
     app.exception_handler(RequestRefused)(_refused)
     app.exception_handler(Unavailable)(_unavailable)
@@ -207,8 +212,9 @@ async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
 
 
 class HostGuard:
-    """ASGI middleware around everything that a server of ours serves: whoever names another host
-    has come to the wrong place, and is told so before anything else of the request is looked at."""
+    """ASGI middleware around everything that a server serves: refuses foreign Host headers.
+
+    The refusal comes before anything else of the request is read."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self._app, self._hosts = app, hosts
@@ -225,12 +231,12 @@ class HostGuard:
     def _allows(self, scope: Scope) -> bool:
         hosts = _hosts(scope)
         if not hosts and scope["http_version"] == "1.0":
-            return True  # no browser; some load balancers look after us so
+            return True  # not a browser; some load balancers check health this way
         here = scope.get("server")
         return self._hosts.allow(hosts, here[0] if here else None)
 
 
-#: of a header that anybody may have sent, in characters
+#: characters logged of a header that anybody may have sent
 _LOGGED = 100
 _MISDIRECTED = (
     "SF5074: the Host of the request is not one that is served here; name it in "
@@ -243,7 +249,7 @@ def _hosts(scope: Scope) -> list[str]:
 
 
 class _Direct:
-    """ASGI middleware, inside of the guard. The endpoint may refuse as any other may."""
+    """ASGI middleware, inside of the guard. The endpoint can refuse like any other."""
 
     def __init__(self, app: ASGIApp, route: Route) -> None:
         self._app, self._route = app, route
@@ -267,7 +273,7 @@ class _Direct:
 
 
 class _Guard:
-    """ASGI middleware; outermost but for Starlette's own, and it does not buffer streams."""
+    """ASGI middleware; outermost except Starlette's own; does not buffer streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
