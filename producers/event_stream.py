@@ -1,8 +1,8 @@
-"""Events to those who watch: as server-sent events, and over a WebSocket.
+"""Streams of events: as server-sent events, and over a WebSocket.
 
-Both say the same. What has an id can be gone on from: a watcher that comes back with the last id it
-has seen misses nothing and sees nothing twice. Heartbeats are comments (pings of the protocol on a
-WebSocket) and have none.
+Both carry the same messages. A watcher can resume from any id: with the last id it has seen, it
+misses nothing and sees nothing twice. Heartbeats are comments (protocol pings on a WebSocket) and
+have no id.
 Source: WHATWG HTML, "Server-sent events"; RFC 6455.
 """
 
@@ -32,10 +32,10 @@ _GOING_AWAY, _TRY_AGAIN_LATER, _NORMAL = 1001, 1013, 1000
 
 
 class EventStreams:
-    """The event streams that are open, at most `limit` of them.
+    """The open event streams, at most `limit` of them.
 
-    Args:    heartbeat_s: a comment on an idle stream, so that both sides notice a dead connection;
-             send_s: how long a watcher may take no data before it is cut off
+    Args:    heartbeat_s: interval of comments on an idle stream, so that both sides notice a dead
+    connection; send_s: how long a watcher may accept no data before it is cut off
     """
 
     def __init__(self, *, limit: int, heartbeat_s: float, send_s: float) -> None:
@@ -45,7 +45,7 @@ class EventStreams:
         self._open = 0
 
     def check_room(self) -> None:
-        """Raises Refused (429) when too many are open."""
+        """Raises: RequestRefused — 429, too many are open."""
         if self._open >= self._limit:
             retry = {"Retry-After": str(RETRY_AFTER_S)}
             raise RequestRefused(
@@ -64,10 +64,12 @@ class EventStreams:
         *,
         ends: bool,
     ) -> None:
-        """The same over a WebSocket that has not been accepted yet, a text message each. What the
-        watcher sends is read and means nothing.
+        """The same over a WebSocket that has not been accepted yet, one text message each.
 
-        Args:    ends: that `rest` is over means that nothing more will come: 1000, else 1001
+        What the watcher sends is read and ignored.
+
+        Args:    ends: whether the end of `rest` means that nothing more will come: close with 1000,
+        else 1001
         Under cancellation: `rest` is closed.
         """
         async with self.counted(rest):
@@ -101,7 +103,7 @@ class EventStreams:
             async with asyncio.timeout(self._send_s):
                 await socket.close(code)
         except (TimeoutError, WebSocketDisconnect, RuntimeError) as error:
-            # it takes no data, or has gone: the server closes what is left of the connection
+            # it accepts no data, or has gone: the server closes the rest of the connection
             log.info("watcher_gone", reason=repr(error))
 
     @contextlib.asynccontextmanager
@@ -136,7 +138,7 @@ class _Stream(EventSourceResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._streams.counted(self._rest):
-            with contextlib.suppress(TimeoutError):  # a watcher that takes no data is cut off
+            with contextlib.suppress(TimeoutError):  # a watcher that accepts no data is cut off
                 await super().__call__(scope, receive, send)
 
 
@@ -160,7 +162,7 @@ async def _all(
 
 
 def _message(told: FeedMessage) -> str:
-    """{"id", "event", "data"}; the data is JSON already."""
+    """Encode {"id", "event", "data"}; the data is JSON already."""
     head = strict_json({"id": told.id, "event": told.event}).decode()
     return f'{head[:-1]},"data":{told.data}}}'
 
