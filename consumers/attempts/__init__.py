@@ -1,1 +1,1 @@
-"""Runs attempts of steps beside the log's loop and says what came of them; commits nothing."""
+"""Runs attempts of steps beside the log's loop and reports their outcome; commits nothing."""

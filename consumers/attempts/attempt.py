@@ -1,7 +1,7 @@
-"""One attempt of one step: what it is given, and what has come of it.
+"""One attempt of one step: its input and its outcome.
 
-Decoding a step's input and encoding what it returns happen on the loop of the steps, where the
-author's code is: a value that cannot be stored is refused before the result counts.
+A step's input is decoded and its result encoded on the steps' loop, where the author's code runs: a
+value that cannot be stored is refused before the result counts.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from surefoot.state.steps.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """The attempt failed; `retryable` False: another attempt cannot help; `park`: nor should the
-    run fail, for a person can."""
+    """The attempt failed.
+
+    `retryable` False: another attempt cannot help. `park`: a person can, so the run waits instead
+    of failing."""
 
     failure: Failure
     retryable: bool
-    #: the policy of the step, which may have had another name when the run came to it
+    #: the step's policy; the step may have had another name when the run reached it
     retry: Retry
     park: bool = False
     retry_after_s: float | None = None
@@ -58,14 +60,14 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLost:
-    """The attempt was given up by the engine. It does not count, whatever came of it."""
+    """The engine gave up the attempt. It does not count, whatever its result."""
 
 
 AttemptOutcome = StepReturned | BudgetExceeded | AttemptFailed | AttemptLost
 
 
 def word_of(outcome: AttemptOutcome) -> str:
-    """For metrics and traces."""
+    """Return the outcome's name in metrics and traces."""
     match outcome:
         case StepReturned():
             return "completed"
@@ -79,37 +81,37 @@ def word_of(outcome: AttemptOutcome) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepCall:
-    """One attempt of one step. The callbacks are called on the engine's loop."""
+    """One attempt of one step. Callbacks run on the engine's loop."""
 
     agent: Agent
     run: Run
     partition: int
-    #: what earlier attempts of the step have recorded, by slot
+    #: what earlier attempts of the step recorded, by slot
     journal: Mapping[str, Entry] = field(default_factory=dict)
     messages: Sequence[bytes] = ()
-    #: what nobody has taken out of the run's inbox
+    #: signals in the run's inbox that nothing has taken yet
     signals: Sequence[Entry] = ()
-    #: the run goes on after a wait or a takeover: the author's checks come first
+    #: the run continues after a wait or a takeover: the author's checks run first
     resumed: bool = False
     lease_left_s: Callable[[], float]
-    #: from when on no former owner can believe that the run is its own; monotonic seconds
+    #: time from which no former owner can still believe it owns the run; monotonic seconds
     exclusive_from_s: float
-    #: once
+    #: called once
     on_done: Callable[[AttemptOutcome], None]
-    #: something is to be committed while the step runs; `Executor.recorded` tells that it is
+    #: called to have something committed while the step runs; `Executor.recorded` confirms it
     on_note: Callable[[EntryRequest], None]
-    #: a piece of partial output
+    #: called for each piece of partial output
     on_output: Callable[[OutputPiece], None]
-    #: it begins beside the attempt that is given, which was given up and does not end
+    #: called when this attempt begins beside the given one, which was given up and has not ended
     on_beside: Callable[[StepCall], None]
-    #: on the loop of the steps
+    #: on the steps' loop
     task: asyncio.Task[AttemptOutcome] | None = field(default=None, init=False)
-    #: nobody is to hear of it any more
+    #: whether its outcome is to be dropped
     given_up: bool = field(default=False, init=False)
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Two calls with the same key are the same work: never in progress at once."""
+        """Identifies the work: calls with the same key never run at the same time."""
         return (self.run.agent, self.run.run_id, self.run.seq)
 
     @property
@@ -122,7 +124,7 @@ class StepCall:
 
 @dataclass(slots=True, eq=False)
 class EntryRequest:
-    """Something that an attempt wants committed, and waits for."""
+    """An entry that an attempt wants committed, and waits for."""
 
     call: StepCall
     journaled: EntryRecorded
@@ -138,11 +140,11 @@ class Body:
     context: Context
     payload: Any
     args: tuple[Any, ...]
-    #: the agent whose step it is
+    #: the agent that declares the step
     agent: Agent
 
     def outcome(self, value: Any, started_ms: int, took_ms: int) -> StepReturned:
-        """What the return value means for the run; raises what interpret raises."""
+        """Convert the step's return value. Raises what interpret raises."""
         then, carry = interpret(self.agent, self.step, value)
         returned = StepReturned(
             work=self.call.work,
@@ -162,14 +164,14 @@ class Body:
         return self.told(replace(returned, cost=self.context.spent))
 
     def told(self, outcome: StepReturned | BudgetExceeded) -> StepReturned:
-        """In a pool: the result of the pool's run is what came of the other run's step."""
+        """In a pool: wrap the outcome of the other run's step as the result of the pool's run."""
         return StepReturned(work=self.call.work, then=Complete(result=encode_outcome(outcome)))
 
 
 async def prepare(call: StepCall, engine: Engine, traceparent: str | None = None) -> Body:
-    """Find the step, bring its state to this version of the agent, and decode it.
+    """Find the step, upcast its input to this version of the agent, and decode it.
 
-    Raises: Parked when the agent's code and the run's state do not fit; BadPayload.
+    Raises: Parked — the agent's code and the run's state do not fit; BadPayload.
     """
     run, agent = call.run, call.agent.home or call.agent
     given = step_input(run, call.messages, call.signals)
@@ -209,7 +211,7 @@ async def prepare(call: StepCall, engine: Engine, traceparent: str | None = None
 
 
 def unknown_step(agent: Agent, name: str, version: int) -> Failure:
-    """For a step that this version of the agent does not have."""
+    """Return the failure for a step that this version of the agent does not have."""
     return Failure(
         code="unknown_step",
         message=f"agent {agent.name!r} version {agent.version} has no step {name!r}, where the run "
@@ -224,7 +226,7 @@ def unknown_step(agent: Agent, name: str, version: int) -> Failure:
 async def _upcast(
     agent: Agent, engine: Engine, version: int, step: str, payload: bytes
 ) -> tuple[str, bytes]:
-    """(step, payload) as this version of the agent has them."""
+    """Upcast (step, payload) to this version of the agent."""
     for number in range(version, agent.version):
         up = agent.upcasters.get(number)
         if up is None:
@@ -242,8 +244,10 @@ async def _upcast(
 
 
 async def verify(body: Body, engine: Engine) -> None:
-    """The author's own checks. Raises Parked with what the first one that fails says, whatever it
-    raises: one that has not said yes has not been passed."""
+    """Run the author's own checks.
+
+    Raises: Parked — with the message of the first check that fails, whatever it raises: only a
+    check that returns has passed."""
     run = body.call.run
     resuming = Resuming(run_id=run.run_id, seq=run.seq, step=body.step.name, payload=body.payload)
     for check in body.agent.verifiers:
@@ -262,10 +266,10 @@ class StepTimeout(RetryableError):
 def classify(
     error: BaseException, call: StepCall, body: Body | None, started_ms: int, took_ms: int
 ) -> AttemptOutcome:
-    """The outcome of an attempt that raised."""
+    """Return the outcome of an attempt that raised."""
     retry = body.step.retry if body is not None else Retry()
     meant = (OwnershipLost, Parked, BudgetSpent, *FINAL, *retry.give_up_on)
-    for kind in (*meant, RetryableError, *(retry.on or ())):  # also out of a TaskGroup's group
+    for kind in (*meant, RetryableError, *(retry.on or ())):  # also from inside a TaskGroup's group
         found = error.subgroup(kind) if isinstance(error, BaseExceptionGroup) else error
         while isinstance(found, BaseExceptionGroup):
             error = found = found.exceptions[0]
@@ -308,13 +312,13 @@ def classify(
 
 
 def _package(body: Body | None) -> str:
-    """The author's, at its top; empty before the step is known."""
+    """Return the author's top-level package; empty before the step is known."""
     module = "" if body is None else getattr(body.step.fn, "__module__", None) or ""
     return module.partition(".")[0]
 
 
 def _text(error: BaseException) -> str:
-    """What an exception of the author's says; its class, if nothing or if asking raises."""
+    """Return the text of an author's exception; its class, if the text is empty or raises."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  (user code)

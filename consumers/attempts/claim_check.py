@@ -1,13 +1,12 @@
-"""Large payloads are kept outside of the log: a step takes and returns them, the log has pointers.
+"""Keeps large payloads outside of the log: steps take and return them, the log has pointers.
 
-Out: what a step has come to is stored before it is handed on to be committed. While the store is
-away the result is held, for a step must not run again for that. In: what a step is given
-is fetched just before it runs. Between the two a pointer is a payload like any other, and what only
-looks like one, because somebody has written it so, is escaped: it comes back as it was.
+Out: a step's outcome is stored before it is passed on to be committed. While the store is
+unavailable the outcome is held, as the step must not run again for that. In: a step's input is
+fetched just before it runs. In between, a pointer is a payload like any other; author's content
+that looks like a pointer is escaped, and comes back unchanged.
 
-A store that answers that it will not is waited for as well, since a permission can be given and a
-token be renewed; but when it has said nothing else for REFUSED_S, a run that needs it waits for a
-person.
+A store that refuses is retried like an outage, since a permission can be granted and a token
+renewed; but once it has only refused for REFUSED_S, a run that needs it waits for a person.
 """
 
 from __future__ import annotations
@@ -51,21 +50,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
-    """`blobs` None: there is no store, and every payload stays in its record."""
+    """Stores and fetches large payloads. `blobs` None: every payload stays in its record."""
 
     clock: Clock
     blobs: Blobs | None = None
     #: larger payloads are stored, in bytes
     over_bytes: int = 262_144
-    #: a step is given no more than this from the store, in bytes
+    #: most bytes that a step is given from the store
     step_max_bytes: int = 268_435_456
     refused_s: float = REFUSED_S
-    #: since when the store has done nothing else than refuse, by what it was asked for
+    #: since when the store has only refused, by operation
     _refusing: dict[str, float] = field(default_factory=dict)
 
     async def stow(self, payload: bytes) -> bytes:
-        """As which a payload from outside is written: with nothing in it that could be taken for a
-        pointer, or a pointer to it if it is large.
+        """Return the form in which a payload from outside is written.
+
+        A large one is stored and becomes a pointer; in others, anything that looks like a pointer
+        is escaped.
 
         Raises: Unavailable — it may or may not have been stored.
         """
@@ -76,13 +77,13 @@ class ClaimCheck:
         return pointer.encode()
 
     def pointer(self, payload: bytes) -> Pointer | None:
-        """What is to stand for the payload once that has been stored; None: it stays."""
+        """Return the pointer for a payload that is to be stored; None: it stays in its record."""
         if self.blobs is None or len(payload) <= self.over_bytes:
             return None
         return pointer_to(payload, self.clock.now_ms())
 
     async def store(self, pointer: Pointer, content: bytes) -> None:
-        """Raises: Unavailable — it may or may not have been stored."""
+        """Store a payload. Raises Unavailable — it may or may not have been stored."""
         assert self.blobs is not None
         await self.blobs.put(pointer, content)
 
@@ -94,9 +95,9 @@ class ClaimCheck:
     # Out -------------------------------------------------------------------------------------
 
     async def keep_outcome(self, call: StepCall, outcome: AttemptOutcome) -> AttemptOutcome:
-        """The outcome with pointers for what is large in it. Waits for the store.
+        """Replace what is large in the outcome by pointers. Waits for the store.
 
-        Under cancellation: what has been stored is needed by nobody, and is swept one day.
+        Under cancellation: what has been stored is unused, and a sweep deletes it later.
         """
         if not isinstance(outcome, StepReturned):
             return outcome
@@ -110,11 +111,11 @@ class ClaimCheck:
         return replace(outcome, then=Complete(result=encode_outcome(kept)))
 
     async def keep_note(self, note: EntryRecorded) -> EntryRecorded:
-        """As keep_outcome."""
+        """Like keep_outcome, for an entry."""
         return await self._keep(note)
 
     async def _keep(self, value: T) -> T:
-        """What could be taken for a pointer is escaped, so that it is none."""
+        """Store what is large, and escape what looks like a pointer."""
         kept = {
             content: await self._kept(content)
             for content in _payloads(value)
@@ -146,7 +147,7 @@ class ClaimCheck:
         raise AssertionError
 
     def _refused(self, what: str, error: StoreRefused) -> None:
-        """Raises: Parked — it has been refusing for too long."""
+        """Note a refusal. Raises Parked — the store has refused for too long."""
         log.error("blob_refused", asked_to=what, error=str(error))
         now_s = self.clock.monotonic_s()
         if now_s - self._refusing.setdefault(what, now_s) >= self.refused_s:
@@ -159,9 +160,9 @@ class ClaimCheck:
     # In --------------------------------------------------------------------------------------
 
     async def redeem(self, call: StepCall) -> bool:
-        """Put what the call's pointers point to in their place. False: the store is away just now.
+        """Replace the call's pointers by their payloads. False: the store is unavailable now.
 
-        Raises: Parked — something is not there, or is not what it was.
+        Raises: Parked — a payload is missing, or has changed.
         """
         if not any(MARK in payload for payload in _given(call)):
             return True
@@ -171,7 +172,7 @@ class ClaimCheck:
             try:
                 pooled = decode_input(call.run.payload)
             except ValueError:
-                return True  # it is told when the step is prepared
+                return True  # reported when the step is prepared
         payloads = list(_payloads((given, pooled)))
         self._check_size(sum(fill_bytes(each) for each in payloads))
         wanted = {pointer for each in payloads for pointer in pointers(each)}
@@ -193,7 +194,7 @@ class ClaimCheck:
         return True
 
     def _check_size(self, size: int) -> None:
-        """Raises: Parked."""
+        """Raises: Parked — the step would be given too many bytes."""
         if size > self.step_max_bytes:
             raise Parked(
                 "blob_too_large",
@@ -226,7 +227,7 @@ class ClaimCheck:
 
 
 def _given(call: StepCall) -> Iterator[bytes]:
-    """Every payload that a step may look at."""
+    """Yield every payload that a step may look at."""
     yield call.run.payload
     yield call.run.carry or b""
     yield from call.messages
@@ -235,7 +236,7 @@ def _given(call: StepCall) -> Iterator[bytes]:
 
 
 def _payloads(value: Any) -> Iterator[bytes]:
-    """Everything in values of the core that could be one."""
+    """Yield everything in the core's values that could be a payload."""
     if isinstance(value, bytes):
         yield value
     elif isinstance(value, tuple):
@@ -247,7 +248,7 @@ def _payloads(value: Any) -> Iterator[bytes]:
 
 
 def _swapped(value: Any, swap: Callable[[bytes], bytes]) -> Any:
-    """The same values with other payloads."""
+    """Return the same values with other payloads."""
     if isinstance(value, bytes):
         return swap(value)
     if isinstance(value, tuple):

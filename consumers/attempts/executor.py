@@ -1,12 +1,10 @@
 """Runs the author's code, away from the Kafka clients.
 
 Steps run on an event loop in a thread of their own (`async def`) or in a thread each (`def`), so
-that user code which blocks can starve neither heartbeats nor commits. Decoding a step's input and
-encoding what it returns happen there too: a value that cannot be stored is refused before the
-result counts.
+that user code which blocks can starve neither heartbeats nor commits. Input is decoded and results
+are encoded there too: a value that cannot be stored is refused before the result counts.
 
-Both directions are batched: however many calls or outcomes are waiting, the other loop is woken
-once.
+Both directions are batched: however many calls or outcomes wait, the other loop is woken once.
 """
 
 from __future__ import annotations
@@ -49,17 +47,17 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: how long a step may block the loop that is to stop, in seconds
+#: how long a step may block the loop while it is stopped, in seconds
 STOP_S = 2.0
 #: threads of one step that were given up or timed out and have not ended
 LEFT_MAX = 256
 
 
 class Mailbox(Generic[T]):
-    """Hands items from one loop to another, all that came up in one turn of the loop at once.
+    """Hands items from one loop to another, all of one turn of the loop at once.
 
-    Each hand-over wakes the other thread and lets go of the interpreter lock, which costs more than
-    the item; so it is put off to the end of the turn.
+    Each hand-over wakes the other thread and releases the interpreter lock, which costs more than
+    the item; so it is postponed to the end of the turn.
     """
 
     def __init__(
@@ -74,14 +72,14 @@ class Mailbox(Generic[T]):
         self._items: list[T] = []
 
     def post(self, item: T) -> None:
-        """Call on the sender's loop."""
+        """Add an item. Call on the sender's loop."""
         if not self._items:
             self._sender.call_soon(self._hand_over)
         self._items.append(item)
 
     def _hand_over(self) -> None:
         items, self._items = self._items, []
-        with suppress(RuntimeError):  # the receiver's loop is closed: nobody is left to tell
+        with suppress(RuntimeError):  # the receiver's loop is closed: nobody is left to notify
             self._receiver.call_soon_threadsafe(self._take, items)
 
     def _take(self, items: list[T]) -> None:
@@ -90,8 +88,9 @@ class Mailbox(Generic[T]):
 
 
 class Executor:
-    """Runs calls on a thread of its own and reports each outcome on the engine's loop, on which it
-    is made and called."""
+    """Runs calls on a thread of its own and reports outcomes on the engine's loop.
+
+    Create it on that loop, and call it there."""
 
     def __init__(
         self,
@@ -115,20 +114,20 @@ class Executor:
         self._notes = Mailbox(self._loop, engine, self._note)
         self._outputs = Mailbox(self._loop, engine, self._output)
         self._recorded = Mailbox(engine, self._loop, _settle)
-        #: calls in progress, and those that wait for an abandoned twin to end; engine's loop only
+        #: calls in progress, and those waiting for an abandoned twin to end; engine's loop only
         self.live: dict[tuple[str, str, int], StepCall] = {}
         self._twins: dict[tuple[str, str, int], StepCall] = {}
-        #: these two: loop of the steps only; of a thread that nobody waits for, (agent, step)
+        #: steps' loop only: calls by start time; (agent, step) of threads that nobody waits for
         self._active: dict[StepCall, float] = {}
         self.left: dict[asyncio.Future[Any], tuple[str, str]] = {}
         self._stopping = False
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that steps run on."""
+        """Return the loop that steps run on."""
         return asyncio.new_event_loop()
 
     def start(self) -> None:
-        """Begin to take calls."""
+        """Start the thread."""
         self._thread.start()
 
     def submit(self, call: StepCall) -> None:
@@ -144,8 +143,9 @@ class Executor:
         self._calls.post(call)
 
     def give_up(self, call: StepCall) -> None:
-        """The outcome no longer matters: `on_done` will not be called. An async step is cancelled;
-        a step in a thread runs to its end unheard."""
+        """Give up a call: `on_done` will not be called.
+
+        An async step is cancelled; a step in a thread runs to its end and its result is dropped."""
         call.given_up = True
         if self._twins.get(call.key) is call:
             del self._twins[call.key]
@@ -153,16 +153,16 @@ class Executor:
             self._cancels.post(call)
 
     def recorded(self, note: EntryRequest) -> None:
-        """The note is committed: the attempt goes on."""
+        """Confirm that the note is committed; the attempt continues."""
         self._recorded.post(note)
 
     def busy(self) -> list[str]:
-        """What is in progress, longest first."""
+        """Return what is in progress, longest first."""
         calls = sorted(self._active.items(), key=lambda item: item[1])
         return [call.describe() for call, _ in calls]
 
     def stack(self) -> str:
-        """Where the thread of the steps stands just now: the author's frames, innermost last."""
+        """Return the present stack of the steps' thread: the author's frames, innermost last."""
         assert self._thread.ident is not None, "start() comes first"
         frames = traceback.extract_stack(sys._current_frames()[self._thread.ident])
         ours = [number for number, each in enumerate(frames) if each.filename == __file__]
@@ -171,7 +171,7 @@ class Executor:
         return "".join(traceback.format_list(theirs))
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the loop of the steps answers in time. False: a step is blocking it."""
+        """Whether the steps' loop answers in time. False: a step is blocking it."""
         answered = asyncio.Event()
         engine = asyncio.get_running_loop()
         self._loop.call_soon_threadsafe(engine.call_soon_threadsafe, answered.set)
@@ -183,7 +183,7 @@ class Executor:
         return True
 
     def stop(self) -> None:
-        """End the loop. Steps still in threads are daemons and end with the process."""
+        """Stop the loop. Steps still in threads are daemons and end with the process."""
         self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=STOP_S)
@@ -191,7 +191,7 @@ class Executor:
     # On the engine's loop --------------------------------------------------------------------
 
     def _begin_beside(self, call: StepCall) -> None:
-        """The twin has had its time."""
+        """Begin beside the abandoned twin, whose time is up."""
         if self._twins.get(call.key) is call:
             del self._twins[call.key]
             call.on_beside(self.live[call.key])
@@ -220,18 +220,20 @@ class Executor:
             call.on_output(piece)
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run `fn` in a daemon thread. Cancelling gives it up: it runs to its end unheard, and
-        neither a pool nor the exit of the process waits for it."""
+        """Run `fn` in a daemon thread.
+
+        Under cancellation: it runs to its end and its result is dropped; neither a pool nor the
+        exit of the process waits for it."""
         return await in_thread(fn, *args)
 
-    # On the loop of the steps ----------------------------------------------------------------
+    # On the steps' loop ----------------------------------------------------------------------
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             while not self._stopping:
-                # asyncio lets these two out of the loop, also when a task that raised them is the
-                # step's own; whoever waits for it is told, and the other steps go on.
+                # asyncio lets these two out of the loop even if a task of the step raised them; the
+                # waiting attempt gets the error, and other steps continue.
                 with suppress(SystemExit, KeyboardInterrupt):
                     self._loop.run_forever()
         finally:
@@ -256,7 +258,7 @@ class Executor:
     async def _attempt(self, call: StepCall) -> AttemptOutcome:
         run = call.run
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
-        log_context.ATTEMPT.set((run, call.partition))  # of this task: it ends with it
+        log_context.ATTEMPT.set((run, call.partition))  # of this task: ends with it
         engine = _Attempt(
             call,
             claims=self.claims,
@@ -295,7 +297,7 @@ class Executor:
         step = body.step
         limit = asyncio.timeout(step.timeout_s)
         value = await self._within(limit, call, body)
-        if limit.expired():  # the step has swallowed it
+        if limit.expired():  # the step swallowed the cancellation
             raise StepTimeout(f"no result within {step.timeout_s:g} s")
         return value
 
@@ -307,14 +309,15 @@ class Executor:
                     return await step.fn(*body.args)
                 self._require_room(body)
                 thread = asyncio.ensure_future(self.in_thread(step.fn, *body.args))
-                # Once nobody waits for it any more, asyncio would report how it ends as an error.
+                # Otherwise, once nobody waits for it, asyncio would report its error.
                 thread.add_done_callback(lambda over: over.cancelled() or over.exception())
                 try:
                     value = await asyncio.shield(thread)
                     return await value if inspect.isawaitable(value) else value
                 except asyncio.CancelledError:
-                    # A thread cannot be stopped. Given up, its step is over only when it ends, so
-                    # that a twin need not run beside it; timed out, the next attempt must not wait.
+                    # A thread cannot be stopped. If it was given up, the attempt ends only with the
+                    # thread, so that no twin has to run beside it; if it timed out, the next
+                    # attempt must not wait.
                     self._leave(thread, body)
                     if call.given_up:
                         await asyncio.wait([thread])
@@ -325,7 +328,7 @@ class Executor:
             raise
 
     def _leave(self, thread: asyncio.Future[Any], body: Body) -> None:
-        """Count a thread that nobody waits for any more until it ends."""
+        """Count a thread that nobody waits for, until it ends."""
         agent = body.agent.name
 
         def tell() -> None:
@@ -340,7 +343,7 @@ class Executor:
         thread.add_done_callback(over)
 
     def _require_room(self, body: Body) -> None:
-        """Raises Parked when too many threads of the step do not end: it will not either."""
+        """Raises: Parked — too many threads of the step have not ended; another would hang too."""
         left = list(self.left.values()).count((body.agent.name, body.step.name))
         if left >= self._left_max:
             raise Parked(
@@ -352,7 +355,7 @@ class Executor:
 
 
 class _Attempt:
-    """`ports.Engine` of one attempt."""
+    """Implements ports.Engine for one attempt."""
 
     def __init__(
         self,

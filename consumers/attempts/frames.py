@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-#: so many frames of one exception are kept, the innermost; and of what led to it, so many in all
+#: innermost frames kept of one exception, and lines kept in all, its causes included
 FRAMES_MAX = 8
 _ALL_MAX = 16
 _FRAME_MAX = 200
@@ -19,9 +19,10 @@ _LIBRARIES = tuple(
 
 
 def frames(error: BaseException, package: str) -> tuple[str, ...]:
-    """`FILE:LINE in FUNCTION` of the frames that are neither ours nor a library's, in the order of
-    the calls; then those of the exceptions that led to it, each headed by its class. `package`: the
-    author's, which counts also where it is installed like a library.
+    """Return `FILE:LINE in FUNCTION` of the author's frames, in the order of the calls.
+
+    Frames of Surefoot and of libraries are omitted. Then follow those of the causes, each headed by
+    its class. `package`: the author's, which counts even if installed like a library.
     """
     told = [_line(each) for each in _authors(error, package)]
     seen = {id(error)}
@@ -33,7 +34,7 @@ def frames(error: BaseException, package: str) -> tuple[str, ...]:
 
 
 def _causes(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
-    """What led to it, the nearest first, each once."""
+    """Yield the causes, nearest first, each once."""
     causes: Sequence[BaseException]
     if isinstance(error, BaseExceptionGroup):
         causes = error.exceptions
@@ -50,7 +51,7 @@ def _causes(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
 
 
 def _authors(error: BaseException, package: str) -> list[traceback.FrameSummary]:
-    """The innermost frames of the author's code."""
+    """Return the innermost frames of the author's code."""
     found = [
         traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_qualname)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -68,6 +69,6 @@ def _is_authors(module: str, file: str, package: str) -> bool:
 
 def _line(frame: traceback.FrameSummary) -> str:
     path = Path(frame.filename)
-    with suppress(OSError, ValueError):  # there is no such folder any more, or it is elsewhere
+    with suppress(OSError, ValueError):  # outside of the current folder, or that no longer exists
         path = path.relative_to(Path.cwd())
     return f"{path}:{frame.lineno} in {frame.name}"

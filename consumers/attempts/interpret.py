@@ -1,4 +1,4 @@
-"""What a step's return value means. Refused when it cannot be stored or cannot be done."""
+"""Interprets a step's return value; refuses what cannot be stored or done."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from surefoot.state.steps.results import (
     Wait,
 )
 
-#: the longest that anything waits, in seconds: 1000 years
+#: longest wait of any kind, in seconds: 1000 years
 FOREVER_S = 1000 * 365.25 * 86_400
 
 RETURNS = "Next, Sleep, Done, Wait, Approve, Parallel, Call or Handoff"
 
 
 class UnusableResult(TerminalError):
-    """A return value that means nothing; `code` is that of the failure."""
+    """A return value without a meaning; `code` is the failure's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -48,9 +48,9 @@ class UnusableResult(TerminalError):
 
 
 def interpret(agent: Agent, step: Step, value: Any) -> tuple[StepResult, bytes | None]:
-    """(what becomes of the run, what is carried over the wait as strict JSON).
+    """Return (the step's result, what is carried over the wait as strict JSON).
 
-    Raises: Unusable, and Unserialisable with the path of what cannot be stored.
+    Raises: UnusableResult; Unserialisable — with the path of what cannot be stored.
     """
     reading = _Reading(agent, step)
     try:

@@ -1,4 +1,4 @@
-"""Blocking calls, each in a daemon thread: no pool and no exit of the process waits for it."""
+"""Blocking calls, each in a daemon thread: no pool and no exit of the process waits for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ log = structlog.get_logger(__name__)
 
 
 async def in_thread(fn: Callable[..., Any], *args: Any) -> Any:
-    """What `fn` returns or raises. Cancelling gives it up: it runs to its end unheard. It sees the
-    context variables of who calls."""
+    """Run `fn` in a thread, with the caller's context variables.
+
+    Under cancellation: it runs to its end and its result is dropped."""
     context = contextvars.copy_context()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -38,7 +39,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any) -> Any:
             error = raised
         try:
             loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:  # the process is going down
+        except RuntimeError:  # the process is shutting down
             log.debug("step_ended_after_stop")
 
     threading.Thread(target=body, name="surefoot-step", daemon=True).start()
