@@ -1,1 +1,1 @@
-"""Starts runs from records of other people's topics, each with its offset in one transaction."""
+"""Starts runs from records of other applications' topics, in one transaction with the offset."""

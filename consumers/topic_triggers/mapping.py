@@ -1,4 +1,4 @@
-"""One event to one start command, one dead letter, or nothing."""
+"""Maps one event to one start command, one dead letter, or nothing."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from surefoot.state.ports.sources import LostEvents, Received, SchemaMissing, Sc
 from surefoot.state.records.encoding import Wire, start_out
 from surefoot.state.records.sizes import record_size
 
-#: so many schemas are kept parsed; hostile bytes can name any number of them
+#: most parsed schemas that are kept; hostile bytes can name any number of them
 SCHEMAS_MAX = 1_000
 
 
 class Mapped(NamedTuple):
-    """What became of one event."""
+    """The result of one event."""
 
     #: the record to write, if any
     out: ProducerRecord | None
-    #: why it is a dead letter
+    #: the reason, if it is a dead letter
     failure: Failure | None = None
-    #: what the record points to; to be stored before the record is written
+    #: the payload that the record points to; store it before writing the record
     claimed: tuple[Pointer, bytes] | None = None
 
 
 class NotYet(Exception):
-    """An event whose schema the registry does not have, or not yet."""
+    """The registry does not have the event's schema, or not yet."""
 
     def __init__(self, ref: SchemaRef, why: str) -> None:
         super().__init__(f"{ref}: {why}")
@@ -45,21 +45,24 @@ class NotYet(Exception):
 
 
 class Schemas:
-    """The readers of one trigger's Avro, by what names their schema."""
+    """The Avro readers of one trigger, by schema reference."""
 
     def __init__(self, trigger: EventTrigger, source: SchemaSource | None) -> None:
         self._trigger = trigger
         self._source = source
         self._readers: dict[SchemaRef, AvroReader] = {}
-        #: what the registry was asked for and does not have
+        #: what the registry was asked for and lacks
         self._missing: dict[SchemaRef, str] = {}
 
     def ask_again(self) -> None:
-        """For what the registry did not have so far; until then nobody else asks for it."""
+        """Ask again for missing schemas from now on; between calls each is asked for once."""
         self._missing.clear()
 
     async def reader(self, ref: SchemaRef) -> AvroReader:
-        """Raises UndecodableError — there is none, or it cannot be used; NotYet; Unavailable."""
+        """Return the reader of a schema.
+
+        Raises: UndecodableError — there is no such schema, or it cannot be used; NotYet;
+        Unavailable."""
         if ref in self._missing:
             raise NotYet(ref, self._missing[ref])
         found = self._readers.get(ref)
@@ -97,7 +100,7 @@ class Schemas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramedEvent:
-    """A record whose frame has been looked at, and what its body is read with."""
+    """A record with its parsed frame, and the reader of its body."""
 
     record: ConsumerRecord
     received: Received
@@ -107,22 +110,22 @@ class FramedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMapping:
-    """What one trigger of one agent makes of events."""
+    """Maps the events of one trigger of one agent."""
 
     agent: Agent
     trigger: EventTrigger
     wire: Wire
     schemas: Schemas
-    #: largest record, in bytes, key and headers included
+    #: size of the largest record, in bytes, key and headers included
     record_bytes: int
     claims: ClaimCheck | None = None
-    #: how long events wait for a schema that the registry does not have, in seconds
+    #: how long events wait for a schema that the registry lacks, in seconds
     schema_wait_s: float = 0.0
 
     async def prepare(self, record: ConsumerRecord) -> FramedEvent | Mapped:
-        """Look up what its body is read with; only this may wait.
+        """Parse the frame and look up the schema; the only step that may wait.
 
-        Raises: Unavailable — the registry does not answer; NotYet — it has no such schema.
+        Raises: Unavailable — the registry does not answer; NotYet — it lacks the schema.
         """
         told: Any = record.headers  # Kafka has headers without a value
         headers = {name: text for name, text in told if text is not None}
@@ -146,7 +149,7 @@ class EventMapping:
         return FramedEvent(record=record, received=received, framed=frame, reader=reader)
 
     def map(self, event: FramedEvent, now_ms: int) -> Mapped:
-        """Decode it and ask the author's functions, which may take their time: not on the loop."""
+        """Decode the event and call the author's functions. They may be slow: not on the loop."""
         record, trigger = event.record, self.trigger
         try:
             if event.framed.kind == "null" and not trigger.takes_null:
@@ -175,13 +178,13 @@ class EventMapping:
         return self.dead(record, failure)
 
     async def store(self, mapped: Mapped) -> None:
-        """Store what the record points to. Raises: Unavailable — it may or may not have been."""
+        """Store what the record points to. Raises Unavailable — it may have been stored."""
         if mapped.claimed is not None:
             assert self.claims is not None
             await self.claims.store(*mapped.claimed)
 
     def dead(self, record: ConsumerRecord, failure: Failure, *, bare: bool = False) -> Mapped:
-        """A dead letter of the event; `bare`, or where it does not fit: of its place alone."""
+        """Return a dead letter of the event; of its place only, if `bare` or if it does not fit."""
         whose = (("sf-dead-agent", self.agent.name.encode()),)
         out = self.wire.dead_input(record, failure, whose)
         if bare or record_size(out) > 2 * self.record_bytes:
@@ -191,7 +194,7 @@ class EventMapping:
         return Mapped(out, failure)
 
     def lost(self, partition: int, lost: LostEvents, now_ms: int) -> ProducerRecord:
-        """A dead letter for events that nobody has seen: their place, and where the gap ends."""
+        """Return a dead letter for events lost unseen: their place, and where the gap ends."""
         place = ConsumerRecord(self.trigger.topic, partition, lost.start, now_ms, None, None)
         failure = Failure(code="events_lost", message=lost.message)
         told = (("sf-dead-agent", self.agent.name.encode()), ("sf-dead-until", b"%d" % lost.end))
@@ -235,7 +238,7 @@ class EventMapping:
 
 
 def _told(received: Received, name: str) -> list[str]:
-    """A header of the trace context, or the CloudEvent's attribute of that name."""
+    """Return a header of the trace context, or the CloudEvent's attribute of that name."""
     header = received.headers.get(name)
     if header is not None:
         return [header.decode("utf-8", "replace")]
@@ -244,5 +247,5 @@ def _told(received: Received, name: str) -> list[str]:
 
 
 def source_of(record: ConsumerRecord) -> bytes:
-    """Where the record that asks for something stands."""
+    """Return the place of the record that asks for something."""
     return f"{record.topic}/{record.partition}/{record.offset}".encode()

@@ -1,9 +1,10 @@
 """The one owner of one partition of a topic that starts runs.
 
 1. own: a new producer epoch fences the former owner and settles its open transaction
-2. standing: only now is the committed offset final; begin there, or say what was lost
+2. standing: only now is the committed offset final; begin there, or report what was lost
 3. read on; each batch becomes one transaction of start commands, dead letters and the offset
-4. clean: go on; anything else but a fence: from 1, since the committed offset tells what has landed
+4. after a clean commit, continue; after any other outcome except a fence, restart at 1, since the
+   committed offset tells what was committed
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.ports.sources import SourceLog, SourceOffsets, SourceOwnership
 from surefoot.state.telemetry import metrics
 
-#: most events in one transaction, and bytes after which no further one is taken
+#: most events in one transaction, and bytes after which no further event is added
 BATCH_MAX = 1_000
 BATCH_BYTES = 2_000_000
 #: events and bytes that may wait before reading is paused
 WAITING_MAX = 2 * BATCH_MAX
 WAITING_BYTES_MAX = 2 * BATCH_BYTES
-#: dead letters of one transaction that have a line each in the log
+#: most dead letters of one transaction that are logged individually
 TOLD_MAX = 10
-#: with nothing to read for this long, the offset is committed up to the markers, in seconds
+#: after this long with nothing to read, the offset is committed past the markers, in seconds
 IDLE_S = 1.0
 
 
 class TriggerOwner:
-    """`serve` runs until `finish`, until it is fenced, or fails."""
+    """`serve` runs until `finish`, until it is fenced, or until it fails."""
 
     def __init__(
         self,
@@ -68,19 +69,19 @@ class TriggerOwner:
         self._bytes = 0
         self._paused = False
         self._finishing = False
-        #: the broker has said that what was to be read is not there
+        #: the broker has said that the next offset does not exist
         self._refused = False
         self._wake = asyncio.Event()
-        #: next offset to read, as it is committed
+        #: next offset to read, as committed
         self._committed = 0
-        #: schemas that the registry does not have, since when; monotonic seconds
+        #: schemas that the registry lacks, since when; monotonic seconds
         self._missing: dict[SchemaRef, float] = {}
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
             agent=mapping.agent.name, topic=mapping.trigger.topic, partition=partition
         )
 
     def ingest(self, record: ConsumerRecord) -> None:
-        """Take in one record, in the order of offsets."""
+        """Queue one record, in the order of offsets."""
         self._waiting.append(record)
         self._bytes += _size(record)
         self._wake.set()
@@ -90,7 +91,7 @@ class TriggerOwner:
             self._log.pause(self.partition)
 
     def again(self) -> None:
-        """What is to be read is gone from the log: take the partition over again, to see."""
+        """Take the partition over again: the next offset is gone from the log."""
         self.ready, self._refused = False, True
         self._wake.set()
 
@@ -100,7 +101,9 @@ class TriggerOwner:
         self._wake.set()
 
     async def serve(self) -> None:
-        """Raises: FencedError — a newer owner exists. Call `close` afterwards."""
+        """Serve the partition. Call `close` afterwards.
+
+        Raises: FencedError — a newer owner exists."""
         while not self._finishing:
             try:
                 if not self.ready:
@@ -154,8 +157,9 @@ class TriggerOwner:
         return self._ownership
 
     async def _wait(self) -> None:
-        """Until there is something to do. Where there was nothing for a while: step over markers,
-        so that the lag becomes 0."""
+        """Wait for something to do.
+
+        After a while without, commit the offset past markers, so that the lag becomes 0."""
         try:
             async with asyncio.timeout(IDLE_S):
                 await self._wake.wait()
@@ -183,7 +187,7 @@ class TriggerOwner:
             await self._commit_mapped(batch, mapped)
 
     async def _map(self, batch: Sequence[ConsumerRecord]) -> list[Mapped]:
-        """The author's functions run in a thread, so that they hold up no heartbeat."""
+        """Map a batch. The author's functions run in a thread, so that they delay no heartbeat."""
         prepared = await self._prepare(batch)
         now_ms = self._clock.now_ms()
 
@@ -204,7 +208,7 @@ class TriggerOwner:
         return mapped
 
     def _tell_slow(self, batch: Sequence[ConsumerRecord]) -> None:
-        """Now, for it may never end."""
+        """Warn while it still runs: it may never end."""
         self._logger.warning(
             "mapping_slow",
             events=len(batch),
@@ -213,8 +217,9 @@ class TriggerOwner:
         )
 
     async def _store(self, mapped: Mapped) -> None:
-        """What is large, before a record points to it. Given up when finishing: then nothing of
-        this batch is committed."""
+        """Store what is large, before a record points to it.
+
+        Stops when finishing: nothing of this batch is committed then."""
         waits = backoff(self._clock)
         while mapped.claimed is not None and not self._finishing:
             try:
@@ -228,8 +233,9 @@ class TriggerOwner:
             await asyncio.sleep(next(waits))
 
     async def _prepare(self, batch: Sequence[ConsumerRecord]) -> list[FramedEvent | Mapped]:
-        """With what each event is read; waits for the registry. Nothing when finishing: then
-        nothing of this batch is committed."""
+        """Look up the reader of each event; waits for the registry.
+
+        Returns nothing when finishing: nothing of this batch is committed then."""
         waits, prepared = backoff(self._clock), dict[int, FramedEvent | Mapped]()
         while not self._finishing:
             self._mapping.schemas.ask_again()
@@ -243,8 +249,10 @@ class TriggerOwner:
     async def _prepare_some(
         self, batch: Sequence[ConsumerRecord], prepared: dict[int, FramedEvent | Mapped]
     ) -> str | None:
-        """Those that are not; returns why some are not yet. An event whose schema the registry does
-        not have waits for so long, others like it at the same time, and then is a dead letter."""
+        """Prepare those that are not yet; returns why some cannot be now.
+
+        Events whose schema the registry lacks wait for `schema_wait_s`, all at the same time, and
+        then become dead letters."""
         late: str | None = None
         for record in batch:
             if record.offset in prepared:
@@ -272,7 +280,7 @@ class TriggerOwner:
     async def _commit_mapped(
         self, batch: Sequence[ConsumerRecord], mapped: Sequence[Mapped]
     ) -> None:
-        """One transaction; a record that the log refuses for its size becomes a dead letter."""
+        """Commit in one transaction; a record refused for its size becomes a dead letter."""
         outs = [each.out for each in mapped if each.out is not None]
         try:
             await self._commit(outs, batch[-1].offset + 1)

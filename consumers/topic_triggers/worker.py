@@ -1,8 +1,8 @@
 """Starts an agent's runs from one topic: one member of that trigger's consumer group.
 
-One task polls, from start to end; each assigned partition has one task that serves it. A rebalance
-ends them all: transactions that have begun are finished first, and whoever has a partition
-afterwards takes it over, from the log alone.
+One task polls, from start to end; each assigned partition has a task that serves it. A rebalance
+ends them all, after the transactions that have begun; the next owner of a partition takes it over
+from the log alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.ports.sources import OffsetGone, SourceLog
 
-#: before a partition that was fenced, or whose owner failed, is taken over again; in seconds
+#: pause before a partition that was fenced, or whose owner failed, is taken over again, in seconds
 AGAIN_S = 1.0
 
 
 class EventWorker:
-    """A source (see infra.sources.supervise): `run` goes on until it is cancelled."""
+    """A source (see infra.sources.supervise): `run` continues until it is cancelled."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class EventWorker:
         self._serving[partition] = asyncio.create_task(self._serve(intake, after_s))
 
     async def _serve(self, intake: TriggerOwner, after_s: float) -> None:
-        """However an owner ends, a new one takes the partition over while it stays assigned."""
+        """Serve a partition. When its owner ends, a new one takes over while it stays assigned."""
         try:
             await asyncio.sleep(after_s)
             await intake.serve()
