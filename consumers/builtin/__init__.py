@@ -1,1 +1,1 @@
-"""Agents that the system runs itself: effect delivery, schedules, outgoing webhooks."""
+"""Built-in agents: effect delivery, schedules, outgoing webhooks."""

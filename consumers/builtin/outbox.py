@@ -1,9 +1,9 @@
 """The outbox: a built-in agent whose run is one effect.
 
-Its run_id is the effect's idempotency key, so that deduplication, retries with backoff, takeover
-and dead letters are those of every run. What it promises: each committed effect is requested at
-least once, always with the same Idempotency-Key and body, never before its step has committed, in
-the order in which its run asked for it. A target that honours the key sees it once.
+The run_id is the effect's idempotency key, so deduplication, retries with backoff, takeover and
+dead letters are those of every run. It guarantees: each committed effect is requested at least
+once, always with the same Idempotency-Key and body, never before its step has committed, in the
+order in which its run asked for it. A target that honours the key acts once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from surefoot.state.steps.effects import HTTP, KINDS, EffectKind
 from surefoot.state.steps.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
 from surefoot.state.steps.results import Done
 
-#: of where a redirect leads, what is shown
+#: characters shown of a redirect's location
 _PLACE_MAX = 200
 _OWN_HEADERS = FRAMING | {KEY_HEADER.lower()}
 
@@ -85,14 +85,16 @@ class HttpDelivery:
 
 
 def _carried(ctx: Context, own: Collection[str]) -> dict[str, str]:
-    """The trace context and baggage, but for what the step has set itself."""
+    """Return trace context and baggage, except what the step has set itself."""
     traceparent = None if "traceparent" in own else ctx.traceparent
     found: Mapping[str, Any] = carried_on(traceparent, ctx.tracestate, ctx.baggage)
     return {name: text for name, text in found.items() if name not in own}
 
 
 def judge(effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int) -> dict[str, int]:
-    """The receipt of a delivery that was taken. Raises when it was not."""
+    """Return the receipt of an accepted delivery.
+
+    Raises: RetryableError, TerminalError — it was not accepted."""
     status = response.status
     if 200 <= status < 300:  # noqa: PLR2004
         return {"status": status}
@@ -107,7 +109,7 @@ def judge(effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int)
 
 
 def _place(location: str) -> str:
-    """Without what a session or a login could have put behind it."""
+    """Return the location without query and fragment, which may contain a session or a login."""
     shown = location.partition("?")[0].partition("#")[0]
     return shown if len(shown) <= _PLACE_MAX else f"{shown[:_PLACE_MAX]}…"
 

@@ -1,10 +1,10 @@
 """The schedules of an agent: a built-in agent, `AGENT.schedules`, whose run is one schedule.
 
-Its run sleeps until the next tick, or until it is told something, and starts the target's run in
-the commit that decides the tick. Takeover, timers and dead letters are those of every run: whoever
-owns the partition when the time has come has the tick, and nobody else can commit it.
+The run sleeps until the next tick, or until a signal, and starts the target's run in the commit
+that decides the tick. Takeover, timers and dead letters are those of every run: the owner of the
+partition at that time decides the tick, and nobody else can commit it.
 
-What it does next is decided in state.scheduling.book.
+state.scheduling.book decides what it does next.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
-#: of a schedule's function that raises; then the schedule has failed, and says so
+#: retries of a schedule's function that raises; after them the schedule fails
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
-#: runs that one step starts; the others follow in the next one
+#: most runs that one step starts; the next step starts the others
 STARTS_MAX = 100
-#: before a worker that does not know the schedule looks again whether another one does
+#: pause of a worker that does not know the schedule, before it looks again, in ms
 UNKNOWN_MS = 5_000
 
 
 def schedules_agent(target: Agent, clock: Clock) -> Agent:
-    """The agent that keeps the schedules of `target`."""
+    """Return the agent that keeps the schedules of `target`."""
     agent = Agent(target.name)
     agent.name = schedules_agent_name(target.name)
 
     async def begin(ctx: Context, spec: Spec) -> Wait:
-        """There are no ticks before it was declared."""
+        """Begin the book. There are no ticks before the declaration."""
         return await go_on(ctx, Book(name=ctx.run_id, spec=spec, until_ms=clock.now_ms()))
 
     async def tick(ctx: Context, book: Book) -> Wait:
@@ -93,7 +93,7 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
         if at_ms is not None and declared is None:
             at_ms = max(at_ms, now_ms + UNKNOWN_MS)
         until = None if at_ms is None else instant(at_ms)
-        # That a run is over matters only to the next one: if none waits, it is kept for later.
+        # The end of a run matters only to the next one: if none waits, it is kept for later.
         news = any_of(ASK, ENDED) if book.queue else any_of(ASK)
         return Wait(news, then=hear, timeout=until, on_timeout=tick, carry=book)
 
@@ -137,7 +137,7 @@ def _cancels(before: Book, book: Book) -> bool:
 
 
 def _cancel(ctx: Context, target: Agent, book: Book) -> None:
-    """Its end is told like any other."""
+    """Cancel the run in progress. Its end is reported like any other."""
     assert book.under_way is not None
     ctx.commands.append(
         CommandRecord(

@@ -1,4 +1,4 @@
-"""How webhooks that go out are signed: Standard Webhooks, with each secret that is in force.
+"""Signs outgoing webhooks: Standard Webhooks, with each secret in force.
 
 Source: the Standard Webhooks specification, 1.0.0
 """
@@ -15,30 +15,30 @@ from standardwebhooks import Webhook
 
 from surefoot.state.errors import ConfigError
 
-#: given the id, epoch seconds and the body: one entry of webhook-signature
+#: takes id, epoch seconds and body; returns one entry of webhook-signature
 Sign = Callable[[str, int, str], str]
 
-#: what the specification asks for, in bytes
+#: the specification's bounds, in bytes
 SECRET_MIN_BYTES, SECRET_MAX_BYTES = 24, 64
 _SECRET, _PRIVATE_KEY = "whsec_", "whsk_"
 _ED25519_BYTES = (32, 64)
 
 
 def secret_variable(hook: str) -> str:
-    """The variable that has the secret of a subscription."""
+    """Return the environment variable for the secret of a subscription."""
     return f"SUREFOOT_HOOK_{hook.upper().replace('-', '_')}_SECRET"
 
 
 def signers_of(secrets: Mapping[str, Sequence[str]]) -> dict[str, list[Sign]]:
-    """What signs for each subscription; several secrets while one is being replaced by another.
+    """Return the signers of each subscription; several during a rotation of secrets.
 
-    Raises: ConfigError — one of them is none; its value is not told.
+    Raises: ConfigError — a secret is invalid; its value is not shown.
     """
     return {hook: [signer(secret, hook) for secret in found] for hook, found in secrets.items()}
 
 
 def signer(secret: str, hook: str) -> Sign:
-    """Raises ConfigError."""
+    """Return the signer of one secret. Raises ConfigError."""
     prefix = _PRIVATE_KEY if secret.startswith(_PRIVATE_KEY) else _SECRET
     try:
         raw = base64.b64decode(secret.removeprefix(prefix), validate=True)

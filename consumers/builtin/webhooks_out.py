@@ -1,8 +1,8 @@
 """Outgoing webhooks: events of a topic become runs of the outbox, which sign and send them.
 
-Each subscription is a consumer group of its own on its agent's events. An event that it wants
-becomes one start command of the outbox, in the transaction that commits the event's offset
-(consumers.topic_triggers.owner): exactly one, whatever dies. Its run_id names the event and the
+Each subscription has a consumer group of its own on its agent's events. A chosen event becomes one
+start command of the outbox, in the transaction that commits the event's offset
+(consumers.topic_triggers.owner): exactly one, whatever fails. Its run_id names the event and the
 subscription.
 """
 
@@ -46,7 +46,7 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookMapping(EventMapping):
-    """What one subscription makes of its agent's events."""
+    """Maps the events of an agent to webhooks, for one subscription."""
 
     subscription: Subscription
 
@@ -54,7 +54,7 @@ class HookMapping(EventMapping):
         record = event.record
         try:
             told = event_json(decode(record.value, "Event")[1])
-            if told["failure"] is not None:  # how the code is laid out is nobody's outside
+            if told["failure"] is not None:  # the layout of the code is not for outsiders
                 del told["failure"]["frames"]
             message = self.subscription.message(told, (record.partition, record.offset))
         except UndecodableError as error:
@@ -91,7 +91,7 @@ class HookMapping(EventMapping):
 def hook_mapping(
     agent: Agent, subscription: Subscription, wire: Wire, record_bytes: int
 ) -> HookMapping:
-    """What turns the events of `agent`, whose topics are those of `wire`, into webhooks."""
+    """Return the mapping of `agent`'s events to webhooks; `wire` has the agent's topics."""
     trigger = EventTrigger(
         topic=wire.topics.events, fn=_untyped, event_type=bytes, start=subscription.start
     )
@@ -106,7 +106,7 @@ def hook_mapping(
 
 
 def _untyped(event: bytes) -> bytes:
-    """Our own events are read as what they are."""
+    """Pass on our own events undecoded."""
     return event
 
 
@@ -129,7 +129,7 @@ class WebhookDelivery:
 def signed_request(
     hook: WebhookEffect, signers: Mapping[str, Sequence[Sign]], now_ms: int
 ) -> HttpRequest:
-    """The request as it is sent now: each attempt has a time, and so a signature, of its own.
+    """Return the request to send now: each attempt has its own time, and so its own signature.
 
     Raises: RetryableError — the relay has no secret for it.
     """
@@ -154,10 +154,10 @@ def signed_request(
 
 
 def judge_hook(response: HttpResponse, now_ms: int) -> int:
-    """The status, of a delivery that was taken. What else was answered is told to nobody: it is not
-    ours to show.
+    """Return the status of an accepted delivery. The response is not shown: it is the receiver's.
 
-    Raises: RetryableError — anything but 2xx, redirects included; TerminalError — it is gone.
+    Raises: RetryableError — anything but 2xx, redirects included; TerminalError — 410, no more
+    wanted.
     """
     status = response.status
     if 200 <= status < 300:  # noqa: PLR2004
