@@ -30,20 +30,20 @@ class _Front(LazyGroup):
     """Turns the errors that are for the person who typed the command into a line and a status."""
 
     table: ClassVar = {
-        "services.worker": "Run an agent's steps, until SIGTERM; then finish what is running.",
+        "services.worker": "Run an agent's steps until SIGTERM, then finish the running ones.",
         "services.trigger": "Start runs from the Kafka topics, queues and folders that an agent "
         "listens to, until SIGTERM.",
         "services.archive": "Move an agent's events and finished runs to SUREFOOT_ARCHIVE, until "
         "SIGTERM.",
         "services.relay": "Deliver the effects that all agents' steps have committed, until "
         "SIGTERM.",
-        "services.gateway": "Take webhooks and the API's requests over HTTP, until SIGTERM.",
+        "services.gateway": "Serve webhooks, the HTTP API and the dashboard, until SIGTERM.",
         "services.views": "Keep and serve views of all runs: by status and age, who is needed, "
         "rates and durations.",
         "admin.top": "Show what the agents do: runs by status, steps a second, the oldest waits, "
         "lag and workers.",
         "services.serve": "Run gateway, workers and relay in this one process, until SIGTERM.",
-        "runs.replay": "Go through a stretch of an agent's partitions again, after an incident.",
+        "runs.replay": "Replay a range of an agent's log after an incident.",
         "develop.new": "Write a folder with a first agent, its tests and a compose file.",
         "develop.dev": "Run everything for one agent: a broker, its topics, gateway, worker and "
         "relay.",
@@ -52,14 +52,14 @@ class _Front(LazyGroup):
         "develop.broker": "Run a local Kafka broker in the foreground and print its address.",
         "develop.explain": "Tell what an error means and what mends it, offline.",
         "develop.version": "Print the version.",
-        "admin.topics": "Create and check the topics, and show what is not done yet.",
+        "admin.topics": "Create and check topics, and show their lag.",
         "develop.schemas": "Check and register Avro schemas.",
         "runs.runs": "List, show, start and steer runs.",
         "admin.schedules": "List schedules and their next ticks, pause, resume, trigger, backfill.",
-        "admin.blobs": "Large payloads that are kept outside of the log.",
-        "admin.webhooks": "See what came to the webhook sources, and map it again.",
-        "admin.hooks": "Webhooks that go out: list the subscriptions, and try one.",
-        "admin.dead": "Dead letters: see them, and put events of topics back.",
+        "admin.blobs": "Manage large payloads that are kept outside of the log.",
+        "admin.webhooks": "Show deliveries to webhook sources, and map them again.",
+        "admin.hooks": "Outgoing webhooks: list subscriptions, and test one.",
+        "admin.dead": "Show dead letters, and redrive events of topics.",
     }
 
     def invoke(self, ctx: Any) -> Any:

@@ -252,7 +252,7 @@ _TABLE: Final = (
         decide=do.signal,
         already=do.is_delivered,
         answers=("signal.received",),
-        help="Send a signal to a run. One that comes before its run, or before its wait, is kept.",
+        help="Send a signal to a run. It is kept if its run or its wait has not begun yet.",
         body=_Signal,
         read=_signal,
         write=lambda input_: {"name": input_.name, "payload": input_.payload},
@@ -264,7 +264,7 @@ _TABLE: Final = (
         decide=do.answer,
         already=do.is_decided,
         answers=("approval.decided",),
-        help="Answer a run's question. The first answer is the one that holds.",
+        help="Answer a run's question. The first answer holds.",
         body=_Approve,
         read=_answer,
         write=_answer_out,
@@ -276,13 +276,13 @@ _TABLE: Final = (
         decide=do.pause,
         already=_so_in("paused"),
         answers=("run.paused",),
-        help="Pause a run: what is running ends, and nothing is run after it until it is resumed.",
+        help="Pause a run: the running step ends, and none starts until the run is resumed.",
         button=Button(
             label="Pause",
             will=(
-                "{runs} will rest before the next step. A step that is running ends first, and "
+                "{runs} will stop before the next step. A step that is running ends first, and "
                 "its result is kept.\n"
-                "Signals and results of children that come meanwhile are kept."
+                "Signals and results of children that arrive meanwhile are kept."
             ),
         ),
     ),
@@ -293,11 +293,11 @@ _TABLE: Final = (
         decide=do.resume,
         already=_so_in("running", "waiting"),
         answers=("run.resumed",),
-        help="Let a paused run go on.",
+        help="Resume a paused run.",
         button=Button(
             label="Resume",
             will=(
-                "{runs} will go on with the next step. A run that is not paused is left as it is."
+                "{runs} will continue with the next step. A run that is not paused stays as it is."
             ),
         ),
     ),
@@ -309,15 +309,15 @@ _TABLE: Final = (
         decide=do.cancel,
         already=do.is_cancelled,
         answers=("run.cancelled", "run.cancelling"),
-        help="Cancel a run and its children, also in the middle of a step; its compensation is "
-        "run.",
+        help="Cancel a run and its children, also in the middle of a step; then run its "
+        "compensation.",
         button=Button(
             label="Cancel",
             will=(
                 "{runs} will be stopped for good, with its running step and its children; what "
                 "the running step has asked for is not sent. Then the agent does what it declares "
                 "for a cancelled run.\n"
-                "This cannot be undone. Effects that have been sent already are not taken back."
+                "This cannot be undone. Effects that were sent already stay sent."
             ),
         ),
     ),
@@ -328,13 +328,13 @@ _TABLE: Final = (
         decide=do.retry,
         already=_so_in("running"),
         answers=("run.retried",),
-        help="Try again what failed or needed attention; its attempts are counted anew.",
+        help="Retry what failed or needed attention, with a new count of attempts.",
         button=Button(
             label="Retry",
             will=(
-                "{runs} will try the step that failed again, with its attempts counted anew. Calls "
-                "that were recorded are not made again, and neither are the steps before it.\n"
-                "A run that has not failed and needs nobody is left as it is."
+                "{runs} will retry the step that failed, with a new count of attempts. Calls "
+                "that were recorded are not made again, nor are earlier steps.\n"
+                "Other runs stay as they are."
             ),
         ),
     ),
@@ -345,7 +345,7 @@ _TABLE: Final = (
         decide=do.resolve,
         already=do.is_resolved,
         answers=("run.resolved",),
-        help="Tell a run what became of a call of which nobody knows whether it happened.",
+        help="Record the outcome of a call whose result is unknown.",
         body=_Resolve,
         read=_resolved,
         write=lambda input_: {"name": input_.choice, "payload": input_.result},
@@ -357,12 +357,12 @@ _TABLE: Final = (
         decide=do.rewind,
         answers=("run.rewound",),
         help="""\
-Send a run back to what it was after one of its steps; it goes on from there.
+Rewind a run to its state after one of its steps, and continue from there.
 
-What it has done with ctx.once since then is not done again: the same call, with the same
-arguments, gets the recorded outcome back. A call that is in doubt stays so. Calls of ctx.call
-are made anew. Children and pooled steps since then are runs of their own, and new ones begin:
-their calls of ctx.once are in doubt, so that each asks its probe first, or waits for a person.
+A ctx.once that ran since then does not run again: the same call, with the same arguments, gets
+the recorded outcome. A call in doubt stays in doubt. Each ctx.call is made again. Children and
+pooled steps since then start again as new runs; each of their ctx.once asks its probe first, or
+waits for a person.
 """,
         body=None,
         read=_rewind,

@@ -30,7 +30,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 CommandId = Annotated[
     str | None,
-    typer.Option("--id", help="Of this command; repeating it with the same id is safe."),
+    typer.Option("--id", help="Id of this command; repeating it with the same id is safe."),
 ]
 By = Annotated[str | None, typer.Option(help="Who asks; kept in the history.")]
 Wait = Annotated[
@@ -38,12 +38,12 @@ Wait = Annotated[
 ]
 Effects = Annotated[
     Literal["suppress", "re-emit"],
-    typer.Option(help="Effects that were asked for before: not again, or under new keys."),
+    typer.Option(help="Effects sent before: not again, or again under new keys."),
 ]
 Repeat = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="An action of ctx.once that may be done again; give it for each one.",
+        help="Name of a ctx.once that may run again; repeat the option for several.",
     ),
 ]

@@ -14,7 +14,7 @@ export function question(run, done, signal) {
   const { wait } = run;
   const budget = wait.kind === "budget";
   const what = budget
-    ? h("p", null, `It has used up its budget of ${wait.names.join(", ")}. Shall it be granted as much again?`)
+    ? h("p", null, `It has exhausted its budget of ${wait.names.join(", ")}. Grant as much again?`)
     : value(`What run ${run.run_id} asks`, run.carry);
   const by = wait.by.length
     ? choice("by", "You are", wait.by.map((name) => [name, name]), wait.by[0])
@@ -24,8 +24,8 @@ export function question(run, done, signal) {
   const answer = (approved) => async () => {
     const lines = [
       approved
-        ? `Run ${run.run_id} will be told yes and go on with step ${wait.then ?? run.step}.`
-        : `Run ${run.run_id} will be told no. ${budget ? "It then fails." : `Step ${wait.then ?? run.step} goes on with that.`}`,
+        ? `Run ${run.run_id} gets the answer yes and continues with step ${wait.then ?? run.step}.`
+        : `Run ${run.run_id} gets the answer no. ${budget ? "It then fails." : `Step ${wait.then ?? run.step} continues with that.`}`,
       "The first answer holds.",
     ];
     if (!(await confirm(approved ? "Approve?" : "Refuse?", lines, approved ? "Yes, approve" : "Yes, refuse"))) return;

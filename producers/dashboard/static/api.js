@@ -26,7 +26,7 @@ export function parsed(text) {
 }
 
 function url(parts, params) {
-  if (parts.some((part) => /^\.{0,2}$/.test(part))) throw new ApiError(404, "There is no such thing.");
+  if (parts.some((part) => /^\.{0,2}$/.test(part))) throw new ApiError(404, "Not found.");
   const found = new URL(parts.map(encodeURIComponent).join("/"), ROOT);
   for (const [name, value] of Object.entries(params ?? {})) {
     if (value !== null && value !== undefined && value !== "") found.searchParams.set(name, value);
@@ -49,13 +49,13 @@ async function send(target, options, more) {
       answer = await fetch(target, { ...options, headers: headers(more), cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "The gateway does not answer. It is asked again.");
+      throw new ApiError(0, "The gateway does not answer. Retrying.");
     }
     if (answer.status !== 401) return answer;
     if (asked !== sessionStorage.getItem(KEPT)) continue; // somebody has given one meanwhile
     asking ??= askToken(asked !== null).finally(() => (asking = null));
     const token = await asking;
-    if (token === null) throw new ApiError(401, "The gateway wants a token.");
+    if (token === null) throw new ApiError(401, "The gateway requires a token.");
     sessionStorage.setItem(KEPT, token);
   }
 }

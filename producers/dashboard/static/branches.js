@@ -23,7 +23,7 @@ export async function branches(id, signal) {
 /** A card of them; null: there are none. */
 export function branchCard(pages) {
   if (!pages.length) return null;
-  return h("section", { class: "card" }, h("h2", null, "Runs that it has begun"), pages.map(({ agent, prefix, runs, matches }) => [
+  return h("section", { class: "card" }, h("h2", null, "Runs that it started"), pages.map(({ agent, prefix, runs, matches }) => [
     table(`Runs of ${agent} that it has begun`, [["Run"], ["Status"], ["Step"], ["Began"], ["Took"]], runs.map((run) => [
       runLink(agent, run.run_id), badge(run.status), run.step, ago(run.created_ms),
       OVER.includes(run.status) ? span(Number(run.updated_ms) - Number(run.created_ms)) : "",

@@ -11,7 +11,7 @@ const AT_A_TIME = 6;
 /** Ask, have everything that has failed try again, a batch at a time, and show what came of it. */
 export async function retryFailed(agent, prefix, signal) {
   const what = agent === "outbox" ? "effect" : `run of ${agent}`;
-  await dialog("Try everything again that has failed?", (close) => {
+  await dialog("Retry everything that failed?", (close) => {
     const place = h("div", null);
     put(place,
       h("p", null, `Every ${what} that has failed${prefix ? ", and whose id begins with " : ""}`, prefix ? h("code", null, prefix) : null,
@@ -26,7 +26,7 @@ export async function retryFailed(agent, prefix, signal) {
 }
 
 async function batches(agent, prefix, signal, place, close) {
-  const progress = h("progress", { max: 1, value: 0, "aria-label": "Failed runs asked to retry" });
+  const progress = h("progress", { max: 1, value: 0, "aria-label": "Progress of the retry" });
   const so_far = h("p", null);
   put(place, progress, so_far);
   const sum = { retried: 0, refused: 0, unanswered: 0 };
@@ -108,7 +108,7 @@ async function perform(agent, runs, verb, signal, place, close) {
   done.sort(([, one], [, other]) => one.ok - other.ok);
   put(place,
     h("p", null, h("strong", null, sum)),
-    table("What came of each run", [["Run"], ["Result"]], done.slice(0, 500).map(([id, { text }]) => [runLink(agent, id), text])),
+    table("Result of each run", [["Run"], ["Result"]], done.slice(0, 500).map(([id, { text }]) => [runLink(agent, id), text])),
     h("p", { class: "buttons" }, shut));
   say(sum);
   shut.focus();

@@ -37,11 +37,11 @@ export function bars(title, points, series) {
       ends.map((at) => svg("text", {
         x: at ? WIDTH : LEFT, y: HEIGHT - 6, "text-anchor": at ? "end" : "start",
       }, time(points[at].at_ms)))),
-    h("details", null, h("summary", null, "The same as a table"),
+    h("details", null, h("summary", null, "Show as a table"),
       table(title, [["From"], ...series.map(([, text]) => [text, "number"])],
         points.filter((_, at) => sums[at]).reverse().map((point) => [
           clock(point.at_ms), ...series.map(([name]) => count(point[name])),
-        ]), { empty: "Nothing in this time." })));
+        ]), { empty: "No data in this period." })));
 }
 
 /** What ran when, a lane for each name. pieces: [{lane, from_ms, to_ms, mark, text}]. */

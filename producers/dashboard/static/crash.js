@@ -15,8 +15,8 @@ export function crashing(agents, signal) {
   const told = h("div", null);
   const button = h("button", { type: "button", class: "main", onclick: async () => {
     const lines = [
-      "A worker process that has runs under way is sent SIGKILL: it has no time to save anything.",
-      "Another process goes on with its runs after the last step that each has committed. No step "
+      "A worker process with runs in progress gets SIGKILL: it cannot save anything.",
+      "Another process resumes its runs after the last committed step of each. No step "
         + "is committed twice, and no effect is sent twice.",
     ];
     if (!(await confirm("Crash a worker?", lines, "Yes, crash it"))) return;
@@ -64,12 +64,12 @@ function draw(place, runs, after) {
   const gone = runs.filter(({ resumed }) => resumed !== null);
   const over = gone.length === runs.length;
   const slowest = Math.max(0, ...gone.map(({ resumed }) => resumed));
-  const sum = !runs.length ? "No run was under way."
+  const sum = !runs.length ? "No run was in progress."
     : over ? `${count(runs.length)} runs were under way, and each has gone on; the last one ${span(slowest)} after the crash.`
       : `${count(runs.length)} runs were under way; ${count(gone.length)} have gone on, ${span(after)} after the crash.`;
   const rows = [...runs].sort((one, other) => (other.resumed ?? Infinity) - (one.resumed ?? Infinity)).slice(0, SHOWN);
   refill(place, h("p", null, h("strong", null, sum)),
-    table("Runs that were under way", [["Run"], ["Steps after the crash", "number"], ["Steps now", "number"], ["Now"], ["Went on after"]],
+    table("Runs that were in progress", [["Run"], ["Steps after the crash", "number"], ["Steps now", "number"], ["Now"], ["Resumed after"]],
       rows.map((run) => [
         runLink(run.agent, run.run_id), count(run.seq), count(run.now.seq), `${run.now.step}, ${run.now.status}`,
         run.resumed === null ? "not yet" : span(run.resumed),

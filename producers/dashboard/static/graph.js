@@ -4,7 +4,7 @@ import { h, svg } from "./dom.js";
 import { table } from "./ui.js";
 
 const WIDE = 150, TALL = 34, ACROSS = 130, DOWN = 26, TURN = 30, EDGE = 12, NAME = 20;
-const OVER = "the run is over", ELSEWHERE = "not told by the source";
+const OVER = "the run is over", ELSEWHERE = "unknown (dynamic target)";
 const KINDS = {
   next: "goes on", sleep: "after a time", wait: "after a signal", approve: "after an answer",
   timeout: "when time is over", branch: "as a branch", join: "after its branches", call: "calls",
@@ -28,7 +28,7 @@ export function graph(title, declared) {
         viewBox: `0 0 ${width} ${height}`, role: "img", class: "graph", style: { width: `${width}px` },
         "aria-label": `${title}: ${edges.map(({ from, to }) => `${from} to ${to}`).join(", ")}`,
       }, head, ends.map(({ path }) => path), ends.map(({ text }) => text), [...at].map(([name, place]) => box(name, place, steps.has(name))))),
-    h("details", null, h("summary", null, "The same as a table"),
+    h("details", null, h("summary", null, "Show as a table"),
       table(title, [["From"], ["How"], ["To"]], edges.map(({ from, kinds, to }) => [from, kinds.join(", "), to]))));
 }
 

@@ -16,7 +16,7 @@ export function entry(topic, { partition, offset, source, event }, _run, signal)
     ["Due", event.due_ms === null ? null : clock(event.due_ms)],
     ["Name", event.name], ["By", event.by], ["Command", event.id],
     ["Waits for", event.wait ? waits(event.wait) : null],
-    ["Children begun", event.children || null],
+    ["Children started", event.children || null],
     ["Answers", source === null ? null : h("code", null, source)],
     ["Stands at", h("code", null, `${topic}/${partition}/${offset}`)],
   ];
@@ -32,7 +32,7 @@ export function entry(topic, { partition, offset, source, event }, _run, signal)
     event.failure?.frames?.length ? box("Where in the code", event.failure.frames.join("\n")) : null,
     box(event.next_step ? `Input of ${event.next_step}` : "Payload", event.payload),
     box("Output", event.result),
-    box("Carried along", event.carry),
+    box("Carried over the wait", event.carry),
     event.effects.length ? effects(event, signal) : null,
     facts(details));
 }

@@ -143,14 +143,14 @@ export function say(text) {
 
 /** What did not work, in place of what it was for. */
 export function failed(place, error) {
-  put(place, h("h1", null, "This did not work"), trouble(error));
+  put(place, h("h1", null, "Something went wrong"), trouble(error));
 }
 
 /** In place of a page that there is not. */
 export function nowhere(place, name) {
   document.title = "No such page – Surefoot";
-  put(place, h("h1", null, "There is no such page"),
-    h("p", null, "The dashboard has no page ", h("code", null, name), ". The links above lead to those that it has."));
+  put(place, h("h1", null, "Page not found"),
+    h("p", null, "The dashboard has no page ", h("code", null, name), ". Use the links above."));
 }
 
 /** A message of what did not work. */
@@ -199,8 +199,8 @@ export function askToken(refused) {
   return dialog("Who are you?", (close) => {
     const field = h("input", { type: "password", name: "token", required: true, autocomplete: "off" });
     return h("form", { method: "dialog", onsubmit: (event) => (event.preventDefault(), close(field.value)) },
-      refused ? trouble("This token is not taken.") : null,
-      h("p", null, "The gateway wants a bearer token. It is kept until this tab is closed."),
+      refused ? trouble("The gateway rejects this token.") : null,
+      h("p", null, "The gateway requires a bearer token. This tab keeps it until it closes."),
       h("label", null, "Token", field),
       h("p", { class: "buttons" },
         h("button", { type: "button", onclick: () => close(null) }, "Leave it"),

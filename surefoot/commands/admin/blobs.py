@@ -16,19 +16,19 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError
 
-app = group("Large payloads that are kept outside of the log.")
+app = group("Manage large payloads that are kept outside of the log.")
 
 
 @app.command()
 def gc(
     keep_days: Annotated[
-        int, typer.Option(min=2, max=10_000, help="Younger ones are left alone.")
+        int, typer.Option(min=2, max=10_000, help="Keep payloads younger than this.")
     ] = 7,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how many, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Print how many, and delete nothing.")
     ] = False,
 ) -> None:
-    """Delete the payloads in SUREFOOT_BLOBS that no record of this app needs any more.
+    """Delete payloads in SUREFOOT_BLOBS that no record of this app refers to.
 
     Reads all of the app's records. Safe while everything runs, and to repeat.
     """

@@ -36,7 +36,7 @@ from surefoot.state.reading.explain import clock_time
 
 Code = Annotated[str | None, typer.Option(help="Only those with this code.")]
 
-app = group("Dead letters: see them, and put events of topics back.")
+app = group("Show dead letters, and redrive events of topics.")
 
 
 @app.command("list")
@@ -46,7 +46,7 @@ def list_dead(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """Show what could not be used and runs that are out of attempts, the newest first."""
+    """Show unusable inputs and runs out of attempts, newest first."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     def wanted(each: DeadLetter) -> bool:
@@ -82,7 +82,7 @@ def show_dead(
     offset: Annotated[int, typer.Argument(min=0, help="As `surefoot dead list` shows it.")],
     as_json: Json = False,
 ) -> None:
-    """Show all that is kept of one dead letter. Exit status 1 when there is none."""
+    """Show one dead letter. Exit status 1 when it does not exist."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     async def read() -> ConsumerRecord | None:
@@ -146,16 +146,16 @@ class PutBack(NamedTuple):
 def redrive(
     agent_files: AgentFiles,
     offset: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one; can be given several times.")
+        list[int] | None, typer.Option(min=0, help="Only this one; repeat the option for several.")
     ] = None,
     code: Code = None,
     topic: Annotated[str | None, typer.Option(help="Only events of this topic.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be started, and start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put events of topics back: make of each what these files make of it now, and start the runs
+    """Redrive events of topics: map each again with these files, and start the runs
     that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
     when some cannot be used still, or there was none."""
     chosen = Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)

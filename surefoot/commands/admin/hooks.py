@@ -30,12 +30,12 @@ from surefoot.state.steps.webhook_effect import WebhookEffect
 TEST = "surefoot.test"
 
 
-app = group("Webhooks that go out: list the subscriptions, and try one.")
+app = group("Outgoing webhooks: list subscriptions, and test one.")
 
 
 @app.command("list")
 def list_subscriptions(agent_files: AgentFiles, as_json: Json = False) -> None:
-    """List what the agents subscribe to, and whether there is a secret for it here."""
+    """List subscriptions, and whether their secrets are set here."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents, settings = load_agents(agent_files), load_settings()
     missing = without_secret(agents, settings)

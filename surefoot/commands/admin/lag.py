@@ -42,7 +42,7 @@ class LagRow:
 
 @app.command("lag")
 def show_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
-    """Show what is not done yet, by partition, and which worker has it. Markers do not count."""
+    """Show the lag by partition, and which worker owns it. Transaction markers do not count."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents, settings = load_agents(agent_files), load_settings()
 

@@ -52,7 +52,7 @@ app = group("List schedules and their next ticks, pause, resume, trigger, backfi
 
 @app.command("list")
 def list_schedules(agent: AgentName, as_json: Json = False) -> None:
-    """Show an agent's schedules: their state, last and next ticks, runs, and ticks skipped."""
+    """Show an agent's schedules: state, last and next ticks, runs, skipped ticks."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, declared = resolve(agent)
     known = asyncio.run(_read(name))
@@ -118,8 +118,8 @@ def show_next(
 
 
 _VERBS: dict[Literal["pause", "resume"], str] = {
-    "pause": "Pause a schedule: its ticks pass, and what waits for its turn is dropped.",
-    "resume": "Let a paused schedule tick again, from now on; try again one that has failed.",
+    "pause": "Pause a schedule: ticks are skipped, and queued runs are dropped.",
+    "resume": "Resume a paused schedule from now on, or retry one that has failed.",
 }
 
 
@@ -153,7 +153,7 @@ def trigger(
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Start a run of a schedule now, also of a paused one; behind what is under way."""
+    """Start a run of a schedule now, after the one in progress; also of a paused schedule."""
 
     async def ask(way: _Way) -> CommandReply:
         run_id = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=way.id))
@@ -171,14 +171,14 @@ def backfill(
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="Included.")],
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="Excluded.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name the runs, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print the runs, and write nothing.")
     ] = False,
     command_id: CommandId = None,
     by: By = None,
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Start the runs of a past interval's ticks. A tick that has had its run has no other."""
+    """Start the runs of past ticks. A tick that had its run gets no other."""
 
     async def ask(way: _Way) -> CommandReply | None:
         book = way.book

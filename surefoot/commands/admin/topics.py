@@ -16,18 +16,18 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
 
-app = group("Create and check the topics, and show what is not done yet.")
+app = group("Create and check topics, and show their lag.")
 
 
 @app.command()
 def apply(agent_files: AgentFiles) -> None:
-    """Create the topics that are missing, and check all of them. Nothing is altered."""
+    """Create missing topics and check all of them. Existing topics are not altered."""
     _checked(agent_files, create=True)
 
 
 @app.command()
 def verify(agent_files: AgentFiles) -> None:
-    """Check that every topic is as it must be; tells the fix for each that is not."""
+    """Check every topic's configuration; print the fix for each fault."""
     _checked(agent_files, create=False)
 
 

@@ -35,10 +35,13 @@ from surefoot.state.reading.deliveries import Delivery, delivery_json
 from surefoot.state.reading.explain import clock_time
 
 DeliveryId = Annotated[
-    str, typer.Argument(metavar="ID", help="Of the record, or the sender's own; then the latest.")
+    str,
+    typer.Argument(
+        metavar="ID", help="Id of the record, or the sender's own id for its latest delivery."
+    ),
 ]
 
-app = group("See what came to the webhook sources, and map it again.")
+app = group("Show deliveries to webhook sources, and map them again.")
 
 
 @app.command("deliveries")
@@ -50,7 +53,7 @@ def list_deliveries(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """Show what came, the newest first: verified or why not, and which runs it became."""
+    """Show deliveries, newest first: verified or why not, and the runs they became."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     def wanted(each: Delivery) -> bool:
@@ -91,7 +94,7 @@ def _became(each: Delivery) -> str:
 
 @app.command("show")
 def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
-    """Show all that is kept of one delivery. Exit status 1 when there is none."""
+    """Show one delivery. Exit status 1 when it does not exist."""
     logging.configure(level="CRITICAL")  # what matters is raised
 
     async def read() -> Delivery | None:
@@ -117,7 +120,7 @@ def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
 
 @app.command()
 def redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -> None:
-    """Map a delivery again, with these files, and start the runs of it that are not there."""
+    """Map a delivery again with these files, and start the runs that do not exist yet."""
     logging.configure(level="CRITICAL")  # what matters is raised
     agents = load_agents(agent_files)
 

@@ -24,7 +24,7 @@ def explain(
         str | None, typer.Argument(metavar="[SF1203]", help="A number, or a failure's code.")
     ] = None,
 ) -> None:
-    """Tell what an error means and what mends it, offline. Without a number: list them all."""
+    """Explain an error and its fix, offline. Without a number, list all errors."""
     if number is None:
         _list()
         return

@@ -25,7 +25,7 @@ SchemaFiles = Annotated[
 ]
 Subject = Annotated[
     str | None,
-    typer.Option(help="In the registry; by default what the file is called, without .avsc."),
+    typer.Option(help="Subject in the registry; default: the file's name without .avsc."),
 ]
 
 app = group("Check and register Avro schemas.")
@@ -43,7 +43,7 @@ def check(
     ] = False,
     subject: Subject = None,
 ) -> None:
-    """Check that old readers and new ones can read each other's records.
+    """Check that old and new readers can read each other's records.
 
     Without a file: Surefoot's own schemas against every released version. Exit status 1 when they
     cannot; 2 for what is no schema; 69 when the registry cannot be reached.

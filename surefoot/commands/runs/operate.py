@@ -72,13 +72,14 @@ for _row in COMMANDS.values():
 def retry_failed(
     agent: AgentName,
     prefix: Annotated[
-        str, typer.Option("--prefix", help="Only those whose id begins so: AGENT: of effects.")
+        str,
+        typer.Option("--prefix", help="Only runs whose id has this prefix; for effects: AGENT:"),
     ] = "",
     by: By = None,
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Try again every run that has failed. Failed effects: `retry-failed outbox`."""
+    """Retry every failed run. For failed effects: `retry-failed outbox`."""
     # what came of each is printed; the exit status is the highest of all
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
@@ -116,7 +117,7 @@ def signal(
     agent: AgentName,
     run_id: RunId,
     name: Name,
-    payload: Annotated[str, typer.Argument(metavar="JSON", help="What the signal says.")] = "null",
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Payload of the signal.")] = "null",
     command_id: CommandId = None,
     by: By = None,
     wait_s: Wait = 10.0,
@@ -133,9 +134,9 @@ def approve(
     run_id: RunId,
     approved: Annotated[bool, typer.Option("--yes/--no", help="The answer.")],
     question: Annotated[
-        str | None, typer.Option(help="Which one is answered; else what the run asks now.")
+        str | None, typer.Option(help="The question's id; default: the run's present question.")
     ] = None,
-    note: Annotated[str | None, typer.Option(help="For whoever reads the answer.")] = None,
+    note: Annotated[str | None, typer.Option(help="Note to the reader of the answer.")] = None,
     command_id: CommandId = None,
     by: By = None,
     wait_s: Wait = 10.0,
@@ -173,9 +174,11 @@ def resolve_call(
     agent: AgentName,
     run_id: RunId,
     happened: Annotated[
-        str | None, typer.Option(metavar="JSON", help="It happened, and this came of it.")
+        str | None, typer.Option(metavar="JSON", help="It happened, with this result.")
     ] = None,
-    did_not: Annotated[bool, typer.Option("--did-not", help="It did not: do it.")] = False,
+    did_not: Annotated[
+        bool, typer.Option("--did-not", help="It did not happen: do it now.")
+    ] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
     command_id: CommandId = None,
     by: By = None,
@@ -230,16 +233,16 @@ def fork(
     run_id: RunId,
     seq: Annotated[int, typer.Option("--at", min=0, metavar="SEQ", help="See `runs versions`.")],
     new_id: Annotated[
-        str | None, typer.Option("--run-id", help="Name of the new run; a new one by default.")
+        str | None, typer.Option("--run-id", help="Id of the new run; default: a generated one.")
     ] = None,
     repeat: Repeat = None,
     wait_s: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Start another run from what this one was after one of its steps.
+    """Start a copy of a run from its state after one of its steps.
 
-    What this run has done with ctx.once since then is in doubt for the new one: it asks the call's
-    probe first, or waits for a person if there is none.
+    A ctx.once that this run has made since then is in doubt for the copy: the copy asks the call's
+    probe first, or waits for a person.
     """
     new = checked_run_id(SystemClock().unique() if new_id is None else new_id)
     name, _ = resolve(agent)

@@ -39,22 +39,22 @@ def replay(
     topic: Annotated[InputKind, typer.Option(help="Whose offsets --from and --to are.")] = "tasks",
     mode: Annotated[
         Literal["skip-completed", "rerun"],
-        typer.Option(help="Do what was lost, or send every run of the stretch back."),
+        typer.Option(help="Do only what was lost, or rewind every run of the range."),
     ] = "skip-completed",
     step: Annotated[
-        str | None, typer.Option(help="rerun: go back to before this step; default: the start.")
+        str | None, typer.Option(help="rerun: rewind to before this step; default: the start.")
     ] = None,
     effects: Effects = "suppress",
     repeat: Repeat = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would happen, and write nothing.")
     ] = False,
     replay_id: Annotated[
         str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
     ] = None,
     wait_s: Wait = 30.0,
 ) -> None:
-    """Go through a stretch of an agent's partitions again, after an incident.
+    """Replay a range of an agent's log after an incident.
 
     The last line says what was done. Child runs are left to their parents.
     """

@@ -35,7 +35,7 @@ def list_runs(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """Show the runs of an agent, the most recently updated first."""
+    """Show the runs of an agent, most recently updated first."""
     logging.configure(level="CRITICAL")  # what matters is raised
     wanted = _status(status)
     name, _ = resolve(agent)
@@ -62,7 +62,7 @@ def _cells(run: RunView) -> tuple[str, ...]:
 
 @app.command("show")
 def show_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
-    """Show one run, why it does not move, and what to type. Exit status 1 when there is none."""
+    """Show one run, why it waits, and what to type. Exit status 1 when it does not exist."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, declared = resolve(agent)
     version = None if declared is None else declared.version

@@ -34,11 +34,11 @@ def start(
         str | None, typer.Option("--payload", metavar="JSON", help="The same, as an option.")
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option(help="Name of the run; the same name is the same run.")
+        str | None, typer.Option(help="Id of the run; the same id is the same run.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it until it is over.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run until it ends.")] = False,
 ) -> None:
-    """Start a run and print its id, once Kafka has it.
+    """Start a run and print its id once Kafka has acknowledged it.
 
     Given the agent's file or module rather than its name, the payload is checked first, and the
     run is named as the agent's flow says: by name alone, it is outside of the flow's limits, unless

@@ -25,7 +25,7 @@ app = commands()
 
 @app.command("count")
 def count_runs(agent: AgentName, as_json: Json = False) -> None:
-    """Count the runs of an agent, by its versions and by status."""
+    """Count the runs of an agent by version and status."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
 
@@ -43,7 +43,7 @@ def count_runs(agent: AgentName, as_json: Json = False) -> None:
 
 @app.command("versions")
 def list_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
-    """List what a run can be sent back to: what it was after each of its steps."""
+    """List the versions of a run that it can be rewound to: one after each step."""
     logging.configure(level="CRITICAL")  # what matters is raised
     name, _ = resolve(agent)
 

@@ -43,7 +43,7 @@ class Reader(Protocol):
 
 @app.command("watch")
 def watch_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
-    """Show what a run does until it is over. Exit status 1 when it failed or was cancelled.
+    """Follow a run until it ends. Exit status 1 when it failed or was cancelled.
 
     Ctrl-C ends the watching, not the run.
     """

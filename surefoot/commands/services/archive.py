@@ -20,10 +20,10 @@ app = commands()
 def archive(
     agent_file: AgentFile,
     once: Annotated[
-        bool, typer.Option("--once", help="End when what is there is archived.")
+        bool, typer.Option("--once", help="Exit once everything present is archived.")
     ] = False,
 ) -> None:
-    """Move an agent's events and finished runs to SUREFOOT_ARCHIVE, until SIGTERM.
+    """Archive an agent's events and finished runs to SUREFOOT_ARCHIVE, until SIGTERM.
 
     As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
     """

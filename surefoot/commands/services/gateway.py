@@ -16,7 +16,7 @@ app = commands()
 
 @app.command()
 def gateway(agent_files: AgentFiles) -> None:
-    """Take webhooks and the API's requests over HTTP, until SIGTERM.
+    """Serve webhooks, the HTTP API and the dashboard, until SIGTERM.
 
     Listens on SUREFOOT_GATEWAY_HOST and SUREFOOT_GATEWAY_PORT.
     """

@@ -14,7 +14,7 @@ app = commands()
 
 @app.command()
 def views(agent_files: AgentFiles) -> None:
-    """Keep and serve views of all runs: by status and age, who is needed, rates and durations.
+    """Serve views of all runs: status and age, approvals, rates and durations.
 
     On Kafka a Faust app each agent: start several, and they share the work. Listens on
     SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.

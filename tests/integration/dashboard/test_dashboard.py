@@ -383,4 +383,4 @@ async def test_charts_have_their_numbers_as_a_table(
             page.get_by_role("img", name=re.compile("Runs ended.*failed: 1"))
         ).to_be_visible()
         table = page.get_by_role("table", name="Runs ended")
-        await press(page.get_by_text("The same as a table").last, table)
+        await press(page.get_by_text("Show as a table").last, table)

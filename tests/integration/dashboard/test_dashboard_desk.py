@@ -107,7 +107,7 @@ async def test_an_agent_is_drawn_with_its_steps_and_told_as_a_table(
         drawn = page.locator("svg.graph")
         for step in ("begin", "ticked", "decided", "end"):
             await expect(drawn.locator("text.name", has_text=step)).to_have_count(1)
-        await page.get_by_text("The same as a table").click()
+        await page.get_by_text("Show as a table").click()
         row = page.get_by_role("row", name="begin after an answer decided")
         await expect(row).to_be_visible()
         failed = page.get_by_role("link", name="1", exact=True).first
@@ -165,7 +165,7 @@ async def test_partitions_tell_their_worker_and_that_nothing_is_left_to_do(
         offsets = card.get_by_text("surefoot.desk.events").first
         await press(card.get_by_text("Offsets of every topic"), offsets)
         await page.get_by_role("link", name="Behind only").click()
-        await expect(page.get_by_text("Nothing is left to do.").first).to_be_visible()
+        await expect(page.get_by_text("No pending records.").first).to_be_visible()
         assert "behind=some" in page.url
 
 

@@ -25,8 +25,8 @@ export async function show(main, params, signal) {
     problem,
     h("section", { class: "card" }, h("h2", null, "Its runs"), counts),
     h("section", { class: "card" }, h("h2", null, "Its steps"), graph(`Steps of ${name}`, told.declared)),
-    h("section", { class: "card" }, h("h2", null, "What its steps came to in the last hour"), came),
-    h("section", { class: "card" }, h("h2", null, "What its steps are given"), steps(name, told.declared)),
+    h("section", { class: "card" }, h("h2", null, "Outcomes of its steps in the last hour"), came),
+    h("section", { class: "card" }, h("h2", null, "Inputs of its steps"), steps(name, told.declared)),
     h("section", { class: "card" }, h("h2", null, "Its limits"), limits(told.declared)),
   );
   const load = async () => refill(counts, versions(name, await get(["agents", name], {}, signal)));
@@ -42,7 +42,7 @@ async function windows(name, place, signal) {
   try {
     await load();
   } catch (error) {
-    if (error.status === 404) return put(place, h("p", { class: "soft" }, "Views tell this: start ",
+    if (error.status === 404) return put(place, h("p", { class: "soft" }, "This needs views: start ",
       h("code", null, "surefoot views"), ", and the gateway with ", h("code", null, "SUREFOOT_VIEWS_URL"), "."));
     tell(error);
   }
@@ -56,7 +56,7 @@ function figuresOf(name, { steps: found, lag }) {
     count(each.tokens), each.money ? String(each.money) : "",
   ]);
   const behind = lag.events ? h("p", { class: "soft" }, `${count(lag.events)} events are not in it yet.`) : null;
-  return [behind, table(`What the steps of ${name} came to`, [
+  return [behind, table(`Outcomes of the steps of ${name}`, [
     ["Step"], ["Attempts", "number"], ["Tried again", "number"], ["Failures", "number"], ["Median", "number"],
     ["99 of 100 within", "number"], ["Tokens", "number"], ["Money", "number"],
   ], rows, { empty: "No step has ended in the last hour." })];
@@ -68,7 +68,7 @@ function versions(name, told) {
     ? h("a", { href: address("runs", { agent: name, status, version }), "data-keep": `${status} ${version}` }, count(number))
     : "0";
   const rows = Object.entries(told.versions).reverse().map(([version, by]) => [
-    version === String(told.declared.version) ? `${version}, as the code says` : version,
+    version === String(told.declared.version) ? `${version}, as set by code` : version,
     ...shown.map((status) => cell(status, by[status], version)),
   ]);
   return table(`Runs of ${name} by version`, [["Version"], ...shown.map((status) => [badge(status), "number"])], rows,
@@ -95,13 +95,13 @@ function limits({ flow, budget }) {
   const whose = flow?.key ? "of each key" : "of the agent";
   const spent = Object.entries(budget ?? {}).map(([what, most]) => `${what}: ${most}`).join(", ");
   const none = !flow && !budget;
-  return none ? h("p", { class: "soft" }, "It declares none: its runs begin at once, and may use what they need.") : facts([
+  return none ? h("p", { class: "soft" }, "None declared: runs begin at once, without limits.") : facts([
     [`Runs at a time, ${whose}`, flow?.concurrency],
-    [`Runs that begin, ${whose}`, flow?.throttle ? rate(flow.throttle) : null],
-    ["A second run of the key", flow?.singleton === "skip" ? "is skipped" : flow?.singleton === "cancel" ? "cancels the first" : null],
-    ["Begins after a quiet time of", flow?.debounce_s ? `${flow.debounce_s} s` : null],
-    ["One run for the same id within", flow?.dedup_s ? `${flow.dedup_s} s` : null],
-    ["Which run begins first", flow?.priority ? "the code says" : null],
-    ["One run may use", spent],
+    [`Starts, ${whose}`, flow?.throttle ? rate(flow.throttle) : null],
+    ["Second run of the same key", flow?.singleton === "skip" ? "is skipped" : flow?.singleton === "cancel" ? "cancels the first" : null],
+    ["Debounce", flow?.debounce_s ? `${flow.debounce_s} s` : null],
+    ["Deduplicated within", flow?.dedup_s ? `${flow.dedup_s} s` : null],
+    ["Priority", flow?.priority ? "set by code" : null],
+    ["Budget per run", spent],
   ]);
 }

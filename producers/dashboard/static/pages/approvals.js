@@ -48,5 +48,5 @@ async function card(listed, done, signal) {
     h("h2", { class: "line" }, runLink(run.agent, run.run_id), badge(run.status), h("span", { class: "soft" }, run.agent)),
     asks(run) ? question(run, done, signal) : h("div", null,
       run.failure ? trouble(`${run.failure.number ?? ""} ${run.failure.code}: ${run.failure.message}`) : null,
-      h("p", null, h("a", { href: address("run", { agent: run.agent, id: run.run_id }) }, "Look at the run"))));
+      h("p", null, h("a", { href: address("run", { agent: run.agent, id: run.run_id }) }, "Open the run"))));
 }

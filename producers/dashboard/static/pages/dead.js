@@ -32,7 +32,7 @@ export async function show(main, params, signal) {
 function everything(known, signal) {
   const options = [...known.map(({ name }) => [name, `runs of ${name}`]), ["outbox", "effects"]];
   return h("form", {
-    class: "filters", "aria-label": "Try again what has failed",
+    class: "filters", "aria-label": "Retry what failed",
     onsubmit: (event) => {
       event.preventDefault();
       const said = new FormData(event.target);
@@ -54,7 +54,7 @@ function letters(found) {
     count(each.value_bytes),
     h("ul", { class: "plan" }, each.do.map((line) => h("li", null, line.startsWith("surefoot ") ? h("code", null, line) : line))),
   ]);
-  return table("Dead letters", columns, rows, { empty: "There is no dead letter." });
+  return table("Dead letters", columns, rows, { empty: "No dead letters." });
 }
 
 function of({ agent, run_id, step, source }) {

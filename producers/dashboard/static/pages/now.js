@@ -90,10 +90,10 @@ function figuresOf(counts, activities, points, minutes, agent, lag) {
     return agent ? h("a", { href: address("runs", { agent, status }), "data-keep": status }, number) : number;
   };
   return h("dl", { class: "figures" },
-    figure("begun a minute", (sum("started") / minutes).toFixed(1)),
-    figure("ended a minute", (ended / minutes).toFixed(1)),
+    figure("started per minute", (sum("started") / minutes).toFixed(1)),
+    figure("ended per minute", (ended / minutes).toFixed(1)),
     figure("of these failed", share),
-    figure("records not done", lag === null ? "–" : count(lag)),
+    figure("records pending", lag === null ? "–" : count(lag)),
     figure("need a person", h("a", { href: "approvals", "data-keep": "people" }, count(people))),
     SHOWN.map((status) => figure(status, linked(status))));
 }
@@ -106,7 +106,7 @@ function oldest(activities) {
     rows.map((each) => [
       each.agent, badge(each.status), runLink(each.agent, each.run_id), each.step, ago(each.since_ms, each.now),
       h("a", { href: address("runs", { agent: each.agent, status: each.status }), "data-keep": `${each.agent} ${each.status}` }, count(each.runs)),
-    ]), { empty: "No run is under way." });
+    ]), { empty: "No run is in progress." });
 }
 
 function failed(pages) {

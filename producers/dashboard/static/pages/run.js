@@ -29,7 +29,7 @@ export async function show(main, params, signal) {
   const live = h("span", { class: "soft" });
   const [writing, piece] = outputs();
   put(main, h("h1", { class: "id" }, id), problem, ask, top, writing, timeline, begun,
-    h("h2", { class: "line" }, "History, the latest first ", live), list, older);
+    h("h2", { class: "line" }, "History, latest first ", live), list, older);
 
   let run = null;
   const refresh = async () => {
@@ -37,7 +37,7 @@ export async function show(main, params, signal) {
     const asked = `${asks(fresh)} ${fresh.wait?.question}`;
     if (asked !== ask.dataset.asked) { // what is typed in stays there
       ask.dataset.asked = asked;
-      put(ask, asks(fresh) ? h("section", { class: "card" }, h("h2", null, "It asks a question"), question(fresh, refresh, signal)) : null);
+      put(ask, asks(fresh) ? h("section", { class: "card" }, h("h2", null, "Question"), question(fresh, refresh, signal)) : null);
     }
     run = fresh;
     refill(top, overview(run, why, (command) => act(agent, [id], command, signal).then(refresh)));
@@ -58,7 +58,7 @@ export async function show(main, params, signal) {
     refill(begun, branchCard(children));
     drawLanes();
   };
-  const drawOlder = () => put(older, before === null ? h("span", { class: "soft" }, "This is where it began.")
+  const drawOlder = () => put(older, before === null ? h("span", { class: "soft" }, "Beginning of the history.")
     : h("button", { type: "button", onclick: () => more().catch((error) => put(older, trouble(error))) }, "Older events"));
   const more = async () => {
     const page = await get([...at, "history"], { before, limit: PAGE }, signal);
@@ -106,7 +106,7 @@ export async function show(main, params, signal) {
     }
   };
   redraw();
-  const words = { live: "live", over: "over", waiting: "the gateway is asked again" };
+  const words = { live: "live", over: "over", waiting: "reconnecting" };
   const last = events[0] ? { last_event_id: events[0].offset } : {};
   await follow([...at, "events"], last, take, signal, (state) => put(live, words[state])).catch(tell);
 }
@@ -125,7 +125,7 @@ function overview(run, why, perform) {
       facts([
         ["Agent", h("a", { href: address("runs", { agent: run.agent }), "data-keep": "agent" }, run.agent)],
         ["Version", String(run.version)], [["completed", "failed", "cancelled"].includes(run.status) ? "Last step" : "Next step", run.step], ["Steps done", String(run.seq)],
-        ["Attempts over", String(run.attempt)], ["Sent back", run.epoch ? `${run.epoch} times` : null],
+        ["Failed attempts", String(run.attempt)], ["Rewound", run.epoch ? `${run.epoch} times` : null],
         ["Began", ago(run.created_ms)], ["Updated", ago(run.updated_ms)],
         ["Due", run.due_ms === null ? null : ago(run.due_ms)],
         ["Partition", String(why.backlog.partition)],
@@ -137,7 +137,7 @@ function overview(run, why, perform) {
       ])),
     h("div", { class: "grid" },
       plan(run.memory?.plan ?? []),
-      part("Result", run.result), part("Input of the next step", run.payload), part("Carried along", run.carry)));
+      part("Result", run.result), part("Input of the next step", run.payload), part("Carried over the wait", run.carry)));
 }
 
 function part(name, content) {

@@ -82,7 +82,7 @@ export async function show(main, params, signal) {
       [everyone], ["Run"], ["Status"], ["Step"], ["Steps done", "number"], ["Version", "number"],
       ["Updated"], ["Failure"],
     ];
-    refill(list, table(`Runs of ${agent}`, columns, rows, { empty: "No run is like this." }), pager(page, filters, before));
+    refill(list, table(`Runs of ${agent}`, columns, rows, { empty: "No runs match these filters." }), pager(page, filters, before));
     put(summary, `${count(page.matches)} ${page.matches === 1 ? "run" : "runs"}`
       + (page.next || before ? `; ${count(shown.length)} of them on this page` : ""));
     const most = Math.min(page.matches, MOST);
@@ -109,7 +109,7 @@ function form(known, filters) {
   return h("form", { class: "filters", method: "get", action: "runs", role: "search", "aria-label": "Filter runs" },
     choice("agent", "Agent", known.map(({ name }) => [name, name]), filters.agent),
     choice("status", "Status", STATUSES.map((each) => [each, each]), filters.status, "any"),
-    choice("needs", "Needs", [["person", "a person"]], filters.needs, "anything or nothing"),
+    choice("needs", "Needs", [["person", "a person"]], filters.needs, "any"),
     field("version", "Version", "number"),
     field("step", "Step"),
     field("prefix", "Run begins with"),

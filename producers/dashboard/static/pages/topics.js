@@ -17,11 +17,11 @@ export async function show(main, params, signal) {
     h("h1", null, "Topics and lag"),
     h("form", { class: "filters", method: "get", action: "topics", role: "search", "aria-label": "Filter topics" },
       choice("agent", "Agent", known.map(({ name }) => [name, name]), filters.agent, "all, and the outbox"),
-      choice("behind", "Partitions", [["some", "with something left to do"]], filters.behind, "all"),
+      choice("behind", "Partitions", [["some", "with pending records"]], filters.behind, "all"),
       h("button", { type: "submit", class: "main" }, "Filter"),
       h("a", { href: address("topics", { ...filters, behind: "some" }) }, "Behind only"),
       h("a", { href: "topics" }, "No filter")),
-    h("p", { class: "soft" }, "Behind: committed records that are not done. The marker of a transaction is no record. "
+    h("p", { class: "soft" }, "Behind: committed records that are not done; transaction markers do not count. "
       + "“about” stands where markers are counted too."),
     problem, list);
   const open = new Set();
@@ -44,7 +44,7 @@ function group(told, some, open) {
     table(`Partitions of ${told.agent}`,
       [["Partition"], ["Worker"], ["Commands behind", "number"], ["Tasks behind", "number"]],
       behind.map(({ partition, owner, places }) => [String(partition), owner ?? "nobody", ...places.map(amount)]),
-      { empty: "Nothing is left to do." }),
+      { empty: "No pending records." }),
     every);
 }
 

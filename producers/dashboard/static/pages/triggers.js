@@ -10,9 +10,9 @@ const FILTERS = ["agent", "source", "outcome"];
 const OUTCOMES = ["started", "ignored", "answered", "failed", "refused", "unavailable"];
 const DELIVERIES = 100, RUNS = 3, EVERY_MS = 3000;
 const WILL = {
-  pause: "Its ticks pass, and what waits for its turn is dropped. A run that is under way goes on.",
-  resume: "It ticks again, from now on.",
-  trigger: "It starts a run now, behind the one that is under way. Its ticks stay as they are.",
+  pause: "Its ticks are skipped, and queued runs are dropped. A run in progress continues.",
+  resume: "It ticks again from now on.",
+  trigger: "It starts a run now, after the one in progress. Its ticks do not change.",
 };
 const SAYS = { pause: "Pause", resume: "Resume", trigger: "Run now" };
 
@@ -36,8 +36,8 @@ export async function show(main, params, signal) {
       h("a", { href: "triggers" }, "No filter")),
     problem,
     h("h2", null, "Schedules"), schedules,
-    h("h2", null, "Deliveries to webhooks, the latest first"), deliveries,
-    h("h2", null, "As the code declares them"),
+    h("h2", null, "Webhook deliveries, latest first"), deliveries,
+    h("h2", null, "As declared in code"),
     table("Triggers", [["Agent"], ["Kind"], ["From"], ["Which"]], declared, { empty: "No agent declares a trigger." }),
   );
   const load = async () => {
@@ -88,7 +88,7 @@ function tick(iso) {
 }
 
 function deliveryTable(deliveries) {
-  const columns = [["Came"], ["Source"], ["Event"], ["Outcome"], ["Verified"], ["Answer", "number"], ["Why, and what came of it"]];
+  const columns = [["Came"], ["Source"], ["Event"], ["Outcome"], ["Verified"], ["Answer", "number"], ["Reason, and result"]];
   const rows = deliveries.map((each) => [
     ago(each.at_ms),
     each.source,
@@ -98,7 +98,7 @@ function deliveryTable(deliveries) {
     String(each.status),
     h("div", null, became(each)),
   ]);
-  return table("Deliveries", columns, rows, { empty: "Nothing like this has come." });
+  return table("Deliveries", columns, rows, { empty: "No deliveries match these filters." });
 }
 
 function became({ reason, errors, runs, unrecorded }) {
