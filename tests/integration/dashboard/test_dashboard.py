@@ -169,7 +169,7 @@ async def test_a_question_is_answered_with_the_keyboard_alone(
         await page.keyboard.type("is fine")
         await _walk(page, page.get_by_role("button", name="Approve run ask-1"))
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("dialog")).to_contain_text("go on with step decided")
+        await expect(page.get_by_role("dialog")).to_contain_text("continues with step decided")
         await _walk(page, page.get_by_role("button", name="Yes, approve"))
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("link", name="ask-1")).to_have_count(0)
