@@ -33,7 +33,7 @@ P = TypeVar("P")
 A = TypeVar("A")
 
 
-class Delivery(Protocol):
+class EffectDelivery(Protocol):
     """What delivers the effects of one kind, through a port."""
 
     @property
@@ -47,7 +47,7 @@ class Delivery(Protocol):
         """The receipt. Raises: RetryableError, TerminalError — it was not taken."""
 
 
-def outbox_agent(*deliveries: Delivery) -> Agent:
+def outbox_agent(*deliveries: EffectDelivery) -> Agent:
     """The agent that delivers effects of these kinds."""
     agent = Agent(OUTBOX, flow=Flow(concurrency=1))
     for each in deliveries:

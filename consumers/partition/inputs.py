@@ -23,7 +23,7 @@ from surefoot.state.telemetry import metrics, spans
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableInput:
     """Nothing can be made of it."""
 
     failure: Failure
@@ -54,35 +54,35 @@ class StepTask:
 
 def read_command(
     record: ConsumerRecord, context: PartitionContext, broken: Mapping[str, str]
-) -> Unusable | Misplaced | RunInput | StartRun:
+) -> UnusableInput | Misplaced | RunInput | StartRun:
     """`broken`: runs whose state cannot be read, with the reason."""
     agent = context.agent
     try:
         command = decode_command(record)
         event = None if command.kind == "start" else input_of(command)
     except UndecodableError as error:
-        return Unusable(Failure(code="undecodable", message=str(error)))
+        return UnusableInput(Failure(code="undecodable", message=str(error)))
     run_id = command.run_id
     if not context.wire.is_home(run_id, context.partition):
         return Misplaced(run_id)
     if run_id in broken:
-        return Unusable(Failure(code="state_unreadable", message=broken[run_id]))
+        return UnusableInput(Failure(code="state_unreadable", message=broken[run_id]))
     if event is not None:
         return RunInput(run_id, event)
     start = start_of(command, agent.name, agent.version, agent.start_step.name)
     if start.step not in agent.steps:
-        return Unusable(unknown_step(agent, start.step, agent.version))
+        return UnusableInput(unknown_step(agent, start.step, agent.version))
     if start.traceparent is None:
         start = replace(start, traceparent=spans.begin(agent.name, run_id))
     return start
 
 
-def read_task(record: ConsumerRecord) -> Unusable | StepTask:
+def read_task(record: ConsumerRecord) -> UnusableInput | StepTask:
     """Whether its run lives here is for its owner to say: a run that is known does."""
     try:
         task = decode_task(record)
     except UndecodableError as error:
-        return Unusable(Failure(code="undecodable", message=str(error)))
+        return UnusableInput(Failure(code="undecodable", message=str(error)))
     return StepTask(task["run_id"], task["seq"])
 
 
@@ -119,7 +119,7 @@ class Inputs:
     def _command(self, record: ConsumerRecord) -> None:
         source: InputPosition = ("commands", record.offset)
         match read_command(record, self._context, self._committer.store.broken):
-            case Unusable(failure):
+            case UnusableInput(failure):
                 self._dead_letter(source, record, failure)
             case Misplaced(run_id):
                 self._reroute(source, record, run_id)
@@ -136,7 +136,7 @@ class Inputs:
     def _task(self, record: ConsumerRecord) -> None:
         source: InputPosition = ("tasks", record.offset)
         read, store = read_task(record), self._committer.store
-        if isinstance(read, Unusable):
+        if isinstance(read, UnusableInput):
             return self._dead_letter(source, record, read.failure)
         run_id = read.run_id
         known = run_id in self._steps.by_run or run_id in store.live

@@ -27,7 +27,7 @@ SLOW_S = 1.0
 HEAD_BYTES_MAX = 32_768
 BODY_BYTES_MAX = 1_048_576
 
-Fault = Literal["error", "silence", "slow"]
+TargetFault = Literal["error", "silence", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Tracker:
         await writer.drain()
         return call.keep_alive
 
-    def _take(self, call: _Call, fault: Fault | None) -> int:
+    def _take(self, call: _Call, fault: TargetFault | None) -> int:
         """Record it, and act on it unless that was done before. Returns the status."""
         digest = hashlib.sha256(call.body).hexdigest()
         same = f"{call.method} {call.path} {digest}"
@@ -134,7 +134,7 @@ class Tracker:
         # status for a key reused with another request, as in the Idempotency-Key draft
         return 422 if known is not None and known != same else 200
 
-    def _fault(self) -> Fault | None:
+    def _fault(self) -> TargetFault | None:
         if self._random is None:
             return None
         at = self._random.random()

@@ -27,7 +27,7 @@ from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 
 
 @dataclass(slots=True, eq=False)
-class Transaction:
+class EmbeddedTransaction:
     """Records of one producer that become visible together, or never."""
 
     transactional_id: str
@@ -41,7 +41,7 @@ class Transaction:
 
 
 #: a record and its transaction; a marker has no record
-_Slot = tuple[ConsumerRecord | None, Transaction | None]
+_Slot = tuple[ConsumerRecord | None, EmbeddedTransaction | None]
 
 
 class MemoryPartition:
@@ -52,7 +52,7 @@ class MemoryPartition:
         self.start = 0
         self._slots: list[_Slot] = []
         #: open transactions and their first offset, oldest first
-        self._open: dict[Transaction, int] = {}
+        self._open: dict[EmbeddedTransaction, int] = {}
 
     @property
     def end(self) -> int:
@@ -64,12 +64,12 @@ class MemoryPartition:
         """Return the last stable offset."""
         return min(self._open.values(), default=self.end)
 
-    def append(self, record: ConsumerRecord, transaction: Transaction | None) -> None:
+    def append(self, record: ConsumerRecord, transaction: EmbeddedTransaction | None) -> None:
         if transaction is not None:
             self._open.setdefault(transaction, self.end)
         self._slots.append((record, transaction))
 
-    def mark(self, transaction: Transaction) -> None:
+    def mark(self, transaction: EmbeddedTransaction) -> None:
         """Append the marker that ends the transaction."""
         del self._open[transaction]
         self._slots.append((None, transaction))
@@ -103,7 +103,7 @@ class MemoryBroker:
         self._topics: dict[str, list[MemoryPartition]] = {}
         self._specs: dict[str, TopicSpec] = {}
         self._epochs: dict[str, int] = {}
-        self._open: dict[str, Transaction] = {}
+        self._open: dict[str, EmbeddedTransaction] = {}
         #: committed offsets (next to read) by group
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         #: called when there may be more to read; a dict to keep the order
@@ -185,14 +185,14 @@ class MemoryBroker:
 
     def begin(
         self, transactional_id: str, epoch: int, outs: Sequence[ProducerRecord]
-    ) -> Transaction:
+    ) -> EmbeddedTransaction:
         """Begin a transaction that contains these records.
 
         Raises: FencedError, NoSuchTopic, RecordTooLarge — nothing was written.
         """
         self._fence(transactional_id, epoch)
         self._check(outs)
-        transaction = self._open[transactional_id] = Transaction(transactional_id, epoch)
+        transaction = self._open[transactional_id] = EmbeddedTransaction(transactional_id, epoch)
         for out in outs:
             place = (out.topic, out.partition)
             offset = self._append(out, transaction)
@@ -201,7 +201,7 @@ class MemoryBroker:
         return transaction
 
     async def commit(
-        self, transaction: Transaction, group: str, offsets: Mapping[TopicPartition, int]
+        self, transaction: EmbeddedTransaction, group: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Commit the transaction together with the group's offsets.
 
@@ -212,7 +212,7 @@ class MemoryBroker:
         self._end(transaction, committed=True)
         return transaction.ends
 
-    def abort(self, transaction: Transaction) -> None:
+    def abort(self, transaction: EmbeddedTransaction) -> None:
         self._end(transaction, committed=False)
 
     def committed(self, group: str, place: TopicPartition) -> int | None:
@@ -227,7 +227,7 @@ class MemoryBroker:
         if newest != epoch:
             raise FencedError(f"{transactional_id}: epoch {epoch} is over, {newest} holds")
 
-    def _end(self, transaction: Transaction, *, committed: bool) -> None:
+    def _end(self, transaction: EmbeddedTransaction, *, committed: bool) -> None:
         transaction.committed = committed
         del self._open[transaction.transactional_id]
         for place in transaction.places:
@@ -245,7 +245,7 @@ class MemoryBroker:
                     f"a record of {size} bytes for {out.topic}", size=size, limit=limit
                 )
 
-    def _append(self, out: ProducerRecord, transaction: Transaction | None) -> int:
+    def _append(self, out: ProducerRecord, transaction: EmbeddedTransaction | None) -> int:
         log = self._topics[out.topic][out.partition]
         offset = log.end
         now_ms = self._clock.now_ms()

@@ -26,8 +26,8 @@ from surefoot.state.names.topics import OUTBOX
 from surefoot.state.steps.effects import HTTP, EffectKind, T
 from surefoot.state.steps.engine import Engine
 from surefoot.state.steps.http_effect import (
+    AnswerStatuses,
     HttpEffect,
-    Statuses,
     check_request,
     check_texts,
     parse_statuses,
@@ -68,7 +68,7 @@ class Outbox:
         json: Any = None,
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
-        retry_on: Iterable[Statuses] | None = None,
+        retry_on: Iterable[AnswerStatuses] | None = None,
         keep_body: bool = False,
     ) -> str:
         """Send an HTTP request once this step has committed. Returns its idempotency key.

@@ -34,7 +34,7 @@ _RELAYS = FRAMING | {
 KEY_HEADER = "Idempotency-Key"
 
 #: an HTTP status, or all with that first digit
-Statuses = int | Literal["3xx", "4xx", "5xx"]
+AnswerStatuses = int | Literal["3xx", "4xx", "5xx"]
 #: retry: the target, or a proxy in front of it, is down, full, or busy with this very key
 OUTAGE = frozenset({"408", "409", "421", "423", "425", "429", "5xx"})
 #: retry for a while: a deploy, or a token being replaced
@@ -106,7 +106,7 @@ def _why_not(name: Any, value: Any) -> str | None:
     return None
 
 
-def parse_statuses(given: Iterable[Statuses]) -> tuple[str, ...]:
+def parse_statuses(given: Iterable[AnswerStatuses]) -> tuple[str, ...]:
     """Parse `retry_on`. Raises BadArgument for anything but the status of a failure."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise _refused(f"retry_on is a list of statuses, also for one; got {given!r}")

@@ -27,16 +27,16 @@ Slot = Annotated[int | None, typer.Option(hidden=True, min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
-Name = Annotated[str, typer.Argument(metavar="NAME")]
-CommandId = Annotated[
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+CommandIdOption = Annotated[
     str | None,
     typer.Option("--id", help="Id of this command; repeating it with the same id is safe."),
 ]
 By = Annotated[str | None, typer.Option(help="Who asks; kept in the history.")]
-Wait = Annotated[
+WaitOption = Annotated[
     float, typer.Option("--wait", min=0.1, max=600, help="Seconds to wait for the run's answer.")
 ]
-Effects = Annotated[
+EffectsOption = Annotated[
     Literal["suppress", "re-emit"],
     typer.Option(help="Effects sent before: not again, or again under new keys."),
 ]

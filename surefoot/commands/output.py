@@ -12,7 +12,7 @@ from rich.table import Table
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.reading.explain import clock_time
 
-Found = TypeVar("Found")
+Listed = TypeVar("Listed")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:
@@ -26,10 +26,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -
 
 
 def print_each(
-    found: Sequence[Found],
-    fields: Callable[[Found], Any],
+    found: Sequence[Listed],
+    fields: Callable[[Listed], Any],
     titles: Sequence[str],
-    cells: Callable[[Found], Sequence[str]],
+    cells: Callable[[Listed], Sequence[str]],
     *,
     wraps: str,
     as_json: bool,

@@ -16,7 +16,7 @@ from typing import Any
 from aiokafka.errors import InvalidTxnState, ProducerFenced
 
 from surefoot.infra.embedded.log import TopicPartition
-from surefoot.infra.embedded.memory import MemoryPartition, Transaction
+from surefoot.infra.embedded.memory import EmbeddedTransaction, MemoryPartition
 from surefoot.infra.kafka.assignor import share_out
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.state.names.topics import TopicSpec
@@ -28,7 +28,7 @@ class Producer:
     """What the coordinator knows of one transactional id."""
 
     epoch: int = -1
-    open: Transaction | None = None
+    open: EmbeddedTransaction | None = None
     since_s: float = 0.0
     timeout_s: float = 10.0
     #: how the latest transaction ended, for an EndTxn that comes again
@@ -75,12 +75,12 @@ class SimBroker:
         #: (group, place, offset) of every commit of offsets, in order
         self.samples: list[tuple[str, TopicPartition, int]] = []
         #: every record that was ever appended, and its transaction: compaction takes none of them
-        self.everything: list[tuple[ConsumerRecord, Transaction | None]] = []
+        self.everything: list[tuple[ConsumerRecord, EmbeddedTransaction | None]] = []
         #: number of the commit that made a transaction visible
         self.commits = 0
         #: whether what a step did inside was part of the transaction that was decided last
         self.journaled = False
-        self._journaling: set[Transaction] = set()
+        self._journaling: set[EmbeddedTransaction] = set()
         self.wake: dict[asyncio.Event, None] = {}
         self.fenced = 0
         self.strays = 0
@@ -103,7 +103,7 @@ class SimBroker:
         self.tell()
         return offset
 
-    def _append(self, out: ProducerRecord, transaction: Transaction | None) -> int:
+    def _append(self, out: ProducerRecord, transaction: EmbeddedTransaction | None) -> int:
         log = self.topics[out.topic][out.partition]
         offset = log.end
         if transaction is not None and b"|c:" in (out.key or b""):
@@ -160,9 +160,9 @@ class SimBroker:
         self._end(producer, committed=False)
         producer.epoch += 1
 
-    def _opened(self, name: str, producer: Producer) -> Transaction:
+    def _opened(self, name: str, producer: Producer) -> EmbeddedTransaction:
         if producer.open is None:
-            producer.open = Transaction(name, producer.epoch)
+            producer.open = EmbeddedTransaction(name, producer.epoch)
             producer.since_s = self._clock.monotonic_s()
             producer.offsets = {}
         return producer.open

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from surefoot.commands.groups import group
-from surefoot.commands.options import AgentFile, AgentFiles, Json, Name
+from surefoot.commands.options import AgentFile, AgentFiles, Json, NameArgument
 from surefoot.commands.output import print_each
 from surefoot.consumers.builtin.signing import secret_variable, signers_of
 from surefoot.consumers.builtin.webhooks_out import judge_hook, signed_request
@@ -66,7 +66,7 @@ def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @app.command("test")
-def try_subscription(agent_file: AgentFile, name: Name) -> None:
+def try_subscription(agent_file: AgentFile, name: NameArgument) -> None:
     """Send one signed `surefoot.test` event to a subscription's URL, once, and show the status.
 
     As the relay would from here: with the secret that is set here, and only where

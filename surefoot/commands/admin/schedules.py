@@ -13,7 +13,7 @@ import typer
 
 from surefoot.commands.asking import Asked, exit_status
 from surefoot.commands.groups import group
-from surefoot.commands.options import AgentName, By, CommandId, Json, Wait
+from surefoot.commands.options import AgentName, By, CommandIdOption, Json, WaitOption
 from surefoot.commands.output import print_each
 from surefoot.commands.readers import require_agent, resolve
 from surefoot.consumers.partition.ending import stop_all
@@ -128,9 +128,9 @@ def _verb_command(verb: Literal["pause", "resume"], told: str) -> None:
     def tell(
         agent: AgentName,
         schedule: ScheduleName,
-        command_id: CommandId = None,
+        command_id: CommandIdOption = None,
         by: By = None,
-        wait_s: Wait = 10.0,
+        wait_s: WaitOption = 10.0,
         as_json: Json = False,
     ) -> None:
         async def ask(way: _Way) -> CommandReply:
@@ -148,9 +148,9 @@ for _verb, _told in _VERBS.items():
 def trigger(
     agent: AgentName,
     schedule: ScheduleName,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start a run of a schedule now, after the one in progress; also of a paused schedule."""
@@ -173,9 +173,9 @@ def backfill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs, and write nothing.")
     ] = False,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start the runs of past ticks. A tick that had its run gets no other."""

@@ -23,13 +23,13 @@ from surefoot.commands.groups import commands
 from surefoot.commands.options import (
     AgentName,
     By,
-    CommandId,
-    Effects,
+    CommandIdOption,
+    EffectsOption,
     Json,
-    Name,
+    NameArgument,
     Repeat,
     RunId,
-    Wait,
+    WaitOption,
 )
 from surefoot.commands.readers import checked_run_id, no_run, resolve, run_reader
 from surefoot.infra.readers.runs import LogRunReader
@@ -54,9 +54,9 @@ def _plain(row: RunCommand) -> None:
     def plain(
         agent: AgentName,
         run_id: RunId,
-        command_id: CommandId = None,
+        command_id: CommandIdOption = None,
         by: By = None,
-        wait_s: Wait = 10.0,
+        wait_s: WaitOption = 10.0,
         as_json: Json = False,
     ) -> None:
         asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
@@ -76,7 +76,7 @@ def retry_failed(
         typer.Option("--prefix", help="Only runs whose id has this prefix; for effects: AGENT:"),
     ] = "",
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Retry every failed run. For failed effects: `retry-failed outbox`."""
@@ -116,11 +116,11 @@ def retry_failed(
 def signal(
     agent: AgentName,
     run_id: RunId,
-    name: Name,
+    name: NameArgument,
     payload: Annotated[str, typer.Argument(metavar="JSON", help="Payload of the signal.")] = "null",
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     said = {"name": name, "payload": _value("JSON", payload)}
@@ -137,9 +137,9 @@ def approve(
         str | None, typer.Option(help="The question's id; default: the run's present question.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Note to the reader of the answer.")] = None,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     if question is None:
@@ -180,9 +180,9 @@ def resolve_call(
         bool, typer.Option("--did-not", help="It did not happen: do it now.")
     ] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
@@ -201,11 +201,11 @@ def rewind(
     agent: AgentName,
     run_id: RunId,
     seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
-    effects: Effects = "suppress",
+    effects: EffectsOption = "suppress",
     repeat: Repeat = None,
-    command_id: CommandId = None,
+    command_id: CommandIdOption = None,
     by: By = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
@@ -236,7 +236,7 @@ def fork(
         str | None, typer.Option("--run-id", help="Id of the new run; default: a generated one.")
     ] = None,
     repeat: Repeat = None,
-    wait_s: Wait = 10.0,
+    wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
     """Start a copy of a run from its state after one of its steps.

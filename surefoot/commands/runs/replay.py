@@ -10,7 +10,7 @@ import typer
 
 from surefoot.commands.asking import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, operator
 from surefoot.commands.groups import commands
-from surefoot.commands.options import AgentName, Effects, Repeat, Wait
+from surefoot.commands.options import AgentName, EffectsOption, Repeat, WaitOption
 from surefoot.commands.output import table
 from surefoot.commands.readers import resolve
 from surefoot.infra.runtime import logging
@@ -44,7 +44,7 @@ def replay(
     step: Annotated[
         str | None, typer.Option(help="rerun: rewind to before this step; default: the start.")
     ] = None,
-    effects: Effects = "suppress",
+    effects: EffectsOption = "suppress",
     repeat: Repeat = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would happen, and write nothing.")
@@ -52,7 +52,7 @@ def replay(
     replay_id: Annotated[
         str | None, typer.Option("--id", help="Repeating a rerun with the same id is safe.")
     ] = None,
-    wait_s: Wait = 30.0,
+    wait_s: WaitOption = 30.0,
 ) -> None:
     """Replay a range of an agent's log after an incident.
 
