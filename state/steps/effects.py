@@ -1,7 +1,7 @@
 """The kinds of side effects: what is stored of one until its step has committed, which step of the
-outbox then delivers it, and for how long that is tried.
+outbox then delivers it, and its retry policy.
 
-A new kind is a type here, and what delivers it: a consumers.builtin.outbox.Delivery.
+A new kind is a type here, and what delivers it: a consumers.builtin.outbox.EffectDelivery.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from surefoot.infra.runtime.settings import Settings
+from surefoot.state.steps.effects import KINDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,3 +34,9 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = [row.split("|")[1].strip() for row in rows if row.startswith("| ")][1:]
     assert "outbox" in words
     assert words == sorted(set(words))
+
+
+def test_each_kind_of_effect_is_told_with_its_attempts() -> None:
+    page = (ROOT / "docs" / "how-to" / "effects.md").read_text()
+    for kind in KINDS:
+        assert f"| `{kind.step}` | {kind.retry.attempts} |" in page
