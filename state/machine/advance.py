@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state.machine import again, wait_rules
 from surefoot.state.machine.actions import keep
-from surefoot.state.machine.decision import DecisionBuilder
+from surefoot.state.machine.decision import DecisionBuilder, unless_paused
 from surefoot.state.machine.model import (
     Amount,
     Amounts,
@@ -90,7 +90,7 @@ def overspent(
     )
     run = builder.update(
         run,
-        status="paused" if run.status == "paused" else "waiting",
+        status=unless_paused(run, "waiting"),
         wait=wait,
         failure=Failure(code="budget_spent", message=message, step=run.step),
     )
@@ -216,7 +216,7 @@ def compensate(
     builder.forget_all("signal")
     follow = builder.update(
         run,
-        status="paused" if run.status == "paused" and ending == "failed" else "running",
+        status=unless_paused(run, "running") if ending == "failed" else "running",
         seq=run.seq + 1,
         step=step,
         payload=payload,

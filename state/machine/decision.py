@@ -19,6 +19,7 @@ from surefoot.state.machine.model import (
     Record,
     Refusal,
     Run,
+    Status,
     TaskRecord,
     Work,
 )
@@ -128,6 +129,11 @@ class DecisionBuilder:
             name=refusal.code,
             failure=Failure(code=refusal.code, message=refusal.message),
         )
+
+
+def unless_paused(run: Run, status: Status) -> Status:
+    """Return the status that follows; a paused run stays paused until it is resumed."""
+    return "paused" if run.status == "paused" else status
 
 
 def at_work(run: Run, work: Work) -> Run:

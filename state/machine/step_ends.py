@@ -22,7 +22,7 @@ from surefoot.state.machine.advance import (
     spawn_and_tell,
     start_child,
 )
-from surefoot.state.machine.decision import DecisionBuilder, InputRefused
+from surefoot.state.machine.decision import DecisionBuilder, InputRefused, unless_paused
 from surefoot.state.machine.model import (
     NO_MEMORY,
     Amount,
@@ -39,7 +39,6 @@ from surefoot.state.machine.model import (
     Memory,
     Run,
     StartChildren,
-    Status,
     StepFailed,
     StepReturned,
     TimedOut,
@@ -54,7 +53,7 @@ def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
     """The step is committed: what becomes of the run is what its body returned."""
     before = run
     changes: dict[str, Any] = {
-        "status": "paused" if run.status == "paused" else "running",
+        "status": unless_paused(run, "running"),
         "version": input_.version or run.version,
         "seq": run.seq + 1,
         "attempt": 0,
@@ -162,8 +161,11 @@ def raised(builder: DecisionBuilder, run: Run, input_: StepFailed) -> Run:
     failed = builder.update(run, attempt=run.attempt + 1, failure=input_.failure, memory=memory)
     if input_.retry_in_ms is None:
         return fail(builder, failed, input_.failure, of=run, started_ms=input_.started_ms)
-    status: Status = "paused" if run.status == "paused" else "waiting"
-    failed = replace(failed, status=status, due_ms=builder.now_ms + input_.retry_in_ms)
+    failed = replace(
+        failed,
+        status=unless_paused(run, "waiting"),
+        due_ms=builder.now_ms + input_.retry_in_ms,
+    )
     for slot, entry in list(
         builder.entries.items()
     ):  # what was journaled holds for the next attempt
@@ -247,8 +249,14 @@ def _begin_wait(builder: DecisionBuilder, run: Run, then: AwaitInput) -> Run:
         by=then.by,
     )
     due_ms = then.until_ms if then.timeout_ms is None else builder.now_ms + then.timeout_ms
-    status: Status = "paused" if run.status == "paused" else "waiting"
-    return replace(run, status=status, step=then.then, payload=b"null", wait=wait, due_ms=due_ms)
+    return replace(
+        run,
+        status=unless_paused(run, "waiting"),
+        step=then.then,
+        payload=b"null",
+        wait=wait,
+        due_ms=due_ms,
+    )
 
 
 def end_wait_if_ready(builder: DecisionBuilder, run: Run) -> Run:
