@@ -30,33 +30,26 @@ class _Front(LazyGroup):
     """Turns the errors that are for the person who typed the command into a line and a status."""
 
     table: ClassVar = {
-        "services.worker": "Run an agent's steps until SIGTERM, then finish the running ones.",
-        "services.trigger": "Start runs from the Kafka topics, queues and folders that an agent "
-        "listens to, until SIGTERM.",
-        "services.archive": "Move an agent's events and finished runs to SUREFOOT_ARCHIVE, until "
-        "SIGTERM.",
-        "services.relay": "Deliver the effects that all agents' steps have committed, until "
-        "SIGTERM.",
+        "services.worker": "Run an agent's steps, until SIGTERM.",
+        "services.trigger": "Start runs from topics, queues and folders, until SIGTERM.",
+        "services.archive": "Archive an agent's events and finished runs, until SIGTERM.",
+        "services.relay": "Deliver committed effects of all agents, until SIGTERM.",
         "services.gateway": "Serve webhooks, the HTTP API and the dashboard, until SIGTERM.",
-        "services.views": "Keep and serve views of all runs: by status and age, who is needed, "
-        "rates and durations.",
-        "admin.top": "Show what the agents do: runs by status, steps a second, the oldest waits, "
-        "lag and workers.",
-        "services.serve": "Run gateway, workers and relay in this one process, until SIGTERM.",
+        "services.views": "Serve views: runs by status and age, approvals, rates.",
+        "admin.top": "Show what agents do: runs, steps per second, waits, lag.",
+        "services.serve": "Run gateway, workers and relay in one process, until SIGTERM.",
         "runs.replay": "Replay a range of an agent's log after an incident.",
-        "develop.new": "Write a folder with a first agent, its tests and a compose file.",
-        "develop.dev": "Run everything for one agent: a broker, its topics, gateway, worker and "
-        "relay.",
-        "develop.demo": "Kill workers under a load of webhooks, then audit every step and every "
-        "effect.",
-        "develop.broker": "Run a local Kafka broker in the foreground and print its address.",
-        "develop.explain": "Tell what an error means and what mends it, offline.",
+        "develop.new": "Write a first agent with its tests and a compose file.",
+        "develop.dev": "Run everything for one agent: broker, gateway, worker, relay.",
+        "develop.demo": "Kill workers under a load of webhooks, then audit every step.",
+        "develop.broker": "Run a local Kafka broker and print its address.",
+        "develop.explain": "Explain an error and its fix, offline.",
         "develop.version": "Print the version.",
         "admin.topics": "Create and check topics, and show their lag.",
         "develop.schemas": "Check and register Avro schemas.",
         "runs.runs": "List, show, start and steer runs.",
-        "admin.schedules": "List schedules and their next ticks, pause, resume, trigger, backfill.",
-        "admin.blobs": "Manage large payloads that are kept outside of the log.",
+        "admin.schedules": "List, pause, resume, trigger and backfill schedules.",
+        "admin.blobs": "Manage large payloads outside of the log.",
         "admin.webhooks": "Show deliveries to webhook sources, and map them again.",
         "admin.hooks": "Outgoing webhooks: list subscriptions, and test one.",
         "admin.dead": "Show dead letters, and redrive events of topics.",

@@ -16,7 +16,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import ConfigError
 
-app = group("Manage large payloads that are kept outside of the log.")
+app = group("Manage large payloads outside of the log.")
 
 
 @app.command()

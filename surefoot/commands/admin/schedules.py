@@ -47,7 +47,7 @@ from surefoot.state.scheduling.view import schedule_json, unknown_json
 
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 
-app = group("List schedules and their next ticks, pause, resume, trigger, backfill.")
+app = group("List, pause, resume, trigger and backfill schedules.")
 
 
 @app.command("list")

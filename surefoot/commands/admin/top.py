@@ -131,7 +131,7 @@ class Top:
 
 @app.command()
 def top(agent_file: AgentFile, as_json: Json = False) -> None:
-    """Show what the agents do: runs by status, steps a second, the oldest waits, lag and workers.
+    """Show what agents do: runs, steps per second, waits, lag.
 
     Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
     """

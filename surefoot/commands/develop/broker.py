@@ -10,5 +10,5 @@ app = commands()
 
 @app.command()
 def broker() -> None:
-    """Run a local Kafka broker in the foreground and print its address. Its data goes with it."""
+    """Run a local Kafka broker and print its address. Its data is deleted when it ends."""
     run_broker()

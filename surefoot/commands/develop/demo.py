@@ -24,7 +24,7 @@ def demo(
         int | None, typer.Option(help="Of deliveries, kills and faults; random by default.")
     ] = None,
 ) -> None:
-    """Kill workers under a load of webhooks, then audit every step and effect.
+    """Kill workers under a load of webhooks, then audit every step.
 
     On Kafka if it can be had (started here if need be), else on the embedded log. The agent must
     take GitHub's `issues` event. The last line of the output is one JSON object; the exit status

@@ -19,7 +19,7 @@ def dev(
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Of the gateway.")] = 8787,
     processes: Processes = 1,
 ) -> None:
-    """Run everything for one agent: a broker, its topics, gateway, worker and relay.
+    """Run everything for one agent: broker, gateway, worker, relay.
 
     Shows what its runs do, and starts anew when AGENT.py, or what it imports, is changed. Ctrl-C
     stops it all; a broker that was started here goes with its data. Where none can be had, or

@@ -135,7 +135,7 @@ app = commands()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the agent and its folder.")],
 ) -> None:
-    """Write a folder with a first agent, its tests and a compose file."""
+    """Write a first agent with its tests and a compose file."""
     _ = Agent(name)
     if name == OUTBOX:
         raise ConfigError("SF1103", f"the agent name {OUTBOX!r} is the built-in relay's")

@@ -23,7 +23,7 @@ def archive(
         bool, typer.Option("--once", help="Exit once everything present is archived.")
     ] = False,
 ) -> None:
-    """Archive an agent's events and finished runs to SUREFOOT_ARCHIVE, until SIGTERM.
+    """Archive an agent's events and finished runs, until SIGTERM.
 
     As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
     """

@@ -19,7 +19,7 @@ app = commands()
 
 @app.command()
 def relay(processes: Processes = 1, slot: Slot = None) -> None:
-    """Deliver the effects that agents' steps have committed, until SIGTERM."""
+    """Deliver committed effects of all agents, until SIGTERM."""
     logging.configure()
     settings = load_settings()
     require_many_processes(settings, "relay")

@@ -17,7 +17,7 @@ app = commands()
 
 @app.command()
 def serve(agent_files: AgentFiles) -> None:
-    """Run gateway, workers and relay in this one process, until SIGTERM.
+    """Run gateway, workers and relay in one process, until SIGTERM.
 
     On the embedded log that SUREFOOT_LOG names, or on Kafka. Missing topics are created.
     """

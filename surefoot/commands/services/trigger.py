@@ -22,7 +22,7 @@ app = commands()
 
 @app.command()
 def trigger(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) -> None:
-    """Start runs from the topics, queues and folders that an agent listens to, until SIGTERM.
+    """Start runs from topics, queues and folders, until SIGTERM.
 
     Each event is one run, whatever dies in between; and each event of its own runs that a
     subscription wants is one webhook. More processes share the topics' partitions.

@@ -14,7 +14,7 @@ app = commands()
 
 @app.command()
 def views(agent_files: AgentFiles) -> None:
-    """Serve views of all runs: status and age, approvals, rates and durations.
+    """Serve views: runs by status and age, approvals, rates.
 
     On Kafka a Faust app each agent: start several, and they share the work. Listens on
     SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.

@@ -29,7 +29,7 @@ def worker(
         str | None, typer.Option(help="Run the steps of this pool instead of the agent's own.")
     ] = None,
 ) -> None:
-    """Run an agent's steps until SIGTERM, then finish the running ones.
+    """Run an agent's steps, until SIGTERM.
 
     Each process is watched over and started again when it dies. A second SIGTERM gives up what is
     running; it is run again by whoever comes next.
