@@ -1,1 +1,1 @@
-"""The run state machine: state and one input in, a decision out; no I/O, no clock, no encoding."""
+"""The pure run state machine: (state, one input) -> decision; no I/O, no clock, no encoding."""

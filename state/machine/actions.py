@@ -1,13 +1,15 @@
-"""What a run has done with `ctx.once`, over all its epochs. Pure.
+"""What a run did with `ctx.once`, over all its epochs. Pure.
 
-While its step is in work an action stands under the slot of its call, which a later step uses
-again. When the run leaves the step it is kept under a slot of its own, `done`. A rewind to before
-it makes it `past`: the first call of the same step, name, occurrence and arguments takes it, and
-does not act again. So each action of an earlier line of history stands for one of the new line.
-What another run has done, of which this one is a copy, is `past` with that run's id in `by`, and
-without its outcome: whether that counts for this run is in doubt.
+While its step is in progress, an action is in the slot of its call, which a later step uses again.
+When the run leaves the step, the action moves to a slot of its own, with kind `done`. A rewind to
+before it makes it `past`: the first call with the same step, name, occurrence and arguments takes
+it and does not act again. So each action of an earlier line of history stands for one of the new
+line.
 
-What was recorded as failed for good is not kept: it is tried again, as a retry does.
+An action of another run, of which this run is a copy, is `past` with that run's id in `by`, and
+without its outcome: whether it counts for this run is in doubt.
+
+An action recorded as permanently failed is not kept: it is tried again, as a retry does.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from surefoot.state.machine.model import Action, Entry, Run
 
 
 class AtVersion(Protocol):
-    """A run, or what the outside sees of one."""
+    """A run, or a view of one."""
 
     @property
     def seq(self) -> int: ...
@@ -33,7 +35,7 @@ class AtVersion(Protocol):
 
 
 def keep(builder: DecisionBuilder, run: Run) -> None:
-    """The run leaves the step in work: keep what that has done, or begun."""
+    """Keep the actions that the step in progress has done or begun. The run leaves that step."""
     for entry in list(builder.entries.values()):
         if _in_work(entry, run):
             builder.write_entry(
@@ -50,7 +52,7 @@ def keep(builder: DecisionBuilder, run: Run) -> None:
 def set_back(
     builder: DecisionBuilder, run: Run, seq: int, forks: int, repeat: Collection[str]
 ) -> None:
-    """What has been done since that version is past; what is to be repeated is forgotten."""
+    """Mark the actions since version `seq` as past, and delete those named in `repeat`."""
     keep(builder, run)
     again.set_back(builder, run, forks, repeat)
     for entry in list(builder.entries.values()):
@@ -65,7 +67,7 @@ def set_back(
 def inherit(
     builder: DecisionBuilder, run: Run, actions: Iterable[Action], repeat: Collection[str]
 ) -> None:
-    """A copy of another run begins."""
+    """Write the actions that a copy of another run begins with."""
     for number, action in enumerate(actions):
         if again.is_again(action):
             again.inherit(builder, run, action, repeat)
@@ -86,7 +88,7 @@ def inherit(
 
 
 def found_by(entries: Iterable[Entry], run: AtVersion, seq: int) -> list[Entry]:
-    """The actions that a line of history finds done which begins at version `seq`, in order."""
+    """Return the actions that a line of history from version `seq` finds done, in order."""
     found = [
         replace(entry, name=entry.name or run.step)
         for entry in entries
@@ -96,7 +98,7 @@ def found_by(entries: Iterable[Entry], run: AtVersion, seq: int) -> list[Entry]:
 
 
 def by_call(entries: Iterable[Entry]) -> dict[tuple[str, bytes | None], list[Entry]]:
-    """What is past, by call and arguments, in order."""
+    """Group the past actions by call and arguments, in order."""
     past: dict[tuple[str, bytes | None], list[Entry]] = {}
     for entry in sorted((entry for entry in entries if entry.kind == "past"), key=_order):
         past.setdefault((call_of(entry), entry.digest), []).append(entry)
@@ -104,7 +106,7 @@ def by_call(entries: Iterable[Entry]) -> dict[tuple[str, bytes | None], list[Ent
 
 
 def handed_on(entries: Iterable[Entry], repeat: Collection[str]) -> Iterator[Action]:
-    """The actions as a copy of their run inherits them."""
+    """Yield the actions that a copy of their run inherits."""
     for entry in entries:
         if name_of(entry) not in repeat:
             yield Action(
@@ -116,19 +118,19 @@ def handed_on(entries: Iterable[Entry], repeat: Collection[str]) -> Iterator[Act
 
 
 def outcome(entry: Entry) -> bytes | None:
-    """What came of the action; None: nobody knows."""
+    """Return the action's outcome, or None if it is unknown."""
     return None if entry.kind == "intent" else entry.value
 
 
 def call_of(entry: Entry) -> str:
-    """NAME#N of the call."""
+    """Return the call's NAME#N."""
     if entry.kind in ("done", "past"):
         return entry.slot.split(":", 3)[3]
     return entry.slot.removeprefix("c:")
 
 
 def name_of(entry: Entry) -> str:
-    """Name of the call."""
+    """Return the call's name."""
     return call_of(entry).rpartition("#")[0]
 
 
@@ -137,8 +139,11 @@ def _slot(seq: int, epoch: int, call: str) -> str:
 
 
 def _in_work(entry: Entry, run: AtVersion) -> bool:
-    """Whether it is an action of the step in work. Only those have the name of their step; an
-    intent that an earlier release has written has none, and is one all the same."""
+    """Whether the entry is an action of the step in progress.
+
+    Only actions carry the name of their step. An intent that an earlier release wrote has none, and
+    is an action all the same.
+    """
     here = (entry.seq, entry.epoch) == (run.seq, run.epoch)
     done = entry.kind == "call" and entry.name is not None and entry.failure is None
     return here and (done or entry.kind == "intent")

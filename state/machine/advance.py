@@ -1,4 +1,4 @@
-"""How a run moves on: to its next step, to its pool, to its children, or to its end."""
+"""How a run advances: to its next step, its pool, its children, or its end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from surefoot.state.names.agents import pool_agent_name
 
 
 def go_on(builder: DecisionBuilder, run: Run, *, task: bool = True) -> Run:
-    """The step that the run names is next: ask for it, here or in its pool, unless its time has
-    not come or the budget has no step left for it."""
+    """Request the run's next step, here or in its pool.
+
+    Does not if its time has not come, if the run is paused, or if the budget has no step left.
+    """
     if run.status == "paused":
         return run
     short = _used_up(run)
@@ -55,20 +57,20 @@ def go_on(builder: DecisionBuilder, run: Run, *, task: bool = True) -> Run:
 
 
 def _used_up(run: Run) -> str | None:
-    """What the run's budget has too little of for one more step. Compensation is not limited."""
+    """Return what the budget lacks for one more step, or None. Compensation is not limited."""
     if run.memory is None or not run.memory.granted or run.ending is not None:
         return None
     return over(total(run.memory.spent, (Amount("steps", 1),)), run.memory.granted)
 
 
 def journaled_cost(builder: DecisionBuilder, run: Run) -> Amounts:
-    """Of the calls of the step in work."""
+    """Return the cost of the calls of the step in progress."""
     mine = (run.seq, run.epoch)
     return total(*(e.cost for e in builder.entries.values() if (e.seq, e.epoch) == mine))
 
 
 def park(builder: DecisionBuilder, run: Run, failure: Failure) -> Run:
-    """A person has to look."""
+    """Set the run aside until a person acts."""
     run = builder.update(run, status="attention", failure=failure)
     builder.emit(run, "run.attention", step=run.step)
     return run
@@ -77,8 +79,10 @@ def park(builder: DecisionBuilder, run: Run, failure: Failure) -> Run:
 def overspent(
     builder: DecisionBuilder, run: Run, what: str, message: str, cost: Amounts = ()
 ) -> Run:
-    """Ask for more, each time with a question of its own. `due_ms` stays: it is the time of the
-    step that is next."""
+    """Ask for more budget, with a new question each time.
+
+    `due_ms` stays: it is the time of the next step.
+    """
     if cost and run.memory is not None:
         run = replace(run, memory=replace(run.memory, spent=total(run.memory.spent, cost)))
     about = b"budget:%s:%d" % (what.encode(), builder.now_ms)
@@ -107,7 +111,7 @@ def end(
     result: bytes | None = None,
     failure: Failure | None = None,
 ) -> Run:
-    """The run is over. A failed one is kept whole, so that it can be tried again."""
+    """End the run. A failed run is kept whole, so that it can be retried."""
     parked = status == "failed"
     ended = builder.update(
         run,
@@ -138,7 +142,7 @@ def end(
             )
         keep(builder, run)
         builder.forget_all()
-    if run.memory is not None and run.memory.granted:  # what the last step has cost is told, too
+    if run.memory is not None and run.memory.granted:  # includes the cost of the last step
         told = {"memory": run.memory, **told}
     builder.emit(ended, kind[status], **{"result": result, **told})
     if run.parent is not None:
@@ -175,7 +179,7 @@ def tell_parent(
 def fail(
     builder: DecisionBuilder, run: Run, failure: Failure, *, of: Run, started_ms: int | None = None
 ) -> Run:
-    """No way on: compensate if the agent can, else the run is failed."""
+    """Compensate if the agent can; otherwise the run has failed."""
     told = {"of": of, "step": of.step, "started_ms": started_ms}
     if run.ending is None:
         builder.records.append(
@@ -201,8 +205,10 @@ def compensate(
     why: Failure,
     told: dict[str, Any],
 ) -> Run:
-    """The compensation is a step of its own, with a seq of its own: what still comes from the
-    step that did not happen is not taken for its outcome."""
+    """Run the compensation: a step of its own, with a seq of its own.
+
+    A late outcome of the step that did not complete is therefore not taken for its outcome.
+    """
     doubt = [
         entry.slot.removeprefix("c:")
         for entry in builder.entries.values()
@@ -235,8 +241,11 @@ def compensate(
 
 
 def _ended(payload: bytes, **ended: Any) -> bytes:
-    """Input of a compensation step. The payload of the step that did not happen is in it as JSON;
-    as text if it is none, or nested too deep to stand inside of anything."""
+    """Return the input of a compensation step.
+
+    It holds the payload of the step that did not complete, as JSON, or as text if that is not JSON
+    or is nested too deep to be embedded.
+    """
     try:
         return strict_json(ended | {"payload": parse_json(payload) if payload else None})
     except (BadPayload, Unserialisable):
@@ -244,7 +253,7 @@ def _ended(payload: bytes, **ended: Any) -> bytes:
 
 
 def _spawn(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
-    """Start the branches that have no result yet; those of a paused run when it is resumed."""
+    """Start the branches without a result. Those of a paused run start when it is resumed."""
     if run.status == "paused":
         return replace(run, wait=wait)
     wait = replace(wait, fork=run.forks + 1)

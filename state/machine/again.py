@@ -1,16 +1,17 @@
-"""What children and pooled steps may do again, once their run has been sent back or copied. Pure.
+"""What children and pooled steps may do again after their run was rewound or copied. Pure.
 
-Such a child is a run of its own: it does not know what those have done, with `ctx.once`, whose
-place it may be taking. So whatever it does is in doubt, until it has a record of its own; and so is
-what its own children do. Entries of kind `again` tell, each under a slot of its own:
+Such a child is a run of its own: it does not know what the runs whose place it may take did with
+`ctx.once`. So everything it does is in doubt until it has a record of its own, and so is everything
+its own children do. Entries of kind `again` record this, each in a slot of its own:
 
     a:all    in a child: whatever it does may have been done. `value` names what may be repeated
-    a:forks  in the run: so many forks were undone. Which step had made them is not on record, so
-             that each step starts as many as copies, and what it starts after that is new
+    a:forks  in the run: the number of forks undone. Which step made them is not on record, so
+             each step starts that many as copies; further ones are new
     a:f:N    fork N was started as such a copy, by step `name`
-    a:c:CALL that doubt was raised for this call of the step in work: whatever is decided, once
+    a:c:CALL the doubt was raised for this call of the step in progress; it is raised once, whatever
+             is decided
 
-A run that was never sent back has none of them.
+A run that was never rewound has none of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DIGITS = 10
 
 
 def set_back(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[str]) -> None:
-    """What was started since that version may be started again."""
+    """Record that whatever was started since that version may be started again."""
     whole, known = builder.entries.get(_ALL), builder.entries.get(_FORKS)
     if whole is not None:
         builder.write_entry(replace(whole, value=strict_json(sorted(repeat))))
@@ -46,14 +47,14 @@ def set_back(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[
 
 
 def inherit(builder: DecisionBuilder, run: Run, action: Action, repeat: Collection[str]) -> None:
-    """A child in the place of another one begins, or a copy of a run that has had children."""
+    """Begin a child in the place of another one, or a copy of a run that has had children."""
     count = number_in(action.call)
     slot = _FORKS if count else _ALL
     _write(builder, run, slot, seq=count, by=action.run_id, repeat=repeat)
 
 
 def note_fork(builder: DecisionBuilder, run: Run, number: int) -> None:
-    """The step starts children: these may take the place of others."""
+    """Record that the children that the step starts may take the place of others."""
     known = builder.entries.get(_FORKS)
     if known is None:
         return
@@ -71,7 +72,7 @@ def note_fork(builder: DecisionBuilder, run: Run, number: int) -> None:
 
 
 def told(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
-    """The start of a child of that fork, which learns whether it may be in the place of another."""
+    """Return the start of a child of that fork, with a note if it may take the place of another."""
     found = entries.get(_ALL)
     if found is None and f"{_FORK}{number}" in entries:
         found = entries.get(_FORKS)
@@ -82,7 +83,7 @@ def told(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
 
 
 def handed_on(entries: Iterable[Entry], run_id: str, undone: int) -> Iterator[Action]:
-    """As a copy of the run inherits it, that begins before the last `undone` forks."""
+    """Yield what a copy of the run inherits if it begins before the last `undone` forks."""
     there = {entry.slot: entry for entry in entries}
     whole, known = there.get(_ALL), there.get(_FORKS)
     if whole is not None:
@@ -92,8 +93,10 @@ def handed_on(entries: Iterable[Entry], run_id: str, undone: int) -> Iterator[Ac
 
 
 def note_doubt(builder: DecisionBuilder, run: Run, slot: str) -> None:
-    """A call of the step in work may have been done by another run: that is raised once, and then
-    the call has a record of its own, or is simply made."""
+    """Record that another run may have made a call of the step in progress.
+
+    The doubt is raised once; after that the call has a record of its own, or is simply made.
+    """
     note = Entry(
         run_id=run.run_id,
         slot=raised(slot),
@@ -106,36 +109,36 @@ def note_doubt(builder: DecisionBuilder, run: Run, slot: str) -> None:
 
 
 def number_in(text: str | None) -> int:
-    """A number of forks as a command has it; 0: there is none."""
+    """Return the number of forks in a command's text, or 0 for anything else."""
     text = text or ""
     known = text.isascii() and text.isdigit() and len(text) <= _DIGITS
     return int(text) if known else 0
 
 
 def is_again(action: Action) -> bool:
-    """Whether it stands for whatever others have done, and not for one action."""
+    """Whether it stands for whatever other runs did, rather than for one action."""
     return "#" not in action.call
 
 
 def counts(entry: Entry, run: Run) -> bool:
-    """Whether the attempt in work has to know of that entry of kind `again`."""
+    """Whether the attempt in progress needs to know of this entry of kind `again`."""
     return entry.slot == _ALL or (
         entry.slot.startswith("a:c:") and (entry.seq, entry.epoch) == (run.seq, run.epoch)
     )
 
 
 def of_run(entries: Entries) -> Entry | None:
-    """Of a run in the place of another one: that whatever it does may have been done."""
+    """Return the entry that says that whatever this run does may have been done, or None."""
     return entries.get(_ALL)
 
 
 def raised(slot: str) -> str:
-    """Slot of the note that the doubt was raised for the call in `slot`."""
+    """Return the slot of the note that the doubt was raised for the call in `slot`."""
     return f"a:{slot}"
 
 
 def repeatable(entry: Entry) -> tuple[str, ...]:
-    """Names of the actions that may be done again."""
+    """Return the names of the actions that may run again."""
     return tuple(parse_json(entry.value or b"[]"))
 
 

@@ -1,9 +1,9 @@
-"""The commands that a run takes: one table, of which everything that knows them is made.
+"""The commands that a run takes, in one table from which all other places are built.
 
-That is the table of the machine and its diagram, the records on the wire, the routes of the HTTP
-API and their description, commands of the command line, and the buttons of the dashboard. A new
-command is a row here, and its input and decision in state/machine/operations.py. `read` and `write`
-are about the fields of its input besides `id` and `by`.
+Those are the machine's table and its diagram, the records on the wire, the routes of the HTTP API
+and their description, the commands of the command line, and the buttons of the dashboard. To add a
+command, add a row here, and its input and decision in state/machine/operations.py. `read` and
+`write` concern the fields of its input besides `id` and `by`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CANCELLED: Final[Statuses] = frozenset({"cancelled"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireCommand:
-    """A command as its record has it: the fields of schemas/avro/Command.avsc."""
+    """A command as read from its record: the fields of schemas/avro/Command.avsc."""
 
     run_id: str
     kind: str
@@ -78,14 +78,20 @@ class WireCommand:
     actions: tuple[Action, ...]
 
     def needed(self, name: str) -> Any:
-        """Raises UndecodableError where that field is missing."""
+        """Return the value of a field.
+
+        Raises: UndecodableError — the field is missing.
+        """
         value = getattr(self, name)
         if value is None:
             raise UndecodableError(f"a {self.kind} command needs {name!r}")
         return value
 
     def parsed(self) -> Any:
-        """The values of the payload. Raises UndecodableError where it is not strict JSON."""
+        """Return the decoded payload.
+
+        Raises: UndecodableError — the payload is not strict JSON.
+        """
         try:
             return parse_json(self.payload)
         except BadPayload as error:
@@ -94,7 +100,7 @@ class WireCommand:
 
 # What a command says over HTTP ----------------------------------------------------------------
 
-#: exact, and safe wherever ids are shown
+#: safe to show in every place that shows ids; compared exactly
 CommandId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,127}$")]
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Note = Annotated[str, Field(max_length=4096)]
@@ -109,7 +115,10 @@ class _Body(BaseModel):
     by: Name | None = None
 
     def fields(self, _run_id: str) -> dict[str, Any]:
-        """Of the command's input, besides `id` and `by`. Raises BadArgument."""
+        """Return the fields of the command's input, besides `id` and `by`.
+
+        Raises: BadArgument — fields do not fit together.
+        """
         return {}
 
 
@@ -204,27 +213,27 @@ class Button:
     """How the dashboard offers a command, for one run or for many."""
 
     label: str
-    #: what will come of it, before it is asked for, in lines; {runs} says of which runs
+    #: the consequences, shown before it is confirmed, in lines; {runs} names the runs
     will: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """One row. The callables take the command's own input."""
+    """One row of the table. Its callables take the command's own input."""
 
-    #: on the wire, in the path of the HTTP API, on the command line, in refusals
+    #: its name on the wire, in the path of the HTTP API, on the command line, in refusals
     word: str
     input: type[Operation]
-    #: status (None: no such run) -> the statuses that can follow; in any other it is refused
+    #: status (None: no such run) -> statuses that can follow; in any other status it is refused
     legal: Mapping[Status | None, Statuses]
     decide: Callable[..., Run | None]
-    #: whether it asks for what is already so; of a run that there is not only where that is legal
+    #: whether it asks for the present state; called without a run only where that is legal
     already: Callable[..., bool] = lambda *_: False
     #: types of the events that answer it
     answers: tuple[EventType, ...]
     #: help on the command line
     help: str
-    #: what is said over HTTP; None: it is not asked for in words, but made of a version of the run
+    #: body over HTTP; None: nobody writes the command, it is built from a version of the run
     body: type[_Body] | None = _Body
     read: Callable[[WireCommand], dict[str, Any]] = lambda _: {}
     write: Callable[[Any], dict[str, Any]] = jsonable
@@ -232,7 +241,7 @@ class RunCommand:
 
     @property
     def plain(self) -> bool:
-        """It says nothing but itself."""
+        """Whether it has no fields besides `id` and `by`."""
         return self.body is _Body
 
 
@@ -304,7 +313,7 @@ _TABLE: Final = (
     RunCommand(
         word="cancel",
         input=do.Cancel,
-        # What has not begun has nothing to be undone.
+        # A run that has not begun has nothing to compensate.
         legal={**dict.fromkeys(ALIVE, _CANCELLED | {"running"}), "pending": _CANCELLED},
         decide=do.cancel,
         already=do.is_cancelled,
@@ -370,30 +379,30 @@ waits for a person.
     ),
 )
 
-#: by their word
+#: by word
 COMMANDS: Final[Mapping[str, RunCommand]] = {row.word: row for row in _TABLE}
-#: bodies of those that people ask for in words; those that say nothing but themselves come first
+#: bodies of the commands that people write; those without fields come first
 BODIES: Final[Mapping[str, type[_Body]]] = {
     row.word: row.body
     for row in sorted(_TABLE, key=lambda row: not row.plain)
     if row.body is not None
 }
 _BY_INPUT: Final[Mapping[type[Operation], RunCommand]] = {row.input: row for row in _TABLE}
-#: types of events that answer a command; a later event may have a signal's id as well
+#: types of events that answer a command; a later event may carry a signal's id, too
 ANSWERS: Final[frozenset[EventType]] = frozenset(
     {"command.repeated", "command.refused", *(event for row in _TABLE for event in row.answers)}
 )
 
 
 def row_of(input_: Operation) -> RunCommand:
-    """The row of the command that asks for this."""
+    """Return the row of the command with this input."""
     return _BY_INPUT[type(input_)]
 
 
 def read(wire: WireCommand) -> Operation:
-    """What a command asks of its run.
+    """Return the input that a command's record carries.
 
-    Raises: UndecodableError for a kind that there is not, or one whose fields are missing.
+    Raises: UndecodableError — the kind is unknown, or fields are missing.
     """
     identity = wire.needed("id")
     if not 0 < len(identity) <= COMMAND_ID_MAX:
@@ -405,5 +414,5 @@ def read(wire: WireCommand) -> Operation:
 
 
 def write(input_: Operation) -> dict[str, Any]:
-    """The fields of schemas/avro/Command.avsc that ask for this, besides `run_id` and `kind`."""
+    """Return this input as fields of schemas/avro/Command.avsc, besides `run_id` and `kind`."""
     return {"id": input_.id, "by": input_.by, **row_of(input_).write(input_)}

@@ -2,14 +2,15 @@
 
     decide(rules, state, input, now_ms) -> Decision(run', records, refused)
 
-No I/O, no clock, no randomness. An input that is not legal in the run's status moves nothing: the
-decision has the same run and the reason; if it was somebody's command, one event tells them. The
-checkpoint itself is not among the records; the committer writes the decision's run. Decisions
-compose: several inputs of one run may be applied one after the other, and only the last run be
-committed, with the records of all of them.
+No I/O, no clock, no randomness. An input that is illegal in the run's status changes nothing: the
+decision has the same run and the reason; if the input was a command, one event informs its sender.
 
-A run that waits for its time only (backoff, sleep) stays `waiting` with `due_ms`; the owner runs
-its step when that time has come, and the outcome is applied to the waiting run directly.
+The records do not include the checkpoint; the committer writes the decision's run. Decisions
+compose: several inputs of one run may be applied in sequence, and only the last run committed, with
+the records of all of them.
+
+A run that waits for its time only (backoff, sleep) stays `waiting` with `due_ms`. The owner runs
+its step when that time comes, and the outcome is applied directly to the waiting run.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from surefoot.state.machine.step_ends import (
 
 _ENDS: Final[Statuses] = frozenset(TERMINAL)
 
-#: what people and logs call an input, commands last
+#: names of inputs for people and logs, commands last
 WORDS: Final[Mapping[type[Input], str]] = {
     StartRun: "start",
     Defer: "a place in the queue",
@@ -77,7 +78,7 @@ WORDS: Final[Mapping[type[Input], str]] = {
 
 
 def _table() -> dict[tuple[Status | None, type[Input]], Statuses]:
-    """status (None: no such run) x input -> the statuses that can follow."""
+    """Map (status, None: no such run; type of input) to the statuses that can follow."""
     table: dict[tuple[Status | None, type[Input]], Statuses] = {
         (None, StartRun): ON,
         ("running", Defer): frozenset({"pending"}),
@@ -100,8 +101,8 @@ def _table() -> dict[tuple[Status | None, type[Input]], Statuses]:
     return table
 
 
-#: What is not here is refused. A command that was taken before, or asks for what is already so, is
-#: answered as repeated, and moves nothing.
+#: Any pair that is not here is refused. A command that was taken before, or asks for the present
+#: state, is answered as repeated and changes nothing.
 TABLE: Final = _table()
 
 
@@ -130,8 +131,10 @@ def decide(rules: Rules, state: State, input_: Input, now_ms: int) -> Decision:
 
 
 def ignored_start(start: StartRun, failure: Failure, now_ms: int) -> tuple[Record, ...]:
-    """For the history: the start was ignored, and why. A parent is told that this child will not
-    come."""
+    """Return the records of a start that was ignored: an event with the reason.
+
+    A parent is notified that this child will not run.
+    """
     builder = DecisionBuilder(Rules(agent=start.agent), {}, now_ms)
     run = _new_run(builder, start)
     builder.emit(run, "start.ignored", failure=failure)
@@ -177,9 +180,9 @@ def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | No
 
 
 def _repeated(run: Run | None, entries: Entries, input_: Operation) -> bool:
-    """The command was taken before, or asks for what is already so.
+    """Whether the command was taken before, or asks for the present state.
 
-    Raises: InputRefused — an answer to a question that was answered otherwise.
+    Raises: InputRefused — the question already has a different answer.
     """
     row = row_of(input_)
     if run is None:
@@ -188,7 +191,7 @@ def _repeated(run: Run | None, entries: Entries, input_: Operation) -> bool:
 
 
 def _illegal(status: Status | None, input_: Input) -> InputRefused:
-    """What the table does not have is refused with that."""
+    """Return the refusal of an input that the table does not allow."""
     name = WORDS[type(input_)]
     if status is None:
         return InputRefused("unknown_run", f"{name} is not possible: there is no such run")

@@ -1,4 +1,4 @@
-"""One decision while it is being made: what it writes, and what the machine knows of the agent."""
+"""One decision in the making: the records it writes, and the rules of the agent."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _LASTING: Final = frozenset({"message", "done", "past", "again"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the machine has to know of an agent. All of it is fixed when the agent is declared."""
+    """What the machine needs to know of an agent, fixed when the agent is declared."""
 
     agent: str
     steps: frozenset[str] = frozenset()
-    #: pooled steps, and the pool of each
+    #: pooled step -> its pool
     pools: Mapping[str, str] = field(default_factory=dict)
     on_cancel: str | None = None
     on_failure: str | None = None
     budget: Amounts = ()
-    #: (step, payload) -> why the step cannot take that input; a pure function
+    #: (step, payload) -> why the step cannot take that input, or None; a pure function
     accepts: wait_rules.Accepts = wait_rules.anything
 
 
 class InputRefused(Exception):
-    """The input moves nothing; `code` and `message` are for whoever sent it."""
+    """The input changes nothing; `code` and `message` are for its sender."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class InputRefused(Exception):
 
 
 class DecisionBuilder:
-    """One decision while it is being made: what it writes, and the entries as they will be."""
+    """One decision in the making: the records it writes, and the entries after it."""
 
     def __init__(self, rules: Rules, entries: dict[str, Entry], now_ms: int) -> None:
         self.rules = rules
@@ -72,7 +72,7 @@ class DecisionBuilder:
         self.records.append(Forget(slot=slot))
 
     def forget_all(self, *keep: EntryKind) -> None:
-        """What is not of such a kind, and does not last as long as the run."""
+        """Delete the entries that neither are of a kind in `keep` nor last as long as the run."""
         for entry in list(self.entries.values()):
             if entry.kind not in _LASTING and entry.kind not in keep:
                 self.forget(entry.slot)
@@ -90,8 +90,11 @@ class DecisionBuilder:
         run_id: str = "",
         **told: Any,
     ) -> None:
-        """One entry of the history. `of` is the run before the step ended: its seq and attempt are
-        what the event is about. With `version`, all that is needed to come back to this run."""
+        """Append an event to the history.
+
+        `of` is the run before the step ended; the event carries its seq and attempt. With
+        `version`, the event holds all that is needed to return to this run.
+        """
         if run is None:
             about: dict[str, Any] = {"version": 0, "status": "pending", "seq": 0}
         else:
@@ -120,7 +123,7 @@ class DecisionBuilder:
         )
 
     def refuse(self, run: Run | None, input_: Operation, refusal: Refusal) -> None:
-        """Tell whoever sent the command that it moved nothing."""
+        """Record that the command changed nothing, and why."""
         self.emit(
             run,
             "command.refused",
@@ -137,7 +140,10 @@ def unless_paused(run: Run, status: Status) -> Status:
 
 
 def at_work(run: Run, work: Work) -> Run:
-    """The run, if it still is where that attempt began."""
+    """Return the run if it is still at that attempt.
+
+    Raises: InputRefused — the run has moved on, or waits.
+    """
     if (run.seq, run.attempt, run.epoch) != (work.seq, work.attempt, work.epoch):
         raise InputRefused("stale", "the run has moved on since that attempt began")
     if run.wait is not None:

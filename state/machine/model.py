@@ -1,4 +1,4 @@
-"""The values of the core: a run, what happens to it, and what it writes.
+"""The core's values: a run, its inputs, and the records it writes.
 
 Times are epoch milliseconds, UTC. Payloads and results are strict JSON bytes (schemas.payload).
 """
@@ -17,10 +17,10 @@ Status = Literal[
     "pending", "running", "waiting", "paused", "attention", "completed", "failed", "cancelled"
 ]
 TERMINAL: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
-#: in these a step may be in work
+#: statuses in which a step may be in progress
 CAN_WORK: Final[tuple[Status, ...]] = ("pending", "running", "waiting", "paused")
 ALIVE: Final[tuple[Status, ...]] = (*CAN_WORK, "attention")
-#: what a run is that goes on
+#: statuses of a run that continues
 ON: Final[frozenset[Status | None]] = frozenset({"running", "waiting"})
 
 EventType = Literal[
@@ -51,24 +51,24 @@ EventType = Literal[
     "start.ignored",
 ]
 
-#: longest failure message that is stored, in characters
+#: longest stored failure message, in characters
 MESSAGE_MAX = 4096
-#: ids of so many latest commands are kept to recognise a repeated one
+#: number of latest command ids kept to recognise a repeated command
 COMMANDS_KEPT = 32
-#: so many latest answers are kept to tell which one is in force
+#: number of latest answers kept to tell which one is in force
 DECIDED_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why something did not work; bounded, and without credentials, as it goes everywhere."""
+    """Why something failed. Bounded and without credentials, since it is shown everywhere."""
 
     code: str
     message: str
     kind: str = ""
     step: str | None = None
     attempt: int = 0
-    #: where in the author's code: `FILE:LINE in FUNCTION`, in the order of the calls
+    #: position in the author's code: `FILE:LINE in FUNCTION`, outermost call first
     frames: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much of one thing: tokens, money (millionths), ms (of step bodies), steps."""
+    """An amount of one thing: tokens, money (millionths), ms (of step bodies), steps."""
 
     what: str
     amount: int
@@ -93,7 +93,7 @@ Amounts = tuple[Amount, ...]
 
 
 def total(*parts: Amounts) -> Amounts:
-    """The sum, thing by thing, in the order of their names."""
+    """Add up the amounts of each thing, sorted by its name."""
     sums: dict[str, int] = {}
     for part in parts:
         for each in part:
@@ -102,7 +102,7 @@ def total(*parts: Amounts) -> Amounts:
 
 
 def over(spent: Amounts, granted: Amounts) -> str | None:
-    """The first thing of which more is spent than granted; what is not granted is not limited."""
+    """Return the first thing spent beyond its grant, or None. Without a grant it is unlimited."""
     limits = {each.what: each.amount for each in granted}
     for each in spent:
         if each.amount > limits.get(each.what, each.amount):
@@ -112,7 +112,7 @@ def over(spent: Amounts, granted: Amounts) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A child run that is, or will be, started."""
+    """A child run, started or still to be started."""
 
     agent: str
     #: None: the agent's start step
@@ -122,8 +122,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Whom a run tells when it is over: its parent, which waits for it as a branch of a fork; or,
-    with fork 0, the run that has started it as number `branch` and is told by a signal."""
+    """The run to notify when this one ends.
+
+    With a fork, it is the parent, which waits for this run as a branch. With fork 0, it is the run
+    that started this one as number `branch`; a signal notifies it.
+    """
 
     agent: str
     run_id: str
@@ -140,12 +143,12 @@ class WaitState:
 
     kind: WaitKind
     since_ms: int
-    #: the step that goes on with what has come; None: the run's own next step
+    #: step that receives the awaited input; None: the run's own next step
     then: str | None = None
-    #: the step that goes on when `due_ms` comes first; None: the run fails
+    #: step to run if `due_ms` comes first; None: the run fails
     on_timeout: str | None = None
     names: tuple[str, ...] = ()
-    #: signal: one (its payload is the input), any, all, count (a list of signals is);
+    #: signal: one (its payload is the input), any, all, count (a list of signals is the input);
     #: children: join, collect, one
     mode: str = ""
     need: int = 0
@@ -158,7 +161,7 @@ class WaitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """One item of a run's to-do list."""
+    """An item of a run's to-do list."""
 
     id: str
     text: str
@@ -167,7 +170,7 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """How a question was answered."""
+    """The answer to a question."""
 
     question: str
     #: 1 or 0
@@ -178,10 +181,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a run carries from step to step beside its payload."""
+    """What a run carries from step to step besides its payload."""
 
     plan: tuple[PlanItem, ...] = ()
-    #: messages in its thread
+    #: number of messages in its thread
     thread: int = 0
     spent: Amounts = ()
     granted: Amounts = ()
@@ -193,23 +196,23 @@ NO_MEMORY: Final = Memory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of an agent, as its latest checkpoint tells it."""
+    """One execution of an agent, as of its latest checkpoint."""
 
     run_id: str
     agent: str
     #: version of the agent that the run is pinned to
     version: int
     status: Status
-    #: committed steps so far; the step to run next has this number
+    #: number of committed steps, and so the number of the step to run next
     seq: int
-    #: the step to run next; of a terminal run, its last one
+    #: the step to run next; of a terminal run, its last step
     step: str
-    #: attempts of that step that are over
+    #: finished attempts of that step
     attempt: int
     payload: bytes
     created_ms: int
     updated_ms: int
-    #: tells a repeated start from another start with the same run_id
+    #: distinguishes a repeated start from a different start with the same run_id
     input_digest: bytes
     due_ms: int | None = None
     result: bytes | None = None
@@ -217,18 +220,18 @@ class Run:
     traceparent: str | None = None
     tracestate: str | None = None
     baggage: str | None = None
-    #: how often it was sent back to an earlier version
+    #: how often the run was rewound
     epoch: int = 0
     #: epoch that is part of the keys of its effects; 0: none
     emit: int = 0
-    #: forks so far; part of the run_id of each child
+    #: number of forks so far; part of the run_id of each child
     forks: int = 0
     wait: WaitState | None = None
-    #: what the waiting step handed on: third argument of the step to run next
+    #: what the waiting step handed over the wait: third argument of the step to run next
     carry: bytes | None = None
     parent: Parent | None = None
     memory: Memory | None = None
-    #: what the run will be when its compensation is over, and why
+    #: status once its compensation is over, and the reason
     ending: Status | None = None
     reason: Failure | None = None
     #: ids of the latest commands
@@ -240,7 +243,7 @@ class Run:
 
     @property
     def timed(self) -> bool:
-        """It waits for its time and for nothing else: then its step is run."""
+        """Whether it waits for its time only; its step runs when the time comes."""
         return self.status == "waiting" and self.wait is None
 
 
@@ -251,8 +254,10 @@ EntryKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One increment of a run, under a slot of its own in the state topic, so that it costs what
-    is new and not the whole run."""
+    """One increment of a run, in a slot of its own in the state topic.
+
+    Writing one costs the size of what is new, not of the whole run.
+    """
 
     run_id: str
     slot: str
@@ -274,20 +279,21 @@ Entries = Mapping[str, Entry]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What another run has done, or begun, with ctx.once; or, without a step, whatever others have
-    done."""
+    """What another run did, or began, with ctx.once; without a step: whatever other runs did."""
 
     run_id: str
     step: str
-    #: NAME#N; without a step: how many forks of the run have done it, or nothing: the run itself
+    #: NAME#N; without a step: the number of forks of the run that did it, or "": the run itself
     call: str
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that is known of one run: its checkpoint (None: there is none) and its entries by slot,
-    in the order in which they were written."""
+    """All that is known of one run: its checkpoint (None: no such run) and its entries.
+
+    Entries are keyed by slot, in the order in which they were written.
+    """
 
     run: Run | None
     entries: Entries = field(default_factory=dict)
@@ -295,7 +301,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A start command that a step's commit sends to another agent (the outbox, for one)."""
+    """A start command that a step's commit sends to another agent, such as the outbox."""
 
     agent: str
     run_id: str
@@ -310,7 +316,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoTo:
-    """Another step is next, `after_ms` from now or at `at_ms` at the earliest."""
+    """Run another step next, `after_ms` from now or at `at_ms` at the earliest."""
 
     step: str
     payload: bytes
@@ -320,7 +326,7 @@ class GoTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """The run is over."""
+    """Complete the run."""
 
     result: bytes
 
@@ -336,14 +342,14 @@ class AwaitInput:
     about: bytes | None = None
     by: tuple[str, ...] = ()
     timeout_ms: int | None = None
-    #: instead of `timeout_ms`, a time
+    #: epoch ms; instead of `timeout_ms`
     until_ms: int | None = None
     on_timeout: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartChildren:
-    """Start child runs, and go on with `join` when they are over."""
+    """Start child runs, and run `join` when they are over."""
 
     branches: tuple[Branch, ...]
     join: str
@@ -354,7 +360,7 @@ class StartChildren:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Another run goes on in this one's place: it answers to this one's parent."""
+    """Let another run take this one's place: it answers to this one's parent."""
 
     to: Branch
 
@@ -382,30 +388,30 @@ class StartRun:
     carry: bytes | None = None
     memory: Memory | None = None
     messages: tuple[bytes, ...] = ()
-    #: what asks for it, where its run_id does not say so
+    #: who or what requested it, where the run_id does not say so
     by: str | None = None
-    #: of the run that this one is a copy of, or of those whose place it may be taking
+    #: actions of the run that this one copies, or of the runs whose place it may take
     actions: tuple[Action, ...] = ()
-    #: names of actions that may be done again
+    #: names of actions that may run again
     repeat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
-    """Keep a started run for later: another one of its lane goes first."""
+    """Keep a started run for later: another run of its lane goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryForward:
-    """Ask again for the step in work, so that its old offset can be committed."""
+    """Request the step in progress again, so that its old offset can be committed."""
 
-    #: what whoever asks why the run stands there should know of that step
+    #: what the run shows of that step to explain why it does not advance
     failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Which attempt something comes from: of a run that has moved on, it counts no more."""
+    """The attempt that an input comes from. The input is stale once the run has moved on."""
 
     seq: int
     attempt: int
@@ -418,17 +424,17 @@ class StepReturned:
 
     work: Work
     then: StepResult
-    #: handed on to the step after the wait
+    #: handed to the step after the wait
     carry: bytes | None = None
     effects: tuple[Effect, ...] = ()
     #: to other runs
     commands: tuple[CommandRecord, ...] = ()
     messages: tuple[bytes, ...] = ()
-    #: ids of the signals that the step has taken out of the run's inbox
+    #: ids of the signals that the step took from the run's inbox
     read: tuple[str, ...] = ()
-    #: None: as it was
+    #: None: unchanged
     plan: tuple[PlanItem, ...] | None = None
-    #: of calls that are journaled elsewhere, in a pool
+    #: of calls journaled elsewhere, in a pool
     cost: Amounts = ()
     started_ms: int | None = None
     took_ms: int = 0
@@ -438,7 +444,7 @@ class StepReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailed:
-    """The step's body failed. `retry_in_ms` None: no further attempt can help or is left."""
+    """The step's body failed. `retry_in_ms` None: retrying cannot help, or no attempt is left."""
 
     work: Work
     failure: Failure
@@ -454,31 +460,34 @@ class BudgetExceeded:
     work: Work
     what: str
     message: str
-    #: of calls that are journaled elsewhere, in a pool
+    #: of calls journaled elsewhere, in a pool
     cost: Amounts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRecorded:
-    """Something of the attempt in work is to be kept: a call's result, an intent, partial text."""
+    """The attempt in progress wants an entry kept: a call's result, an intent, partial text."""
 
     work: Work
     slot: str
     kind: EntryKind
     digest: bytes | None = None
-    #: None with no failure and no cost: forget the slot
+    #: None, with no failure and no cost: delete the slot
     value: bytes | None = None
     failure: Failure | None = None
     cost: Amounts = ()
-    #: it is an action: of ctx.once
+    #: whether it is an action, made with ctx.once
     action: bool = False
-    #: slot of the earlier action that this stands for from now on
+    #: slot of the earlier action that this one replaces
     takes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """A person has to look: nothing is guessed, nothing is run. `work` None: whatever is next."""
+    """Set the run aside until a person acts: nothing is guessed, nothing runs.
+
+    `work` None: applies to whichever step is next.
+    """
 
     failure: Failure
     work: Work | None = None
@@ -493,7 +502,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildDone:
-    """A branch is over: with a result, or with why there is none."""
+    """A branch ended, with a result or a failure."""
 
     fork: int
     branch: int
@@ -504,11 +513,11 @@ class ChildDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What somebody asks of a run: one of those in state/machine/commands.py."""
+    """A command to a run: one of those in state/machine/commands.py."""
 
-    #: of this command: a repeated one changes nothing
+    #: id of this command; repeating it changes nothing
     id: str
-    #: who asks
+    #: who sent it
     by: str | None = None
 
 
@@ -569,7 +578,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRecord:
-    """A command to another run: start a child, tell a parent, cancel."""
+    """A command to another run: start a child, notify a parent, cancel."""
 
     agent: str
     run_id: str
@@ -583,7 +592,7 @@ class CommandRecord:
     traceparent: str | None = None
     tracestate: str | None = None
     baggage: str | None = None
-    #: start: as of StartRun
+    #: for a start: as in StartRun
     actions: tuple[Action, ...] = ()
     repeat: tuple[str, ...] = ()
 
@@ -597,7 +606,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRecord:
-    """A run out of attempts: holds what it takes to start its last step again."""
+    """A run out of attempts: holds what is needed to start its last step again."""
 
     run_id: str
     step: str
@@ -611,7 +620,7 @@ Record = TaskRecord | EventRecord | Effect | CommandRecord | Entry | Forget | De
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an input moved nothing: a stable word, and a sentence for people."""
+    """Why an input was refused: a stable code, and a sentence for people."""
 
     code: str
     message: str
@@ -619,8 +628,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one input does to one run. One that is not legal has `refused` and moves nothing; if it
-    was a command, its records tell whoever sent it."""
+    """The effect of one input on one run.
+
+    An illegal input sets `refused` and changes nothing; the records of a refused command inform its
+    sender.
+    """
 
     run: Run | None
     records: tuple[Record, ...] = ()
@@ -632,7 +644,7 @@ _AS_IS: Final = frozenset({type(None), str, int, bytes})
 
 
 def jsonable(value: Any) -> dict[str, Any]:
-    """The fields of one of these values, as the codec takes them."""
+    """Return the fields of one of these values, as the codec takes them."""
     fields = {name: getattr(value, name) for name in value.__slots__}
     for name, item in fields.items():
         if type(item) not in _AS_IS:
@@ -653,7 +665,7 @@ class OutputPiece(NamedTuple):
     name: str
     seq: int
     attempt: int
-    #: begin, text, end
+    #: begin, text, or end
     kind: str
     #: characters of this output before this piece
     offset: int

@@ -1,5 +1,7 @@
-"""What people ask of a run: the input of each command, whether it asks for what is already so, and
-the decision. state/machine/commands.py has the table that names them."""
+"""Commands to a run: the input of each, whether it asks for the present state, and its decision.
+
+state/machine/commands.py has the table that names them.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,27 @@ from surefoot.state.machine.model import (
 )
 from surefoot.state.machine.step_ends import append_messages, end_wait_if_ready, mismatch
 
-#: signals that one run keeps for later
+#: number of signals that one run keeps for later
 SIGNALS_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverSignal(Operation):
-    """Tell the run something, which it may wait for, by now or later."""
+    """Send a signal, for which the run may wait now or later."""
 
-    #: a signal may come before its run
+    #: needed because a signal may come before its run
     run_id: str
     name: str
     payload: bytes
 
 
 def is_delivered(_: Run | None, entries: Entries, input_: DeliverSignal) -> bool:
-    """Whether the signal is in the run's inbox already."""
+    """Whether the signal is already in the run's inbox."""
     return f"s:{input_.id}" in entries
 
 
 def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> Run | None:
-    """Keep the signal, and go on if the run waits for it."""
+    """Keep the signal, and continue if the run waits for it."""
     if run is not None and run.wait is not None and run.status == "waiting":
         reason = mismatch(builder, run.wait, input_.name, input_.payload)
         if reason is not None:
@@ -81,7 +83,7 @@ def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerQuestion(Operation):
-    """To the question of an approval or of a spent budget."""
+    """Answer the question of an approval or of an exceeded budget."""
 
     question: str
     approved: bool
@@ -89,8 +91,12 @@ class AnswerQuestion(Operation):
 
 
 def is_decided(run: Run, _: Entries, input_: AnswerQuestion) -> bool:
-    """Whether the question has been answered like that. The first decision holds, whatever the
-    run does by now: another one is refused."""
+    """Whether the question already has this answer.
+
+    The first decision holds, whatever the run does by now.
+
+    Raises: InputRefused — the question already has a different answer.
+    """
     for earlier in (run.memory or NO_MEMORY).decided:
         if earlier.question != input_.question:
             continue
@@ -104,7 +110,7 @@ def is_decided(run: Run, _: Entries, input_: AnswerQuestion) -> bool:
 
 
 def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
-    """Take the answer to the question that the run asks, from whoever may give it."""
+    """Take the answer to the question that the run asks, from a person who may give it."""
     wait, memory = run.wait, run.memory or NO_MEMORY
     if wait is None or wait.question is None or wait.question != input_.question:
         asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
@@ -156,11 +162,11 @@ def _budget_answer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(Operation):
-    """Run nothing more until it is resumed."""
+    """Start no further step until the run is resumed."""
 
 
 def pause(builder: DecisionBuilder, run: Run, input_: Pause) -> Run:
-    """What is running ends, and nothing is run after it."""
+    """Let the running step end, and start none after it."""
     run = builder.update(run, status="paused")
     builder.emit(run, "run.paused", id=input_.id, by=input_.by)
     return run
@@ -168,7 +174,7 @@ def pause(builder: DecisionBuilder, run: Run, input_: Pause) -> Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(Operation):
-    """Go on from where the run was paused."""
+    """Continue from where the run was paused."""
 
 
 def resume(builder: DecisionBuilder, run: Run, input_: Resume) -> Run:
@@ -185,7 +191,7 @@ def resume(builder: DecisionBuilder, run: Run, input_: Resume) -> Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(Operation):
-    """Give up the run and its children, through its compensation if it has one."""
+    """Stop the run and its children for good, through its compensation if it has one."""
 
 
 def is_cancelled(run: Run, _entries: Entries, _input: Cancel) -> bool:
@@ -206,18 +212,18 @@ def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRun(Operation):
-    """Try again what failed or needed attention; attempts are counted anew."""
+    """Try again what failed or needed attention, with a new count of attempts."""
 
 
 def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
-    """Try again what failed or needed a person; attempts are counted anew, results are kept."""
+    """Try again what failed or needed attention. Attempts count from 0; results are kept."""
     if run.status == "failed" and run.ending is not None and not run.payload:
         raise InputRefused(
             "compensated", "its compensation has run; rewind it to an earlier version instead"
         )
     wait = run.wait
     told: dict[str, Any] = {"next_step": run.step, "id": input_.id, "by": input_.by}
-    gave_up = run.status == "failed"  # and has cancelled the children that were under way
+    gave_up = run.status == "failed"  # and cancelled the children in progress
     due_ms = None if run.attempt else run.due_ms  # a backoff is cut short, a sleep is not
     run = builder.update(run, status="running", attempt=0, due_ms=due_ms, failure=None, result=None)
     if gave_up:
@@ -239,7 +245,7 @@ def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
 
 
 def _forget_failures(builder: DecisionBuilder, run: Run) -> None:
-    """What was recorded as failed for good is tried again; what has a result keeps it."""
+    """Delete calls recorded as permanently failed: they run again. Those with a result stay."""
     for entry in list(builder.entries.values()):
         mine = (entry.seq, entry.epoch) == (run.seq, run.epoch)
         if entry.kind == "call" and entry.failure is not None and mine:
@@ -248,14 +254,14 @@ def _forget_failures(builder: DecisionBuilder, run: Run) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveCall(Operation):
-    """Tell what became of a call that is in doubt: happened (with `result`), did_not, give_up."""
+    """Record the outcome of a call in doubt: happened (with `result`), did_not, or give_up."""
 
     choice: str
     result: bytes
 
 
 def _in_doubt(run: Run, entries: Entries) -> Entry | None:
-    """The first call of the step in work of which nobody knows whether it happened."""
+    """Return the first call of the step in progress whose outcome is unknown."""
     for entry in entries.values():
         if entry.kind == "intent" and (entry.seq, entry.epoch) == (run.seq, run.epoch):
             return entry
@@ -263,8 +269,10 @@ def _in_doubt(run: Run, entries: Entries) -> Entry | None:
 
 
 def is_resolved(run: Run, entries: Entries, input_: ResolveCall) -> bool:
-    """Whether what is told is on record already, and nothing else in doubt. That something did not
-    happen leaves no record: it is done by then, or about to be."""
+    """Whether this outcome is already on record and nothing else is in doubt.
+
+    `did_not` leaves no record: by then the call has run, or is about to.
+    """
     if input_.choice == "give_up":
         why = run.reason or run.failure
         return why is not None and why.code == "given_up"
@@ -276,7 +284,7 @@ def is_resolved(run: Run, entries: Entries, input_: ResolveCall) -> bool:
 
 
 def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
-    """A person has found out what became of the call that was in doubt."""
+    """Record what a person found out about the call in doubt."""
     doubt = _in_doubt(run, builder.entries)
     if doubt is None:
         raise InputRefused("nothing_in_doubt", "no call of this run is in doubt; use retry")
@@ -307,7 +315,7 @@ def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind(Operation):
-    """Become an earlier version again, if the run is still in `epoch`."""
+    """Return to an earlier version, if the run is still in `epoch`."""
 
     epoch: int
     emit: bool
@@ -322,14 +330,14 @@ class Rewind(Operation):
     #: of a run that is over, of which only a receipt is left
     created_ms: int | None = None
     input_digest: bytes | None = None
-    #: names of actions that may be done again
+    #: names of actions that may run again
     repeat: tuple[str, ...] = ()
-    #: so many forks there were at that version, at least
+    #: number of forks at that version, at least
     forks: int = 0
 
 
 def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
-    """Become an earlier version again, in a new epoch."""
+    """Return to an earlier version, in a new epoch."""
     if input_.epoch != run.epoch:
         raise InputRefused("stale_epoch", f"the run is in epoch {run.epoch} by now; look again")
     if input_.step not in builder.rules.steps:
@@ -346,7 +354,7 @@ def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
     set_back(builder, run, input_.seq, input_.forks, input_.repeat)
     builder.forget_all("signal")
     said = run.memory.thread if run.memory is not None else 0
-    for number in range(len(input_.messages), said):  # of a run that is over only the log has them
+    for number in range(len(input_.messages), said):  # of a run that is over, only the log has them
         builder.entries.pop(f"m:{number}", None)
         builder.records.append(Forget(slot=f"m:{number}"))
     epoch = run.epoch + 1
@@ -383,8 +391,7 @@ def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
 
 
 def _asked_anew(run: Run, wait: WaitState) -> WaitState:
-    """The same question in a later epoch is another one: an answer that is still on its way does
-    not count."""
+    """Give the question a new id: an answer in transit from an earlier epoch does not count."""
     if wait.question is None:
         return wait
     return replace(wait, question=wait_rules.question(run, wait.question.encode()))

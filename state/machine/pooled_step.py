@@ -1,7 +1,7 @@
-"""A step on its way to its pool and back: what the pool's worker needs, and what came of it.
+"""A step's way to its pool and back: the input of the pool's worker, and the outcome.
 
-A pooled step is a child run of the pool's agent. Its input holds the run's own identity, so that
-the keys of effects are those of the run, wherever the step is run.
+A pooled step is a child run of the pool's agent. Its input holds the original run's identity, so
+that the keys of effects are those of the original run, wherever the step runs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from surefoot.state.machine.wait_rules import signals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
-    """What it takes to run the step that a run names, wherever that is."""
+    """All that is needed to run a run's next step, wherever it runs."""
 
     run_id: str
     version: int
     seq: int
     epoch: int
     emit: int
-    #: whether the step is what a cancelled or failed run still does
+    #: whether the step is the compensation of a cancelled or failed run
     compensation: bool
     payload: bytes
     carry: bytes | None
     memory: Memory | None
     messages: tuple[bytes, ...]
-    #: what nobody has taken out of the run's inbox
+    #: signals in the run's inbox that nothing has taken yet
     signals: tuple[Entry, ...]
 
 
 def step_input(run: Run, messages: Sequence[bytes], inbox: Sequence[Entry]) -> StepInput:
-    """Of the run's next step."""
+    """Return the input of the run's next step."""
     return StepInput(
         run_id=run.run_id,
         version=run.version,
@@ -64,7 +64,7 @@ _OUTCOME: TypeAdapter[StepReturned | BudgetExceeded] = TypeAdapter(StepReturned 
 
 
 def encode_input(run: Run, entries: Entries) -> bytes:
-    """The input of the pool's run that runs the next step of this one: JSON, payloads in text."""
+    """Return the input of the pool's run that runs this run's next step: JSON, payloads as text."""
     count = run.memory.thread if run.memory is not None else 0
     messages = [_text(entries[f"m:{n}"].value or b"null") for n in range(count)]
     inbox = [replace(each, value=_text(each.value or b"null")) for each in signals(entries)]
@@ -74,25 +74,31 @@ def encode_input(run: Run, entries: Entries) -> bytes:
 
 
 def encode_step_input(given: StepInput) -> bytes:
-    """All payloads in it have to be text."""
+    """Encode a step's input as JSON. All payloads in it must be text."""
     return _INPUT.dump_json(given)
 
 
 def _text(payload: bytes) -> bytes:
-    """The same; what is not even text stays what no step can take."""
+    """Return the payload as valid UTF-8. Bytes that are not stay a payload that no step accepts."""
     return payload.decode("utf-8", "backslashreplace").encode()
 
 
 def decode_input(payload: bytes) -> StepInput:
-    """Raises ValueError for what is no such input."""
+    """Decode a step's input.
+
+    Raises: ValueError — the payload is not a step's input.
+    """
     return _INPUT.validate_json(payload)
 
 
 def encode_outcome(outcome: StepReturned | BudgetExceeded) -> bytes:
-    """The result of a pool's run."""
+    """Return the result of a pool's run."""
     return _OUTCOME.dump_json(outcome)
 
 
 def decode_outcome(result: bytes, work: Work) -> StepReturned | BudgetExceeded:
-    """What came of the step, as of the attempt that the run itself is at."""
+    """Return the step's outcome, as of the attempt that the original run is at.
+
+    Raises: ValueError — the result is not an outcome.
+    """
     return replace(_OUTCOME.validate_json(result), work=work)

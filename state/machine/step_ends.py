@@ -1,7 +1,7 @@
-"""What a step has come to, and what ends a wait: the two lead to one another.
+"""Handles step outcomes and whatever ends a wait; either can lead to the other.
 
-A step may end in a wait that is over at once, since signals are kept; and what ends a wait may be
-what a step has come to, in its pool.
+A step may end in a wait that is over at once, since signals are kept; and the end of a wait may be
+the outcome of a step, in its pool.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from surefoot.state.machine.pooled_step import decode_outcome
 
 
 def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
-    """The step is committed: what becomes of the run is what its body returned."""
+    """Commit the step, and advance the run as its body's return value says."""
     before = run
     changes: dict[str, Any] = {
         "status": unless_paused(run, "running"),
@@ -110,7 +110,7 @@ def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
 
 
 def _remembered(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Memory | None:
-    """The run's memory once this step is committed; None while there is nothing in it."""
+    """Return the run's memory after this step; None while it is empty."""
     if run.memory is None and not input_.messages and input_.plan is None:
         return None
     was = run.memory or NO_MEMORY
@@ -143,7 +143,7 @@ def append_messages(
 
 
 def _next_step(builder: DecisionBuilder, run: Run, go: GoTo) -> dict[str, Any]:
-    """What changes in a run that goes on with another step, now or later."""
+    """Return the changes of a run that continues with another step, now or later."""
     due_ms = go.at_ms
     if go.after_ms is not None:
         due_ms = builder.now_ms + go.after_ms
@@ -154,7 +154,7 @@ def _next_step(builder: DecisionBuilder, run: Run, go: GoTo) -> dict[str, Any]:
 
 
 def raised(builder: DecisionBuilder, run: Run, input_: StepFailed) -> Run:
-    """The attempt failed: another one later, or no way on."""
+    """Schedule another attempt, or fail the run if there is none."""
     memory = run.memory
     if memory is not None and memory.granted:
         memory = replace(memory, spent=total(memory.spent, (Amount("ms", input_.took_ms),)))
@@ -176,7 +176,7 @@ def raised(builder: DecisionBuilder, run: Run, input_: StepFailed) -> Run:
 
 
 def journaled(builder: DecisionBuilder, run: Run, input_: EntryRecorded) -> None:
-    """Keep what the step in work wants kept, or forget it."""
+    """Keep the entry that the step in progress wants kept, or delete it."""
     if input_.value is None and input_.failure is None and not input_.cost:
         if input_.slot in builder.entries:
             builder.forget(input_.slot)
@@ -213,7 +213,10 @@ def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: dict[str,
 
 
 def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
-    """The heir answers to this run's parent, unless this run itself has to tell how it ended."""
+    """Start the heir, and complete this run.
+
+    The heir answers to this run's parent, unless this run itself has to report how it ended.
+    """
     run = replace(run, forks=run.forks + 1)
     heir = wait_rules.child_id(run.run_id, run.forks, 0)
     theirs, ours = (run.parent, None) if run.ending is None else (None, run.parent)
@@ -260,7 +263,7 @@ def _begin_wait(builder: DecisionBuilder, run: Run, then: AwaitInput) -> Run:
 
 
 def end_wait_if_ready(builder: DecisionBuilder, run: Run) -> Run:
-    """Go on if what the run waits for is there."""
+    """Continue if what the run waits for has arrived."""
     wait = run.wait
     if run.status != "waiting" or wait is None:
         return run
@@ -299,8 +302,8 @@ def _look_for_signals(builder: DecisionBuilder, run: Run, wait: WaitState) -> Ru
 def mismatch(
     builder: DecisionBuilder, wait: WaitState, name: str | None, payload: bytes
 ) -> str | None:
-    """Why that signal cannot end the wait although it has the right name."""
-    known = wait.then in builder.rules.steps  # of another, whoever is to run it will see
+    """Return why a signal with the right name cannot end the wait, or None."""
+    known = wait.then in builder.rules.steps  # an unknown step: whoever runs it will check
     return wait_rules.refused_by(
         wait, name, payload, builder.rules.accepts if known else wait_rules.anything
     )
@@ -320,7 +323,7 @@ def _look_for_children(builder: DecisionBuilder, run: Run, wait: WaitState) -> R
 
 
 def _look_for_outcome(builder: DecisionBuilder, run: Run) -> Run:
-    """What came of the step in its pool is what came of the step."""
+    """Take the outcome of the pool's run as the outcome of the step."""
     entry = builder.entries.get(wait_rules.slot_of(0))
     if entry is None:
         return run
@@ -347,14 +350,16 @@ def _wait_over(builder: DecisionBuilder, run: Run, payload: bytes) -> Run:
 
 
 def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:
-    """The time of a sleep, or of a wait, is over. It stays so if the clock is set back before this
-    is decided: nobody would say so again."""
+    """End a sleep, or a wait whose time is over.
+
+    Holds even if the clock is set back before this is decided: no timer fires a second time.
+    """
     if run.due_ms != input_.due_ms:
         raise InputRefused("stale", "the run does not wait for that time")
     wait = run.wait
     if wait is None:
         return go_on(builder, builder.update(run, due_ms=None))
-    if wait.kind == "budget":  # it has slept as long as it had to; there is no time to answer
+    if wait.kind == "budget":  # the sleep is over; an answer has no time limit
         return builder.update(run, due_ms=None)
     if wait.on_timeout is None:
         what = wait.question or ", ".join(wait.names)
@@ -374,7 +379,7 @@ def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:
 
 
 def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
-    """Keep what became of a branch, start the next one, and go on if it was the last."""
+    """Record the outcome of a branch, start the next one, and continue if it was the last."""
     wait = run.wait
     slot = wait_rules.slot_of(input_.branch)
     if wait is None or wait.fork != input_.fork or not 0 <= input_.branch < len(wait.branches):
@@ -400,5 +405,5 @@ def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
             if index not in was_started:
                 start_child(builder, run, wait, index)
     if input_.failure is None and len(builder.entries) < len(wait.branches):
-        return run  # too few to be all: no need to go through them
+        return run  # too few to be all: skip the scan
     return end_wait_if_ready(builder, run)

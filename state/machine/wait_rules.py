@@ -1,4 +1,4 @@
-"""What ends a wait, and with what: signals, answers, child runs. Pure."""
+"""What ends a wait, and with which payload: signals, answers, child runs. Pure."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from surefoot.state.machine.model import (
     WaitState,
 )
 
-#: longest run_id; longer ones of children are cut to a digest
+#: longest run_id; a longer one of a child is shortened to a digest
 _RUN_ID_MAX = 256
 
-#: name of the signal that tells a run of the end of another one
+#: name of the signal that tells a run that another run has ended
 ENDED = "ended"
 
-#: (step, payload) -> why the step cannot take it
+#: (step, payload) -> why the step cannot take it, or None
 Accepts = Callable[[str, bytes], str | None]
 
 
 def anything(step: str, payload: bytes) -> None:
-    """Accepts whatever comes."""
+    """Accept any payload."""
     del step, payload
 
 
 def signals(entries: Entries) -> list[Entry]:
-    """The signals that nothing has consumed yet, in the order in which they came."""
+    """Return the signals that nothing has consumed yet, in order of arrival."""
     return [entry for entry in entries.values() if entry.kind == "signal"]
 
 
 def refused_by(wait: WaitState, name: str | None, payload: bytes, accepts: Accepts) -> str | None:
-    """Why a signal cannot end that wait although it has the right name."""
+    """Return why a signal with the right name cannot end the wait, or None."""
     if name not in wait.names or wait.then is None:
         return None
     if wait.mode == "one":
@@ -51,7 +51,7 @@ def refused_by(wait: WaitState, name: str | None, payload: bytes, accepts: Accep
 
 
 def matched(wait: WaitState, entries: Entries) -> list[Entry] | None:
-    """The signals that end the wait; None: not yet."""
+    """Return the signals that end the wait, or None if some are missing."""
     found: list[Entry] = []
     for entry in signals(entries):
         if entry.name not in wait.names:
@@ -65,7 +65,7 @@ def matched(wait: WaitState, entries: Entries) -> list[Entry] | None:
 
 
 def signals_payload(wait: WaitState, found: list[Entry]) -> bytes:
-    """Input of the step that goes on: the one signal's payload, or a list of Signal."""
+    """Return the input of the next step: the one signal's payload, or a list of Signal."""
     if wait.mode == "one":
         return found[0].value or b"null"
     return strict_json(
@@ -83,8 +83,10 @@ def signals_payload(wait: WaitState, found: list[Entry]) -> bytes:
 
 
 def question(run: Run, about: bytes) -> str:
-    """Id of the question whether `about` may be done: another step, another epoch or another thing
-    is another question."""
+    """Return the id of the question whether `about` may be done.
+
+    Another step, another epoch or another subject gives another question.
+    """
     parts = (run.agent.encode(), run.run_id.encode(), b"%d" % run.epoch, b"%d" % run.seq, about)
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
@@ -93,7 +95,7 @@ def question(run: Run, about: bytes) -> str:
 
 
 def child_id(run_id: str, fork: int, branch: int) -> str:
-    """run_id of a child: a function of its parent, the fork and the branch."""
+    """Return the run_id of a child: a function of its parent, the fork and the branch."""
     made = f"{run_id}~{fork}~{branch}"
     if len(made) <= _RUN_ID_MAX:
         return made
@@ -105,13 +107,15 @@ def slot_of(branch: int) -> str:
 
 
 def unfinished(wait: WaitState, entries: Entries) -> list[int]:
-    """Branches whose end has not been told, in their order."""
+    """Return the branches that have not reported their end, in order."""
     return [index for index in range(len(wait.branches)) if slot_of(index) not in entries]
 
 
 def started(wait: WaitState, entries: Entries) -> list[int]:
-    """Branches that are under way: as many of the unfinished ones as may run at a time. One that
-    has failed the wait makes no room for another."""
+    """Return the branches in progress: as many unfinished ones as may run at the same time.
+
+    A branch that has failed the wait makes no room for another.
+    """
     left = unfinished(wait, entries)
     if not wait.limit:
         return left
@@ -137,7 +141,7 @@ def start_child(run: Run, wait: WaitState, index: int) -> CommandRecord:
 
 
 def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
-    """Cancel the children that are under way."""
+    """Yield commands that cancel the children in progress."""
     if run.wait is None or not run.wait.fork:
         return
     for index in started(run.wait, entries):
@@ -147,7 +151,7 @@ def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
 
 
 def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
-    """Tell a run that does not wait for this one that it is over."""
+    """Return the signal of this run's end, for a run that does not wait for it."""
     told = {
         "number": parent.branch,
         "run_id": run.run_id,
@@ -164,7 +168,7 @@ def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
 
 
 def failed_branch(wait: WaitState, entries: Entries) -> Failure | None:
-    """The failure that ends the wait, if one does."""
+    """Return the failure that ends the wait, or None."""
     if wait.mode == "collect":
         return None
     for index in range(len(wait.branches)):
@@ -183,7 +187,7 @@ def failed_branch(wait: WaitState, entries: Entries) -> Failure | None:
 
 
 def results_payload(wait: WaitState, entries: Entries) -> bytes:
-    """Input of the step that goes on, in the order of the branches."""
+    """Return the input of the next step, in the order of the branches."""
     told = [entries[slot_of(index)] for index in range(len(wait.branches))]
     if wait.mode == "one":
         return told[0].value or b"null"
