@@ -1,1 +1,1 @@
-"""Shells that take records out of Kafka: the worker and the relay."""
+"""Shells that take records out of Kafka: workers, topic triggers and built-in agents."""

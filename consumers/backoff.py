@@ -1,4 +1,4 @@
-"""Trying again: delays that grow, and rights that do not come by being asked for."""
+"""Retrying: growing delays, and a limit for missing rights, which retrying does not bring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from surefoot.state.ports.clock import Clock
 
 
 def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[float]:
-    """Endless waits in seconds: doubling, jittered, capped."""
+    """Yield endless waits in seconds: doubling, jittered, capped."""
     next_s = first_s
     while True:
         yield next_s * (0.5 + clock.random() / 2)
@@ -17,8 +17,11 @@ def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator
 
 
 class Denials:
-    """How long a right has been missing: one that was granted a moment ago takes its time to reach
-    every broker, and one that was not will not come by being asked for."""
+    """Tracks how long a right has been missing.
+
+    A right granted a moment ago takes time to reach every broker; one that was never granted will
+    not appear by retrying.
+    """
 
     def __init__(self, clock: Clock, after_s: float) -> None:
         self._clock = clock
@@ -26,7 +29,10 @@ class Denials:
         self._since_s: float | None = None
 
     def look(self, error: Exception) -> None:
-        """Raises the error itself, when nothing but a missing right was seen for `after_s`."""
+        """Take note of a failed try.
+
+        Raises: the error itself, once only missing rights were seen for `after_s`.
+        """
         if not isinstance(error, NotAllowed):
             self._since_s = None
             return

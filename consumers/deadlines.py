@@ -1,4 +1,4 @@
-"""How long consumers wait for what nobody tells them of."""
+"""How long consumers wait for what sends no notification."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerDeadlines:
-    """In seconds."""
+    """Deadlines of consumers, in seconds."""
 
-    #: a right that has been missing for so long is not on its way
+    #: a right missing for this long is not about to arrive
     denied_s: float = 60.0
-    #: how often a worker that may not take over looks whether it may now
+    #: how often a worker that may not take over checks whether it may now
     lease_poll_s: float = 0.5
-    #: an attempt waits so long for one of the same step that was given up, then begins beside it
+    #: how long an attempt waits for a given-up one of the same step before it begins beside it
     twin_wait_s: float = 30.0
-    #: a batch of events that takes longer than this in the author's functions is told of
+    #: a batch of events that spends longer than this in the author's functions is reported
     slow_mapping_s: float = 5.0
 
 
-#: what holds where nothing else is said
+#: the defaults
 DEADLINES = ConsumerDeadlines()

@@ -1,7 +1,7 @@
-"""The loop that keeps a member in its group: it polls, from start to end.
+"""The loop that keeps a member in its group: it polls from start to end.
 
-Also with nothing to do: a member that stops polling is thrown out. While the log is away it is
-asked again and again, with backoff, and given up in the end, for the process to be started anew.
+It polls also with nothing to do, since a group evicts a member that stops polling. While the log is
+unavailable it retries with backoff, and finally gives up so that the process is restarted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from surefoot.state.ports.clock import Clock
 
 #: longest wait of one poll, in seconds
 POLL_S = 0.2
-#: polls that may fail in a row before the loop gives up
+#: number of polls that may fail in a row before the loop gives up
 POLL_FAILURES_MAX = 60
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ async def poll_on(
     logger: structlog.stdlib.BoundLogger,
     denied_s: float,
 ) -> None:
-    """Poll and take for as long as `alive` says so; it is asked before each poll.
+    """Poll and take while `alive()` holds; it is called before each poll.
 
-    Raises: Unavailable — too many polls in a row have failed, or a right is missing for `denied_s`;
-    what else `alive`, `poll` or `take` raises.
+    Raises: Unavailable — too many polls failed in a row, or a right was missing for `denied_s`;
+        whatever else `alive`, `poll` or `take` raises.
     """
     failures, denials = 0, Denials(clock, denied_s)
     waits: Iterator[float] = backoff(clock)

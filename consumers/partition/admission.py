@@ -1,4 +1,4 @@
-"""Which run may begin, and which step: the lanes and rates of an agent with flow control.
+"""Which run, and which step, may begin: the lanes and rates of an agent with flow control.
 
 Without flow control every run and every step may begin at once.
 """
@@ -18,8 +18,7 @@ from surefoot.state.names.partitioner import affinity, affinity_order
 
 
 class Admission:
-    """Runs of one key share a lane. Those that may not begin yet are kept there, and begun when it
-    is their turn."""
+    """Runs of one key share a lane. A run that may not begin yet waits there for its turn."""
 
     def __init__(
         self, context: PartitionContext, committer: Committer, steps: StepsInFlight
@@ -29,12 +28,12 @@ class Admission:
         self._committer = committer
         self._steps = steps
         self._lanes = Lanes(self._agent.flow) if self._agent.flow is not None else None
-        #: steps that may not be run so often, and when they may: epoch ms
+        #: steps held back by their rate, and when each may run: epoch ms
         self._rate_limited: list[tuple[int, str]] = []
 
     @property
     def next_ms(self) -> int | None:
-        """When something may begin that may not yet."""
+        """When the next lane or rate-limited step may advance: epoch ms, or None."""
         due = [self._rate_limited[0][0]] if self._rate_limited else []
         if self._lanes is not None and self._lanes.due_ms is not None:
             due.append(self._lanes.due_ms)
@@ -46,7 +45,7 @@ class Admission:
         return bool(self._rate_limited)
 
     def skips(self, run: Run) -> Failure | None:
-        """Why a run that is asked for is not to be; None: it is."""
+        """Return why a requested run is to be skipped, or None."""
         if self._lanes is None or self._agent.flow is None or self._agent.flow.singleton != "skip":
             return None
         others = self._others(self._lanes, affinity(run.run_id))
@@ -56,7 +55,7 @@ class Admission:
         return Failure(code="skipped", message=message)
 
     def admit(self, start: StartRun, run: Run, source: InputPosition) -> bool:
-        """Whether a run that is asked for may begin at once. It is kept for later otherwise."""
+        """Return whether a requested run may begin at once; otherwise keep it for later."""
         lanes, flow = self._lanes, self._agent.flow
         if lanes is None or flow is None:
             return True
@@ -68,7 +67,8 @@ class Admission:
         if lanes.is_free(name, now_ms):
             lanes.begin(name, run.run_id, now_ms)
             return True
-        # Who takes the partition over would else find the one behind alone, and begin it first.
+        # Commit their starts first. A worker that takes over would find this run alone in its lane,
+        # and begin it before them.
         for before in lanes.under_way(name):
             self._steps.commit_start(before)
         lanes.expect(name, run.run_id, self._agent.priority_of(run.payload))
@@ -76,7 +76,7 @@ class Admission:
         return False
 
     def moved(self, run: Run) -> None:
-        """The run has moved: its lane may have room for another one."""
+        """Update the lane of a run that has changed; the lane may have room for another run."""
         if self._lanes is None:
             return
         name = affinity(run.run_id)
@@ -95,7 +95,7 @@ class Admission:
                 self._serve(self._lanes, name)
 
     def begin_due(self) -> None:
-        """Begin what may begin by now."""
+        """Begin the runs and steps whose time has come."""
         now_ms = self._clock.now_ms()
         while self._rate_limited and self._rate_limited[0][0] <= now_ms:
             self._steps.queue_again(heapq.heappop(self._rate_limited)[1])
@@ -104,8 +104,7 @@ class Admission:
                 self._serve(self._lanes, name)
 
     def slows_down(self, run: Run) -> bool:
-        """Whether the step may not be run yet, as it was run too often of late. It is queued again
-        when it may."""
+        """Return whether the step's rate holds it back. It is queued again when it may run."""
         step = self._agent.steps.get(run.step)
         if self._lanes is None or step is None or step.rate is None:
             return False
@@ -117,12 +116,15 @@ class Admission:
         return bool(at_ms)
 
     def tidy(self) -> None:
-        """Forget lanes of which nothing is left."""
+        """Forget empty lanes."""
         if self._lanes is not None:
             self._lanes.tidy(self._clock.now_ms())
 
     def restore(self, runs: list[Run]) -> None:
-        """Make the lanes anew. `runs`: those that are neither over nor a person's."""
+        """Rebuild the lanes.
+
+        Args: runs: those that are neither over nor set aside for a person.
+        """
         lanes, flow = self._lanes, self._agent.flow
         if lanes is None or flow is None:
             return
@@ -131,7 +133,8 @@ class Admission:
             for run_id, receipt in self._committer.store.receipts.items():
                 lanes.restore(affinity(run_id), receipt.updated_ms)
         latest: dict[str, Run] = {}
-        # Those of one millisecond stand as they were committed, which is as they were asked for.
+        # Runs of the same millisecond stay in the order of their commits, which is that of their
+        # requests.
         for run in sorted(runs, key=lambda run: (affinity_order(run.run_id), run.created_ms)):
             name = affinity(run.run_id)
             if run.status != "pending":
@@ -148,8 +151,10 @@ class Admission:
         return [*lanes.under_way(name), *lanes.not_begun(name)]
 
     def _replace(self, others: list[str], run: Run) -> None:
-        """Cancel what the run takes the place of. The same run asks for it once, whoever decides
-        it: a command that was taken before moves nothing."""
+        """Cancel the runs whose place this run takes.
+
+        The command's id is a function of this run, so that repeating the command changes nothing.
+        """
         for other in others:
             self._steps.submit(other, Cancel(id=f"flow:{run.run_id}", by=f"run {run.run_id}"))
 

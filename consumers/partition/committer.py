@@ -1,12 +1,12 @@
-"""The one commit of one partition: what is to be decided becomes one transaction, or nothing.
+"""Commits one partition's inputs: each batch becomes one transaction, or nothing.
 
-1. the inputs that are ready are decided, in the order in which they came, on the state that memory
-   has and the batch makes: their records, one checkpoint a run, the applied offsets, and the
-   group's offsets up to the lowest input still in work
-2. commit; nothing in memory has changed so far
-3. a clean commit is applied to memory; a fence ends the owner; anything else is an unknown
-   outcome: new epoch, read the state's tail back, and see whether it is there. If not, the inputs
-   are decided again, on what has been read
+1. Decide the inputs that are ready, in order of arrival, on the state in memory plus the batch.
+   This gives their records, one checkpoint per run, the applied offsets, and the group's offsets up
+   to the lowest input still in progress.
+2. Commit. Nothing in memory has changed so far.
+3. Apply a clean commit to memory. A fence ends the owner. Anything else is an unknown outcome: new
+   epoch, read the state's tail back, look for the transaction. If it is not there, decide the
+   inputs again on what was read.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from surefoot.state.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
-#: most decisions in one transaction
+#: most inputs in one transaction
 BATCH_MAX = 128
 
 
 class Committer:
-    """Holds the ownership of one partition, and everything that goes through it."""
+    """Holds the ownership of one partition, and does all that needs it."""
 
     def __init__(
         self,
@@ -70,23 +70,24 @@ class Committer:
         deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.store = RunStore()
-        #: set when there is something to commit; who serves the partition waits for it
+        #: set when there is something to commit; the owner's loop waits for it
         self.wake = asyncio.Event()
-        #: what is to be committed, in order
+        #: inputs to commit, in order
         self.items: deque[PendingInput] = deque()
-        #: None before the takeover, and while one is lost
+        #: None before the takeover, and while the ownership is lost
         self.ownership: Ownership | None = None
         self.progress: dict[InputKind, OffsetTracker] = {}
-        #: offsets of commands that retention had deleted unread at the takeover: first, one after
-        #: the last
+        #: commands that retention deleted unread, found at the takeover: (first offset, one after
+        #: the last)
         self.lost: tuple[int, int] | None = None
-        #: a commit is under way whose outcome is not known yet
+        #: whether a commit is in progress, its outcome not known yet
         self.busy = False
-        #: records that have been answered, although an earlier one is in work
+        #: records that were answered while an earlier one is still in progress
         self.answered: set[InputPosition] = set()
         #: records below these offsets were answered before somebody set the group's offset back
         self._answered_below: dict[InputKind, int] = {}
-        #: from when on no former owner can believe that the partition is its own
+        #: time from which no former owner can still believe it owns the partition; monotonic
+        #: seconds
         self.exclusive_from_s = 0.0
         self._rules = rules
         self._partition = partition
@@ -102,19 +103,19 @@ class Committer:
         return len(self.items)
 
     def add(self, item: PendingInput) -> None:
-        """Make it part of the next transaction."""
+        """Add the item to the next transaction."""
         self.items.append(item)
         self.wake.set()
 
     def done(self, *sources: InputPosition) -> None:
-        """Nothing is left to be done for these records: the offsets may move past them."""
+        """Mark these records as done, so that the offsets may move past them."""
         for kind, offset in sources:
             self.progress[kind].done(offset)
 
     async def take(self) -> dict[InputKind, int | None]:
-        """Become the owner: fence, read the committed offsets, restore the runs. Returns where to
-        begin reading each input (next offset; None = the beginning).
+        """Become the owner: fence, read the committed offsets, restore the runs.
 
+        Returns: the offset to begin reading each input at (next to read; None: the beginning).
         Raises: NotAllowed — the log has denied a right for `denied_s`.
         """
         denials = Denials(self._clock, self._deadlines.denied_s)
@@ -151,7 +152,7 @@ class Committer:
         return starts
 
     def _not_before(self, begin: int, kind: InputKind, start: int | None) -> int | None:
-        """Where to begin reading an input of which retention has left what is from `begin` on."""
+        """Return the start offset, but not one below `begin`, the first that retention has left."""
         if (start or 0) >= begin:
             return start
         log.error(
@@ -168,8 +169,12 @@ class Committer:
     async def _own_and_restore(
         self, apply: Callable[[list[ConsumerRecord]], None], denials: Denials
     ) -> tuple[dict[InputKind, int | None], dict[InputKind, int]] | None:
-        """One try at it, to what is committed and where the inputs begin; None when the log did not
-        let us, which changes nothing."""
+        """Try once to own and restore the partition.
+
+        Returns: the committed offsets, and where each input begins; None, with nothing changed,
+            when the log is unavailable.
+        Raises: NotAllowed — the log has denied a right for `denied_s`.
+        """
         await self.close()
         if self._log.lease_left_s() <= 0:
             # Without proof of membership it is not for this worker to fence anybody. To look for it
@@ -190,11 +195,13 @@ class Committer:
         return committed, begins
 
     async def commit(self) -> tuple[list[PendingInput], list[RunChange]]:
-        """Commit what is ready, and apply it to memory. Returns the items that are done, in order,
-        and the runs that they moved; none when the transaction turned out not to have happened
-        (they are then still to be committed).
+        """Commit what is ready, and apply it to memory.
 
-        Raises: FencedError. Under cancellation the outcome is unknown: retire the owner.
+        Returns: the committed items, in order, and the runs that they changed. Both are empty when
+            the transaction turned out not to have happened; its items are then still to be
+            committed.
+        Raises: FencedError — a newer owner exists.
+        Under cancellation: the outcome is unknown; retire the owner.
         """
         batch = [self.items.popleft() for _ in range(min(len(self.items), BATCH_MAX))]
         self.busy = True
@@ -204,18 +211,20 @@ class Committer:
             self.busy = False
 
     def was_answered(self, source: InputPosition) -> bool:
-        """Whether that record has been answered, before a takeover or a reset of offsets had it
-        read again. Commands may not be taken twice: what was refused then could be legal now."""
+        """Whether the record was answered before a takeover or an offset reset repeated it.
+
+        A command must not be taken twice: what was refused then could be legal now.
+        """
         kind, offset = source
         return offset < self._answered_below.get(kind, 0) or source in self.answered
 
     async def commit_offsets(self) -> None:
-        """With nothing else to commit: the offsets, if they have moved."""
+        """Commit the offsets if they have moved. For use when there is nothing else to commit."""
         if offsets_after(self.progress, ()) != self._committed:
             await self.commit()
 
     async def close(self) -> None:
-        """Retire the producer, at the latest when the log's own deadline is over."""
+        """Retire the producer, at the latest when the log's own deadline passes."""
         ownership, self.ownership = self.ownership, None
         if ownership is not None:
             await ownership.close()
@@ -223,7 +232,7 @@ class Committer:
     async def _commit(
         self, batch: list[PendingInput], earlier: Sequence[PendingInput] = ()
     ) -> tuple[list[PendingInput], list[RunChange]]:
-        """`earlier` items are committed, but their inputs are not marked as done yet."""
+        """Commit one batch. `earlier` items are committed, but not yet marked as done."""
         txn = self._clock.unique().encode()
         transaction = Transaction(
             txn=txn,
@@ -262,7 +271,7 @@ class Committer:
     async def _commit_apart(
         self, batch: list[PendingInput], error: RecordRefused, earlier: Sequence[PendingInput]
     ) -> tuple[list[PendingInput], list[RunChange]]:
-        """The log refused the batch for one of its records: find whose it is."""
+        """Commit the items one by one, to find whose record the log refused."""
         if len(batch) > 1:
             done: list[PendingInput] = []
             moved: list[RunChange] = []
@@ -284,8 +293,10 @@ class Committer:
         return await self._commit([item], earlier)
 
     def _bury(self, item: PendingInput, record: ConsumerRecord, failure: Failure) -> None:
-        """Instead of what cannot be written: a dead letter of the record that asked for it, unless
-        there is one from before a takeover."""
+        """Replace records that cannot be written by a dead letter of the item's source record.
+
+        Writes none if there is one from before a takeover.
+        """
         told = any(self.was_answered(source) for source in item.sources)
         if not told:
             metrics.DEAD_LETTERS.add(self._rules.agent)
@@ -301,10 +312,10 @@ class Committer:
         item.answers = True
 
     async def _settle(self, batch: list[PendingInput], txn: bytes) -> bool:
-        """Find out what became of a transaction whose outcome is unknown: True when it has landed;
-        otherwise its items are still to be committed.
+        """Find out whether a transaction with an unknown outcome was committed.
 
-        Raises: FencedError when somebody else has written in the meantime; NotAllowed as `take`.
+        Returns: True if it was; otherwise its items are to be committed again.
+        Raises: FencedError — another owner has written in the meantime; NotAllowed — as for `take`.
         """
         seen: set[bytes] = set()
 
@@ -330,11 +341,11 @@ def _tell_parked(item: PendingInput, code: str, reason: str) -> None:
 
 
 def start_offset(committed: int | None, applied: int | None) -> int | None:
-    """Where to begin reading an input: the lower of what the group and the state say.
+    """Return where to begin reading an input: the lower of the group's offset and the state's.
 
-    They move in the same transactions. If somebody set the group's offset back, the work is gone
-    through again and recognised as done; if somebody set it forward, or it expired, what the state
-    has not seen is not lost.
+    Both move in the same transactions. If somebody set the group's offset back, the records are
+    read again and recognised as done. If somebody set it forward, or it expired, nothing that the
+    state has not seen is lost.
     """
     known = [offset for offset in (committed, applied) if offset is not None]
     return min(known) if known else None

@@ -1,5 +1,4 @@
-"""What the parts of one partition's owner share: where they work, with what, and what they allow
-themselves."""
+"""What the parts of a partition's owner share: the partition, their ports, and their limits."""
 
 from __future__ import annotations
 
@@ -15,22 +14,22 @@ from surefoot.state.records.encoding import Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLimits:
-    """What an owner allows itself."""
+    """Limits of an owner."""
 
-    #: runs that may wait for a slot before reading is paused
+    #: number of runs that may wait for a slot before reading pauses
     backlog: int = 256
-    #: largest record, in bytes, key and headers included
+    #: largest record, in bytes, including key and headers
     record_bytes: int = 1_000_000
-    #: after this long a step's task is carried forward so that offsets can move on
+    #: a step's task is carried forward after this long, so that offsets can advance
     forward_after_s: float = 30.0
-    #: with nothing to do for this long, offsets are committed up to the markers
+    #: after this long with nothing to do, offsets are committed up to the transaction markers
     idle_commit_s: float = 1.0
-    #: how long decisions that are ready wait for steps that are running, to share a transaction
+    #: how long decisions that are ready wait for running steps, to share a transaction
     gather_s: float = 0.005
-    #: before a step that was given up for want of a lease is tried again
+    #: delay before a step given up for lack of a lease is tried again
     lost_retry_s: float = 0.5
     #: at a rebalance, how long running steps may take to finish before their partition may move;
-    #: the whole group waits for that
+    #: the whole group waits that long
     handover_s: float = 3.0
     #: how long the receipt of a finished run is kept
     dedup_window_ms: int = 14 * 86_400_000
@@ -40,7 +39,7 @@ class OwnerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionContext:
-    """One partition of one agent, and what its owner works with."""
+    """One partition of one agent, and the ports that its owner works with."""
 
     agent: Agent
     partition: int

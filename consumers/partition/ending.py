@@ -1,4 +1,4 @@
-"""What has to come to its end although whoever waits for it is cancelled."""
+"""Work that must finish even if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ P = ParamSpec("P")
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in a task of its own and wait for that. Whoever is cancelled meanwhile gets the
-    CancelledError when the work is done: `work` itself sees none, so it cannot swallow one that is
-    not meant for it."""
+    """Run `work` in a task of its own, and wait for it to finish.
+
+    Under cancellation: the caller gets the CancelledError once the work is done. `work` itself sees
+        none, so it cannot swallow one that is meant for its caller.
+    """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -24,7 +26,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # the cancelled have no use for it
+            task.exception()  # retrieved, or asyncio would log it
         raise cancelled
     return task.result()
 
@@ -32,7 +34,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 def never_cut_short(
     stop: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Of a function that closes several things: `to_its_end`, so that it leaves none open."""
+    """Decorate a function that closes several things: it runs `to_its_end`, leaving none open."""
 
     @wraps(stop)
     async def stopping(*args: P.args, **kw: P.kwargs) -> T:
@@ -47,6 +49,6 @@ class Stoppable(Protocol):
 
 @never_cut_short
 async def stop_all(*parts: Stoppable) -> None:
-    """One after the other."""
+    """Stop the parts one after the other."""
     for part in parts:
         await part.stop()

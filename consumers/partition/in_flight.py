@@ -1,8 +1,7 @@
-"""The steps of one partition that are asked for, and the inputs of its runs on their way to a
-commit.
+"""The steps in flight of one partition. Inputs of runs reach the committer through here.
 
-A step is in flight from when a record, a timer or a takeover asks for it until its outcome is
-committed. Those of runs that are under way begin before those of runs that start.
+A step is in flight from the moment that a record, a timer or a takeover requests it until its
+outcome is committed. Steps of runs in progress begin before first steps of new runs.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from surefoot.state.ports.clock import Clock
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepInFlight:
-    """A run whose step is to be run, is running, or has ended and is being committed."""
+    """A run whose step is queued, running, or being committed."""
 
     run: Run
     #: inputs that brought the run here and are not committed yet (its start)
     pending: tuple[Input, ...] = ()
-    #: records that ask for this step; done when it is
+    #: records that requested this step; done when the step is
     sources: list[InputPosition] = field(default_factory=list)
     call: StepCall | None = None
-    #: what has become of the step, once it has ended
+    #: the step's outcome, once it has ended
     item: PendingInput | None = None
     since_s: float = 0.0
-    #: when it was asked for
+    #: when it was requested; monotonic seconds
     asked_s: float
 
     def holds(self, run: Run | None) -> bool:
-        """Whether the run, as it is now, still is where this step began."""
+        """Whether the run is still at the attempt that this step began with."""
         return (
             run is not None
             and run.status in ("pending", "running", "waiting", "paused")
@@ -45,24 +44,26 @@ class StepInFlight:
         )
 
     def take_pending(self) -> tuple[Input, ...]:
-        """Whoever takes them has them committed."""
+        """Take the pending inputs. The caller must have them committed."""
         pending, self.pending = self.pending, ()
         return pending
 
     def take_sources(self) -> tuple[InputPosition, ...]:
-        """Whoever takes them has them marked as done."""
+        """Take the source records. The caller must have them marked as done."""
         sources, self.sources = self.sources, []
         return tuple(sources)
 
 
 class StepsInFlight:
-    """At most one a run. Whatever moves a run goes to the committer from here, behind what the run
-    has pending."""
+    """At most one step in flight per run.
+
+    All inputs of a run pass through here to the committer, behind the run's pending ones.
+    """
 
     def __init__(self, committer: Committer, clock: Clock, ready: Callable[[], None]) -> None:
-        """`ready`: called when there is a step to begin."""
+        """`ready` is called when there is a step to begin."""
         self.by_run: dict[str, StepInFlight] = {}
-        #: runs of a newer version of the agent: left alone for a worker that knows it
+        #: runs of a newer version of the agent, left to a worker that knows it
         self.held: set[str] = set()
         self._committer = committer
         self._clock = clock
@@ -72,46 +73,46 @@ class StepsInFlight:
 
     @property
     def queued(self) -> int:
-        """Runs that wait for a slot."""
+        """Number of runs that wait for a slot."""
         return len(self._tasks) + len(self._starts)
 
     @property
     def oldest_s(self) -> float:
-        """For how long the oldest step that is not committed has been asked for."""
+        """Age of the oldest request for a step that is not committed, in seconds."""
         now_s = self._clock.monotonic_s()
         return max((now_s - flight.asked_s for flight in self.by_run.values()), default=0.0)
 
     def may_run(self, run: Run) -> bool:
-        """Whether the run asks for its step to be run, and this worker knows its version."""
+        """Whether the run's step may run, and this worker knows the run's version."""
         return run.status == "running" and run.run_id not in self.held
 
     def add(
         self, run: Run, *sources: InputPosition, pending: tuple[Input, ...] = ()
     ) -> StepInFlight:
-        """In flight, and not to be begun yet."""
+        """Put the step in flight without queueing it."""
         asked_s = self._clock.monotonic_s()
         flight = StepInFlight(run=run, pending=pending, sources=[*sources], asked_s=asked_s)
         self.by_run[run.run_id] = flight
         return flight
 
     def start(self, run: Run, source: InputPosition, start: StartRun) -> None:
-        """Begin the run's first step; the start is committed with its outcome."""
+        """Queue the run's first step; the start is committed with its outcome."""
         self.add(run, source, pending=(start,))
         self._starts.append(run.run_id)
         self._ready()
 
     def queue(self, run: Run, *sources: InputPosition) -> None:
-        """Begin the step that the run's checkpoint names."""
+        """Queue the step that the run's checkpoint names."""
         self.add(run, *sources)
         self.queue_again(run.run_id)
 
     def queue_again(self, run_id: str) -> None:
-        """Begin the step that is in flight; it was not to be begun before."""
+        """Queue a step that is in flight but was held back."""
         self._tasks.append(run_id)
         self._ready()
 
     def next(self) -> StepInFlight | None:
-        """Take the next step that is to be begun out of the queue."""
+        """Take the next step to begin out of the queue, or return None."""
         while self._tasks or self._starts:
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
             flight = self.by_run.get(run_id)
@@ -120,8 +121,7 @@ class StepsInFlight:
         return None
 
     def decide(self, flight: StepInFlight, event: Input) -> None:
-        """The step is over, or the run is to be kept for later: make that part of the next
-        transaction."""
+        """Add the step's outcome, or the run's deferral, to the next transaction."""
         flight.item = PendingInput(
             sources=flight.take_sources(),
             run_id=flight.run.run_id,
@@ -136,7 +136,7 @@ class StepsInFlight:
         *sources: InputPosition,
         on_done: Callable[[Refusal | None], None] | None = None,
     ) -> None:
-        """Have an input of a run decided, after what has come before it."""
+        """Have an input of a run decided, after the run's earlier ones."""
         flight = self.by_run.get(run_id)
         pending = flight.take_pending() if flight is not None else ()
         self._committer.add(
@@ -156,6 +156,6 @@ class StepsInFlight:
             self._committer.add(PendingInput(run_id=run_id, inputs=flight.take_pending()))
 
     def forget(self, flight: StepInFlight) -> None:
-        """The step is over, or it is not asked for any more: so are the records that asked."""
+        """Remove a step that is over or no longer requested; its source records are done."""
         del self.by_run[flight.run.run_id]
         self._committer.done(*flight.sources)

@@ -1,6 +1,6 @@
-"""The records of a partition's inputs: what each of them is, and what becomes of it.
+"""The records of a partition's inputs: what each one is, and how it is handled.
 
-`read_command` and `read_task` say what a record is, and change nothing.
+`read_command` and `read_task` classify a record and change nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class UnusableInput:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Another partitioner put it here: its run lives in another partition."""
+    """A record that another partitioner put here: its run lives in another partition."""
 
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """It is to be decided by its run."""
+    """A record that its run decides on."""
 
     run_id: str
     event: Input
@@ -46,7 +46,7 @@ class RunInput:
 
 @dataclass(frozen=True, slots=True)
 class StepTask:
-    """It asks for a step of a run."""
+    """A record that requests a step of a run."""
 
     run_id: str
     seq: int
@@ -87,7 +87,7 @@ def read_task(record: ConsumerRecord) -> UnusableInput | StepTask:
 
 
 class Inputs:
-    """Takes in the records of one partition, each in the order of its offsets."""
+    """Takes in the records of one partition, each kind in offset order."""
 
     def __init__(
         self,
@@ -100,18 +100,18 @@ class Inputs:
         self._committer = committer
         self._steps = steps
         self._admission = admission
-        #: tasks of the commit whose answer has not come yet
+        #: tasks read before the outcome of their own commit was known
         self.uncommitted_tasks: list[ConsumerRecord] = []
 
     def take(self, kind: InputKind, record: ConsumerRecord) -> None:
-        """Have what the record asks for done."""
+        """Handle one record."""
         if kind == "commands":
             self._command(record)
         else:
             self._task(record)
 
     def take_uncommitted(self) -> None:
-        """The answer to the commit has come: look again at what was read before it had."""
+        """Handle the deferred tasks again. The outcome of the commit is known now."""
         early, self.uncommitted_tasks = self.uncommitted_tasks, []
         for record in early:
             self._task(record)
@@ -148,15 +148,18 @@ class Inputs:
         return self._asked_for(source, run_id, read.seq, record)
 
     def _digest_of(self, run_id: str) -> bytes | None:
-        """Digest of the input that the run was started with; None: no such run."""
+        """Return the digest of the input that the run was started with, or None for no such run."""
         flight, store = self._steps.by_run.get(run_id), self._committer.store
         known = flight.run if flight is not None else store.live.get(run_id)
         told = known or store.receipts.get(run_id)
         return told.input_digest if told is not None else None
 
     def _start(self, source: InputPosition, start: StartRun, record: ConsumerRecord) -> None:
-        """Begin the run. Its first step is run before the start is committed, so that a run of one
-        step costs one transaction; but not when more than a step hangs on it."""
+        """Begin the run.
+
+        Its first step runs before the start is committed, so that a run of one step costs one
+        transaction. A start with messages or inherited actions is committed first.
+        """
         now_ms = self._context.clock.now_ms()
         run = decide(self._context.agent.rules, State(None), start, now_ms).run
         assert run is not None
@@ -168,8 +171,11 @@ class Inputs:
             self._steps.start(run, source, start)
 
     def _repeated(self, source: InputPosition, start: StartRun, record: ConsumerRecord) -> None:
-        """The run exists: the first start holds. A different one is told in the history; a parent
-        that asked for it would wait for ever, and is told that its branch has failed."""
+        """Handle a start of a run that exists: the first start holds.
+
+        A different start is recorded in the history. Its parent would wait forever, and is told
+        that its branch has failed.
+        """
         same = self._digest_of(start.run_id) == start.input_digest
         run = self._committer.store.live.get(start.run_id)
         if same and start.parent is not None and (run is not None or not start.parent.fork):
@@ -184,9 +190,12 @@ class Inputs:
     def _asked_for(
         self, source: InputPosition, run_id: str, seq: int, task: ConsumerRecord | None
     ) -> None:
-        """A record asks for a step: run it, if the run is there and nobody does yet. A task may
-        be read before the answer to its own commit has come; it is then looked at again, also when
-        it looks like a copy: the run may have been sent back to the step that is in work."""
+        """Run the requested step, if its run is here and does not have it in flight.
+
+        A task may be read before the outcome of its own commit is known. It is then kept and
+        handled again, even if it looks like a copy: the run may have been rewound to the step in
+        progress.
+        """
         flight = self._steps.by_run.get(run_id)
         run = self._committer.store.live.get(run_id)
         if flight is None and run is not None and run.seq == seq and self._steps.may_run(run):
@@ -194,7 +203,7 @@ class Inputs:
         elif task is not None and self._committer.busy:
             self.uncommitted_tasks.append(task)
         elif flight is not None and flight.run.seq == seq:
-            flight.sources.append(source)  # a copy of what asked for the step in work
+            flight.sources.append(source)  # a copy of the request for the step in progress
         else:
             self._committer.done(source)
             self._context.logger.debug("task_skipped", run_id=run_id, seq=seq)
@@ -204,7 +213,7 @@ class Inputs:
     def _ignore(
         self, source: InputPosition, start: StartRun, record: ConsumerRecord, failure: Failure
     ) -> None:
-        """There will be no such run: the history says so."""
+        """Record in the history that this run will not exist."""
         wire, partition = self._context.wire, self._context.partition
         now_ms = self._context.clock.now_ms()
         records = ignored_start(start, failure, now_ms)
@@ -219,7 +228,7 @@ class Inputs:
         )
 
     def _reroute(self, source: InputPosition, record: ConsumerRecord, run_id: str) -> None:
-        """It goes on to the partition of its run."""
+        """Forward the record to the partition of its run."""
         wire = self._context.wire
         self._context.logger.warning(
             "rerouted", run_id=run_id, topic=record.topic, offset=record.offset

@@ -1,17 +1,17 @@
 """The one owner of one partition: takes it over, decides, and has the decisions committed.
 
-Everything here runs on the engine's loop, and a run is touched by nobody else: no locks. Memory
-changes only after the log has taken the change.
+Everything here runs on the engine's loop, and nothing else touches the partition's runs: no locks.
+Memory changes only after the log has accepted the change.
 
-Taking over, in this order because each line makes the next one true:
+Takeover, in this order because each step makes the next one valid:
  1. own: a new producer epoch fences the former owner and settles its open transaction
  2. committed: only now are the committed offsets final
  3. restore: the runs, up to the high watermark
  4. compare the state's own offsets with the group's, and begin at the lower of the two
  5. check what was restored, re-arm timers, resume reading
-(1 to 4 are Committer.take, the checks Takeover.take.)
+(1 to 4 are Committer.take, 5 is Takeover.take and Owner._take.)
 
-Its parts, each of which knows those before it: the committer; the steps in flight; the runner,
+Its parts, each of which knows only those before it: the committer; the steps in flight; the runner,
 which hands them to the executor; admission, timers and expiry; the inputs; the takeover.
 """
 
@@ -45,17 +45,17 @@ from surefoot.state.telemetry import metrics, spans
 
 
 class Dispatch(Protocol):
-    """Who hands out the worker's slots."""
+    """Distributes the worker's slots."""
 
     def ready(self, owner: Owner) -> None:
-        """The owner has something to begin."""
+        """Announce that the owner has a step to begin."""
 
     def release(self) -> None:
-        """A slot is free again."""
+        """Return a slot."""
 
 
 class Owner:
-    """One partition of one agent. `serve` runs until it is cancelled, fenced or fails."""
+    """One partition of one agent. `serve` runs until it is cancelled, fenced, or fails."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Owner:
         self.agent = agent
         self.partition = partition
         self.ready = False
-        #: no further step is begun: until the partition is known to stay, or for good
+        #: begin no further step: until the partition is known to stay, or for good
         self.holding = False
         self._draining = False
         self._paused = False
@@ -114,8 +114,9 @@ class Owner:
     async def serve(self) -> None:
         """Take the partition over, then serve it.
 
-        Raises: FencedError — a newer owner exists. Cancelling it leaves an open transaction to be
-        fenced by the next owner; call `close` afterwards.
+        Raises: FencedError — a newer owner exists.
+        Under cancellation: an open transaction is left for the next owner to fence; call `close`
+            afterwards.
         """
         await self._take()
         while True:
@@ -138,7 +139,7 @@ class Owner:
         started_s = self._clock.monotonic_s()
         starts = await self.takeover.take()
         self.ready = True
-        self._admission.serve()  # nobody asks for a run that was kept for later
+        self._admission.serve()  # no record requests a run that was kept for later
         self._log.resume(self.partition, starts)
         took_s = self._clock.monotonic_s() - started_s
         metrics.RESTORE_SECONDS.observe(took_s, self.agent.name)
@@ -151,13 +152,13 @@ class Owner:
 
     @property
     def store(self) -> RunStore:
-        """The runs as they are committed."""
+        """The committed runs."""
         return self.committer.store
 
     # Inputs ----------------------------------------------------------------------------------
 
     def ingest(self, kind: InputKind, record: ConsumerRecord) -> None:
-        """Take in one record, in the order of offsets."""
+        """Take in one record, in offset order."""
         if not self.committer.progress[kind].begin(record.offset):
             return
         self.inputs.take(kind, record)
@@ -166,16 +167,16 @@ class Owner:
             self._log.pause(self.partition)
 
     def missed(self, gone: InputGone) -> None:
-        """Reading has fallen behind retention. What was read before goes on."""
+        """Handle records that retention deleted unread. Records read before are unaffected."""
         self._logger.error("input_gone", input=gone.kind, start=gone.start, end=gone.end)
         self.committer.progress[gone.kind].leave_out(gone.end)
         if gone.kind == "commands":
             self.takeover.tell_lost(gone.start, gone.end)
         else:
-            self.takeover.swept = False  # for the runs whose tasks these were
+            self.takeover.swept = False  # adopt the runs whose tasks these were
 
     def resumed(self) -> None:
-        """A rebalance left the partition with this owner: go on where it stood."""
+        """Continue after a rebalance that left the partition with this owner."""
         self.holding = False
         self._ready_to_begin()
         if self.ready:
@@ -187,10 +188,10 @@ class Owner:
     # Running steps ---------------------------------------------------------------------------
 
     def dispatch_one(self) -> bool:
-        """Begin one step that is waiting, runs under way first. False: there is none."""
+        """Begin one waiting step, of runs in progress first. Return False if there is none."""
         if self._draining or self.holding or not self.ready:
             return False
-        if len(self.committer) >= BATCH_MAX:  # commits do not keep up; `serve` goes on after one
+        if len(self.committer) >= BATCH_MAX:  # commits are behind; `serve` continues after one
             return False
         while (flight := self.steps.next()) is not None:
             if not self._admission.slows_down(flight.run):
@@ -213,7 +214,7 @@ class Owner:
     # Committing ------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
-        """Until there is something to commit, something is due, or nothing came for a while."""
+        """Wait for something to commit, for something due, or for `idle_commit_s` to pass."""
         if self.committer:
             return
         self.committer.wake.clear()
@@ -235,7 +236,7 @@ class Owner:
         self.inputs.take_uncommitted()
 
     def _finished(self, item: PendingInput) -> None:
-        """The item is committed."""
+        """Finish an item that was committed."""
         self.committer.done(*item.sources)
         flight = self.steps.by_run.get(item.run_id)
         if flight is not None and flight.item is item:
@@ -244,10 +245,10 @@ class Owner:
             item.on_done(item.refused)
 
     def _reconcile(self, change: RunChange) -> None:
-        """Have in flight what the run, as it is now, asks for, and nothing else."""
+        """Make the step in flight match what the run, as it is now, requests."""
         before, run = change.before, change.after
         if run is None:
-            return  # its start, if that is in flight, is still to be decided
+            return  # its start, if in flight, is not decided yet
         flight = self.steps.by_run.get(run.run_id)
         if flight is not None:
             parked = run.status == "paused" and flight.call is None
@@ -271,7 +272,7 @@ class Owner:
             self._timers.arm(run)
 
     def _tell(self, before: Run | None, run: Run) -> None:
-        """For metrics and traces: the run has moved."""
+        """Update metrics and traces for a run that has changed."""
         if before is None:
             metrics.RUNS_STARTED.add(self.agent.name)
         if run.status == "attention" and (before is None or before.status != "attention"):
@@ -281,8 +282,11 @@ class Owner:
             spans.ended(run)
 
     async def _on_idle(self) -> None:
-        """With nothing to commit: step over transaction markers, so that an idle group shows no
-        lag; run what the inputs should have asked for and did not."""
+        """Use the time with nothing to commit.
+
+        Skip transaction markers, so that an idle group shows no lag, and run what the inputs should
+        have requested but did not.
+        """
         positions = await self._log.positions(self.partition)
         for kind, position in positions.items():
             self.committer.progress[kind].skip_to(position)
@@ -294,19 +298,21 @@ class Owner:
 
     @property
     def in_flight(self) -> int:
-        """Steps that are running, and decisions that are not committed yet."""
+        """Number of running steps and of inputs not committed yet."""
         running = sum(flight.call is not None for flight in self.steps.by_run.values())
         return running + len(self.committer) + self.committer.busy
 
     @property
     def runs_live(self) -> int:
-        """Runs that are not over."""
+        """Number of runs that are not over."""
         return len(self.store.live)
 
     @property
     def settled(self) -> bool:
-        """Whether every run is over, or waits for something from outside. (A time limit to such a
-        wait does not count, a time alone does.)"""
+        """Whether every run is over or waits for something external.
+
+        A time limit of such a wait does not count as pending; a wait for time alone does.
+        """
         return not (self.in_flight or self._admission.rate_limits) and not any(
             (run.timed or run.status in ("pending", "running"))
             and run.run_id not in self.steps.held

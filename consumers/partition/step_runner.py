@@ -1,4 +1,4 @@
-"""Hands the steps of one partition to the executor, and has what becomes of them committed."""
+"""Hands the steps of one partition to the executor, and has their outcomes committed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from surefoot.state.machine.model import (
     Work,
 )
 
-#: so many answered commands may stand above the lowest record in work, before it is let go
+#: number of answered commands above the lowest record in progress, beyond which all running steps
+#: are carried forward
 ANSWERED_MAX = 1_000
 
 
 class StepRunner:
-    """A step that begins takes a slot, which is free again when it is over."""
+    """Runs steps. A step takes a slot when it begins and returns it when it is over."""
 
     def __init__(
         self,
@@ -48,10 +49,10 @@ class StepRunner:
         executor: Executor,
         release: Callable[[], None],
     ) -> None:
-        """`release`: called when a slot is free again."""
-        #: steps that may be about to end: their outcome has not come, and they wait for no commit
+        """`release` is called when a slot is free again."""
+        #: steps that may be about to end: no outcome yet, and not waiting for a commit
         self.running: set[StepCall] = set()
-        #: after this long a step's task is carried forward
+        #: a step's task is carried forward after this long
         self.forward_after_s = context.limits.forward_after_s
         self._context = context
         self._committer = committer
@@ -59,24 +60,24 @@ class StepRunner:
         self._executor = executor
         self._release = release
         self._quiet = asyncio.Event()
-        #: runs that go on after a wait or a takeover: the author's checks come first
+        #: runs that continue after a wait or a takeover: the author's checks run first
         self._resumed: set[str] = set()
         self._look_for_long_s = 0.0
 
     def resumes(self, run: Run) -> None:
-        """Have the author's checks come before the run's next step."""
+        """Run the author's checks before the run's next step."""
         if self._context.agent.verifiers:
             self._resumed.add(run.run_id)
 
     def moved(self, before: Run | None, run: Run) -> None:
-        """A run that rested goes on behind the author's checks."""
+        """After a run was at rest, have the author's checks run before its next step."""
         if run.terminal:
             self._resumed.discard(run.run_id)
         elif before is not None and _rests(before):
             self.resumes(run)
 
     def begin(self, flight: StepInFlight) -> None:
-        """Run the step, in a slot that was taken for it."""
+        """Run the step in a slot already taken for it."""
         run, store = flight.run, self._committer.store
         flight.since_s = self._context.clock.monotonic_s()
         try:
@@ -107,8 +108,10 @@ class StepRunner:
         self._executor.submit(flight.call)
 
     async def gather(self) -> None:
-        """Let steps that are about to end share the transaction: a commit costs the same for one
-        decision as for many. With nothing else running there is nothing to wait for."""
+        """Wait briefly for steps that are about to end, so that they share the transaction.
+
+        A commit costs the same for one input as for many. With nothing running there is no wait.
+        """
         if self.running:
             self._quiet.clear()
             with suppress(TimeoutError):
@@ -116,8 +119,10 @@ class StepRunner:
                     await self._quiet.wait()
 
     def carry_forward(self) -> None:
-        """Append the task of a long step again, so that its old offset can be committed. The copy
-        is recognised as the one already in work."""
+        """Append the task of a long step again, so that its old offset can be committed.
+
+        The copy is recognised as a request for the step in progress.
+        """
         now_s = self._context.clock.monotonic_s()
         if now_s < self._look_for_long_s:
             return
@@ -134,7 +139,7 @@ class StepRunner:
                     self._committer.add(PendingInput(sources=sources))
 
     def drop(self, flight: StepInFlight) -> None:
-        """The step is over, or it is not asked for any more."""
+        """Drop a step that is over or no longer requested."""
         self._steps.forget(flight)
         if flight.call is not None:
             self._executor.give_up(flight.call)
@@ -152,7 +157,10 @@ class StepRunner:
     # What the executor tells -----------------------------------------------------------------
 
     def _note(self, note: EntryRequest) -> None:
-        """Commit what a running step wants kept. It waits for that, so nothing waits for it."""
+        """Commit an entry that a running step wants kept.
+
+        The step waits for that commit, so the commit does not wait for the step.
+        """
         call = note.call
         self._not_running(call)
 
@@ -165,7 +173,7 @@ class StepRunner:
         self._steps.submit(call.run.run_id, note.journaled, on_done=committed)
 
     def _beside(self, flight: StepInFlight, former: StepCall) -> None:
-        """Tell whoever asks why the run stands where it stands."""
+        """Record on the run why it does not advance: an attempt given up has not ended."""
         run = former.run
         self._context.logger.warning(
             "attempt_abandoned",
@@ -187,7 +195,7 @@ class StepRunner:
         self._steps.submit(run.run_id, CarryForward(failure=failure))
 
     def _output(self, piece: OutputPiece) -> None:
-        """Tell the stream topic; nobody waits for it."""
+        """Publish partial output to the stream topic, without waiting."""
         agent = self._context.agent.home or self._context.agent
         now_ms = self._context.clock.now_ms()
         self._context.log.publish([self._context.wire.piece(agent.name, piece, now_ms)])
@@ -197,7 +205,7 @@ class StepRunner:
         self._not_running(flight.call)
         match outcome:
             case AttemptLost():
-                if flight.call.resumed:  # it may not have come to its checks
+                if flight.call.resumed:  # it may not have reached its checks
                     self._resumed.add(flight.run.run_id)
                 asyncio.get_running_loop().call_later(
                     self._context.limits.lost_retry_s, self._again, flight
@@ -251,5 +259,5 @@ class StepRunner:
 
 
 def _rests(run: Run) -> bool:
-    """Whether it is for something from outside to let the run go on."""
+    """Whether the run needs something external to continue."""
     return run.wait is not None or run.status in ("paused", "attention", "failed")

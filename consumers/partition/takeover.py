@@ -1,5 +1,7 @@
-"""What an owner does with what it finds: the runs that were restored, commands that nobody will
-read any more, and steps that nobody asks for."""
+"""What an owner does with its findings at a takeover.
+
+They are restored runs, commands that retention deleted unread, and steps that no record requests.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from surefoot.state.machine.model import Failure, Park, Run
 from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord, InputKind
 from surefoot.state.telemetry import metrics
 
-#: so many runs that may wait in vain are named
+#: most waiting runs listed in a dead letter about lost commands
 WAITING_TOLD = 100
 
 
 class Takeover:
-    """Brings one partition to where its former owner has left it."""
+    """Brings one partition to where its former owner left it."""
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class Takeover:
         admission: Admission,
         timers: Timers,
     ) -> None:
-        #: what the inputs should have asked for and did not is run
+        #: whether the runs that no record requested have been adopted
         self.swept = False
         self._context = context
         self._committer = committer
@@ -45,8 +47,10 @@ class Takeover:
         self._timers = timers
 
     async def take(self) -> dict[InputKind, int | None]:
-        """Own the partition and restore its runs (see Committer.take), check them, and arm their
-        timers. Returns where to begin reading each input."""
+        """Own the partition, restore and check its runs, arm their timers. See Committer.take.
+
+        Returns: the offset to begin reading each input at (None: the beginning).
+        """
         starts = await self._committer.take()
         self._check_restored()
         if self._committer.lost is not None:
@@ -76,9 +80,12 @@ class Takeover:
         self._admission.restore(in_lanes)
 
     def tell_lost(self, start: int, end: int) -> None:
-        """Retention has deleted commands that nobody had read; the commit that steps over them
-        leaves a dead letter. What a run waits for comes by command: it may have been among them,
-        and nobody will send it again by himself."""
+        """Report commands that retention deleted unread.
+
+        The commit that skips them writes a dead letter. What a run waits for arrives as a command:
+        it may have been among them, and nobody will send it again unprompted. So waiting runs are
+        listed.
+        """
         context = self._context
         waiting = [
             run.run_id
@@ -107,9 +114,11 @@ class Takeover:
         )
 
     def sweep(self, positions: Mapping[InputKind, int]) -> None:
-        """Once both inputs have been read to their end, run what is to be run although none of them
-        asked for it: somebody moved the group's offsets, or the log's retention was shorter than
-        the wait."""
+        """Once both inputs were read to their end, run what no record requests but should run.
+
+        That happens when somebody moved the group's offsets, or when the log's retention was
+        shorter than the wait.
+        """
         if self.swept or len(positions) < len(INPUT_KINDS):
             return
         self.swept = True
@@ -121,6 +130,6 @@ class Takeover:
 
 
 def _is_stranded(run: Run, agent: Agent) -> bool:
-    """Whether the run stands at a step that there is no more, and nothing can map it."""
+    """Whether the run is at a step that no longer exists, with no upcaster to map it."""
     mapped = any(run.version <= number for number in agent.upcasters)
     return run.step not in agent.steps and not mapped

@@ -1,4 +1,4 @@
-"""What comes due by itself: waits of runs, and what is kept of a run only for so long."""
+"""What comes due by itself: waits of runs, and the expiry of receipts and early signals."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from surefoot.state.ports.log import Headers, ProducerRecord
 
 
 class Timers:
-    """When waits are over, epoch ms. Pure: of several times that were set for one run only that
-    counts which the run itself names."""
+    """When waits end, epoch ms. Pure.
+
+    Of several times set for one run, only the one that the run itself names counts.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
 
     @property
     def next_ms(self) -> int | None:
-        """When to look again."""
+        """When the next timer fires: epoch ms, or None."""
         return self._heap[0][0] if self._heap else None
 
     def arm(self, run: Run) -> None:
-        """Look at the run again when its time has come."""
+        """Set a timer for a run that waits for a time."""
         if run.status == "waiting" and run.due_ms is not None:
             heapq.heappush(self._heap, (run.due_ms, run.run_id))
 
     def due(self, now_ms: int, live: Mapping[str, Run]) -> Iterator[tuple[int, Run]]:
-        """Each run that has waited long enough, with its time."""
+        """Yield each run whose time has come, with that time."""
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, run_id = heapq.heappop(self._heap)
             run = live.get(run_id)
@@ -41,19 +43,19 @@ class Timers:
 
 
 class Expiry:
-    """Tombstones the receipts whose dedup window is over, and signals for runs that never began."""
+    """Tombstones receipts whose dedup window is over, and signals for runs that never began."""
 
     def __init__(
         self, context: PartitionContext, committer: Committer, admission: Admission
     ) -> None:
-        #: when to look again for what is seldom there, monotonic seconds
+        #: when to check next for early signals, which are rare; monotonic seconds
         self.look_s = 0.0
         self._context = context
         self._committer = committer
         self._admission = admission
 
     def forget_old(self) -> None:
-        """Have what is too old forgotten with the next transaction."""
+        """Have expired records deleted with the next transaction."""
         store, limits = self._committer.store, self._context.limits
         now_ms, now_s = self._context.clock.now_ms(), self._context.clock.monotonic_s()
         old = store.expired(now_ms - limits.dedup_window_ms)

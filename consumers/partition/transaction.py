@@ -1,8 +1,8 @@
-"""What one transaction does: inputs that are ready are decided, in the order in which they came, on
-the state that memory has and the batch makes.
+"""What one transaction does.
 
-No I/O, no clock, and memory stays as it is: the committer writes the records, and applies what
-has become of the runs once they are committed.
+It decides the inputs that are ready, in order of arrival, each on the state in memory plus the
+changes of the earlier ones. No I/O, no clock, and memory stays unchanged: the committer writes the
+records, and applies the changes to memory once they are committed.
 """
 
 from __future__ import annotations
@@ -41,32 +41,34 @@ from surefoot.state.records.sizes import record_size
 
 InputPosition = tuple[InputKind, int]
 
-#: room that a checkpoint needs beside its payload when a run is parked for its size
+#: bytes that a checkpoint needs besides its payload when a run is parked for its size
 PARKED_BYTES = 16_384
-#: room that is left in every checkpoint, so that the run can still be parked with a reason
+#: bytes left free in every checkpoint, so that the run can still be parked with a reason
 FAILURE_BYTES = 1_024
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingInput:
-    """Inputs of one run that are decided together, or records that move no run; done with it are
-    its `sources`."""
+    """Inputs of one run that are decided together, or records that concern no run.
+
+    Committing the item completes its `sources`.
+    """
 
     sources: tuple[InputPosition, ...] = ()
     run_id: str = ""
     inputs: tuple[Input, ...] = ()
-    #: records that move no run, given their headers
+    #: builds records that concern no run, from their headers
     outs: Callable[[Headers], list[ProducerRecord]] | None = None
-    #: what they are made of; goes to the dead letters when the log refuses them
+    #: the record they are made from; dead-lettered if the log refuses them
     record: ConsumerRecord | None = None
-    #: what it answers is not to be answered again: a command, a record that nothing can be made of
+    #: whether its sources must not be answered twice: a command, a record that cannot be used
     answers: bool = False
-    #: called once it is committed, with why it moved nothing, if that is so
+    #: called once it is committed, with the refusal if it changed nothing
     on_done: Callable[[Refusal | None], None] | None = None
     refused: Refusal | None = field(default=None, init=False)
 
     def park(self, run: Run | None, code: str, reason: str, *, record_bytes: int) -> None:
-        """Instead of what cannot be written: the run as it was, waiting for a person."""
+        """Replace inputs whose records cannot be written: the run stays as it was, parked."""
         step = run.step if run is not None else None
         room = record_bytes - PARKED_BYTES
         starts = tuple(
@@ -85,7 +87,7 @@ class PendingInput:
 
     @property
     def parked(self) -> bool:
-        """Whether less than this cannot be written."""
+        """Whether it is reduced to parking: nothing smaller can be written."""
         return bool(self.inputs) and isinstance(self.inputs[-1], Park)
 
 
@@ -113,7 +115,7 @@ class RunDraft:
         return self.after.run is not self.before.run
 
     def apply_to(self, store: RunStore) -> RunChange:
-        """It is committed: now, and only now, memory changes."""
+        """Apply a committed draft to memory. Memory must not change before the commit."""
         if self.changed and self.after.run is not None:
             store.put(self.after.run)
         store.put_records(self.run_id, self.records)
@@ -122,23 +124,26 @@ class RunDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One that is being made, for a batch of inputs."""
+    """A transaction under construction, for a batch of inputs."""
 
     txn: bytes
     now_ms: int
     rules: Rules
     wire: Wire
     partition: int
-    #: largest record, in bytes, key and headers included
+    #: largest record, in bytes, including key and headers
     record_bytes: int
-    #: the runs as they are committed; they are read only
+    #: the committed runs; read only
     store: RunStore
-    #: inputs whose runs wait for a person instead, with the code and the reason
+    #: inputs whose runs are parked instead, with the code and the reason
     parked: list[tuple[PendingInput, str, str]] = field(default_factory=list)
 
     def build(self, batch: Sequence[PendingInput]) -> tuple[list[ProducerRecord], list[RunDraft]]:
-        """The records of the batch; a run whose records do not fit waits for a person instead, and
-        its input then stands in the batch with that in its place."""
+        """Build the records of the batch.
+
+        A run whose records do not fit is parked for a person; its item in the batch is changed to
+        that.
+        """
         runs: dict[str, list[PendingInput]] = {}
         outs: list[ProducerRecord] = []
         for item in batch:
@@ -158,7 +163,7 @@ class Transaction:
     def applied(
         self, offsets: Mapping[InputKind, int], answered: AbstractSet[InputPosition]
     ) -> ProducerRecord:
-        """The record of what the state includes once this is committed."""
+        """Build the record of the offsets that the state includes once this is committed."""
         applied: dict[str, int | None] = {kind: offsets[kind] for kind in INPUT_KINDS}
         return self.wire.applied(applied, self.partition, (("sf-txn", self.txn),), answered)
 
@@ -206,7 +211,7 @@ class Transaction:
         ]
 
     def _too_large(self, draft: RunDraft) -> int:
-        """Bytes of the draft's largest record, if that is over the limit; else 0."""
+        """Return the bytes of the draft's largest record if it is over the limit, else 0."""
         dead = dead_topic(self.wire.app)
         sizes = [record_size(out) for out in draft.outs if out.topic != dead]
         run = draft.after.run
@@ -216,7 +221,7 @@ class Transaction:
         return largest if largest > self.record_bytes else 0
 
     def _draft_what_fits(self, run_id: str, items: Sequence[PendingInput]) -> RunDraft:
-        """One input after the other: what makes a record that does not fit is replaced."""
+        """Add one input at a time; replace each whose records do not fit by parking the run."""
         done: list[PendingInput] = []
         for item in items:
             draft = self._draft(run_id, [*done, item])
@@ -254,7 +259,7 @@ def _entries_after(entries: Entries, records: Sequence[Record]) -> Entries:
 def offsets_after(
     progress: Mapping[InputKind, OffsetTracker], batch: Sequence[PendingInput]
 ) -> dict[InputKind, int]:
-    """The group's offsets, next to read: up to the lowest input that is in work beside these."""
+    """Return the group's offsets (next to read): the lowest input in progress after this batch."""
     done: dict[InputKind, set[int]] = {kind: set() for kind in INPUT_KINDS}
     for item in batch:
         for kind, offset in item.sources:
@@ -267,6 +272,6 @@ def answered_after(
     batch: Sequence[PendingInput],
     offsets: Mapping[InputKind, int],
 ) -> set[InputPosition]:
-    """What stands answered from the group's offsets on."""
+    """Return the answered records at or above the group's offsets."""
     new = {source for item in batch if item.answers for source in item.sources}
     return {(kind, o) for kind, o in answered | new if o >= offsets[kind]}

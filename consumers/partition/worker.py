@@ -1,9 +1,9 @@
 """A worker of one agent: one member of its consumer group, and the owners of its partitions.
 
-One task polls, from start to end, also with nothing assigned and while draining: a member that
-stops polling is thrown out, and a poll that is cancelled switches that very guard off. Each
-assigned partition has one task that serves it. A partition that was fenced, or whose owner failed,
-is taken over again for as long as it stays assigned.
+One task polls from start to end, also with nothing assigned and while draining: a group evicts a
+member that stops polling, and a cancelled poll disables that very safeguard. Each assigned
+partition has one task that serves it. A partition that was fenced, or whose owner failed, is taken
+over again for as long as it stays assigned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from surefoot.state.telemetry import metrics
 
 
 class Slots:
-    """Bounds the steps in flight, and shares them out among the partitions in turn."""
+    """Bounds the steps in flight, and shares them among the partitions in turn."""
 
     def __init__(self, limit: int) -> None:
         self.free = limit
@@ -38,14 +38,14 @@ class Slots:
         self._waiting: set[Owner] = set()
 
     def ready(self, owner: Owner) -> None:
-        """The owner has something to begin."""
+        """Announce that the owner has a step to begin."""
         if owner not in self._waiting:
             self._waiting.add(owner)
             self._ring.append(owner)
         self._fill()
 
     def release(self) -> None:
-        """A slot is free again."""
+        """Return a slot."""
         self.free += 1
         self._fill()
 
@@ -75,7 +75,7 @@ class Worker:
         deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
         self.agent = agent
-        #: when the poll task was last seen alive, for the watchdog; monotonic seconds
+        #: when the poll task last ran, for the watchdog; monotonic seconds
         self.polled_s = clock.monotonic_s()
         self._log = log
         self._wire = wire
@@ -90,7 +90,7 @@ class Worker:
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
         self._stopped = False
-        #: why no partition can be taken over, once it is certain
+        #: why no partition can be taken over, once that is certain
         self._denied: NotAllowed | None = None
         self._announced = False
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
@@ -104,17 +104,17 @@ class Worker:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that are this worker's to serve."""
+        """The partitions assigned to this worker."""
         return sorted(self.owners)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing will come of it by itself, once every record has been read."""
+        """Whether nothing more will happen by itself, once every record has been read."""
         owners = self.owners.values()
         return bool(owners) and self.ready and all(owner.settled for owner in owners)
 
     def measure(self) -> None:
-        """Tell how things stand."""
+        """Update the gauges."""
         owners, name = self.owners.values(), self.agent.name
         live = sum(owner.runs_live for owner in owners)
         metrics.PARTITIONS.set(len(owners), name)
@@ -124,12 +124,14 @@ class Worker:
             metrics.OUTBOX_PENDING.set(live)
 
     async def run(self, stop: asyncio.Event, *, drain_s: float, abort: asyncio.Event) -> bool:
-        """Work until `stop` is set, then drain: begin nothing, finish and commit what is running
-        for up to `drain_s` seconds (or until `hurry`), leave the group, close.
+        """Work until `stop` is set, then drain.
 
-        Returns True when nothing had to be given up. Raises what ended the poll task, if anything
-        did, NotAllowed when the log denies a right; the process should then exit, for its
-        supervisor to start it anew.
+        Draining begins nothing, finishes and commits what is running for up to `drain_s` seconds
+        (or until `abort`), leaves the group, and closes.
+
+        Returns: True if nothing had to be given up.
+        Raises: whatever ended the poll task, if anything did; NotAllowed — the log denies a right.
+            The process should then exit, for its supervisor to restart it.
         """
         await self._log.start(self._changed, self._rebalancing)
         polling = asyncio.create_task(
@@ -180,8 +182,10 @@ class Worker:
     # Partitions come and go ------------------------------------------------------------------
 
     async def _rebalancing(self) -> None:
-        """Finish what is running, so that whoever gets a partition does not run it again. Longer
-        steps are not waited for: they run again where their partition goes."""
+        """Let running steps finish, so that the next owner of a partition does not run them again.
+
+        Steps longer than `handover_s` are not waited for: they run again on the next owner.
+        """
         for owner in self.owners.values():
             owner.hold()
         await self._settle(self._limits.handover_s, asyncio.Event())
@@ -221,8 +225,10 @@ class Worker:
         )
 
     async def _serve(self, owner: Owner, after_s: float) -> None:
-        """Serve until dropped. However an owner ends, a new one takes the partition over: from the
-        log alone, so that nothing of the old one's memory is carried on."""
+        """Serve until dropped. However an owner ends, a new one takes the partition over.
+
+        The new one starts from the log alone and inherits nothing of the old one's memory.
+        """
         try:
             await asyncio.sleep(after_s)
             await owner.serve()
@@ -269,7 +275,7 @@ class Worker:
         return given_up == 0
 
     async def _settle(self, within_s: float, abort: asyncio.Event) -> None:
-        """Wait until nothing is in flight any more, so long at most, or until `hurry`."""
+        """Wait until nothing is in flight, for at most `within_s` seconds or until `abort`."""
         deadline_s = self._clock.monotonic_s() + within_s
         while self._in_flight() and not abort.is_set():
             left_s = deadline_s - self._clock.monotonic_s()
