@@ -1,7 +1,7 @@
-"""Between the values of the core and the records of the log. Pure.
+"""Converts between the core's values and the records of the log. Pure.
 
 Every record of a transaction carries sf-txn, sf-src, sf-run and sf-seq, so that an outsider can
-check it: which transaction, which input it answers, which run and step.
+check which transaction it is part of, which input it answers, and which run and step it concerns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from surefoot.state.records.event_headers import event_headers
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Encodes what one agent writes; `partitions` is the count that all agents share."""
+    """Encodes what one agent writes; `partitions` is the partition count that all agents share."""
 
     app: str
     topics: AgentTopics
@@ -57,7 +57,7 @@ class Wire:
     def checkpoint(
         self, run: Run, records: int, headers: Headers, partition: int
     ) -> ProducerRecord:
-        """The run as it is now; `records` of its transaction belong to it, this one included."""
+        """Encode the run's state. `records`: count of its decision's records, this one included."""
         value = encode("Checkpoint", jsonable(run) | {"records": records})
         return ProducerRecord(self.topics.state, partition, run.run_id.encode(), value, headers)
 
@@ -72,14 +72,14 @@ class Wire:
         number: int = -1,
         traceparent: str | None = None,
     ) -> ProducerRecord:
-        """One record of a decision on that run; `number` and `traceparent` are for its events."""
+        """Encode one record of a decision; `number` and `traceparent` are for its events."""
         key = run_id.encode()
         match record:
             case TaskRecord():
                 value = encode("Task", jsonable(record))
                 return ProducerRecord(self.topics.tasks, partition, key, value, headers)
             case EventRecord():
-                # of a run that is not known, only the log has the name
+                # only the log knows the run_id of an event about an unknown run
                 value = encode("Event", jsonable(record) | {"run_id": run_id})
                 told = event_headers(
                     source=f"{self.app}/{self.topics.agent}",
@@ -140,8 +140,11 @@ class Wire:
         headers: Headers,
         answered: Collection[tuple[InputKind, int]] = (),
     ) -> ProducerRecord:
-        """The record that says up to where the inputs have been applied, and which records from
-        there on have been answered: input and offset."""
+        """Encode the offsets that the state includes.
+
+        Args: offsets: next to read, by input; answered: (input, offset) of records from there on
+            that were answered.
+        """
         above = {
             field: sorted(offset for kind, offset in answered if kind == of)
             for field, of in (("answered", "commands"), ("answered_tasks", "tasks"))
@@ -155,13 +158,16 @@ class Wire:
         )
 
     def tombstone(self, key: bytes, partition: int, headers: Headers) -> ProducerRecord:
-        """Forget a run whose dedup window is over, or one of its entries."""
+        """Return the tombstone of a run whose dedup window is over, or of one of its entries."""
         return ProducerRecord(self.topics.state, partition, key, None, headers)
 
     def dead_input(
         self, record: ConsumerRecord, failure: Failure, headers: Headers
     ) -> ProducerRecord:
-        """An input that cannot be used: key, value, headers byte for byte, and where it stood."""
+        """Encode the dead letter of an input that cannot be used.
+
+        Key, value and headers are copied byte for byte; further headers give the original position.
+        """
         told = dead_headers(failure.code, failure.message, 0, None)
         place = (
             ("sf-dead-topic", record.topic.encode()),
@@ -178,7 +184,7 @@ class Wire:
         )
 
     def piece(self, agent: str, piece: OutputPiece, now_ms: int) -> ProducerRecord:
-        """A piece of partial output."""
+        """Encode a piece of partial output."""
         return ProducerRecord(
             AgentTopics(self.app, agent).stream,
             partition_of(piece.run_id, self.partitions),
@@ -191,7 +197,7 @@ class Wire:
         return partition_of(run_id, self.partitions) == partition
 
     def reroute(self, record: ConsumerRecord, run_id: str, headers: Headers) -> ProducerRecord:
-        """The record again, on the partition that its run lives in."""
+        """Return the record again, for the partition that its run lives in."""
         home = partition_of(run_id, self.partitions)
         return ProducerRecord(
             record.topic, home, run_id.encode(), record.value, (*record.headers, *headers)
@@ -201,7 +207,7 @@ class Wire:
 def dead_headers(
     code: str, message: str, attempts: int, run_id: str | None
 ) -> tuple[tuple[str, bytes], ...]:
-    """Why a record is on the dead letter topic; bounded, whatever the error said."""
+    """Return headers that say why a record is a dead letter. Bounded, whatever the error says."""
     told = [
         ("sf-dead-code", code.encode()),
         ("sf-dead-message", message.encode("utf-8", "backslashreplace")[:4096]),
@@ -226,7 +232,7 @@ def start_out(
     baggage: str | None = None,
     by: str | None = None,
 ) -> ProducerRecord:
-    """A start command, on the partition of its run."""
+    """Encode a start command, for the partition of its run."""
     return command_out(
         app,
         partitions,
@@ -255,7 +261,10 @@ def command_out(
     headers: Headers = (),
     **fields: Any,
 ) -> ProducerRecord:
-    """A command, on the partition of its run. `fields`: others of schemas/avro/Command.avsc."""
+    """Encode a command, for the partition of its run.
+
+    Args: fields: further fields of schemas/avro/Command.avsc.
+    """
     return ProducerRecord(
         AgentTopics(app, agent).commands,
         partition_of(run_id, partitions),
@@ -301,17 +310,17 @@ def _own_fields(record: CommandRecord) -> dict[str, Any]:
 
 
 def entry_key(run_id: str, slot: str) -> bytes:
-    """Key of an entry in the state topic. No run_id has a bar in it."""
+    """Return the key of an entry in the state topic. No run_id contains a bar."""
     return f"{run_id}|{slot}".encode()
 
 
 def split_key(key: bytes) -> tuple[str, str | None]:
-    """(run_id, slot of the entry; None for the checkpoint) of a key in the state topic."""
+    """Split a key of the state topic into run_id and slot of the entry (None: the checkpoint)."""
     run_id, bar, slot = key.decode("utf-8", "backslashreplace").partition("|")
     return run_id, slot if bar else None
 
 
-#: what a run counts, and the number after which the next one would fit into no record
+#: a run's counters, and the value that each must stay below so that the next still fits a record
 _COUNTS = {
     "seq": 2**63 - 1,
     "version": 2**31 - 1,
@@ -323,7 +332,10 @@ _COUNTS = {
 
 
 def decode_checkpoint(value: bytes) -> Run:
-    """Raises UndecodableError, also for counts that no run comes to."""
+    """Decode a checkpoint.
+
+    Raises: UndecodableError — also for counters that no run can reach.
+    """
     fields = decode(value, "Checkpoint")[1]
     for name, end in _COUNTS.items():
         if not 0 <= fields[name] < end:
@@ -339,7 +351,10 @@ def decode_checkpoint(value: bytes) -> Run:
 
 
 def decode_entry(value: bytes) -> Entry:
-    """Raises UndecodableError."""
+    """Decode an entry.
+
+    Raises: UndecodableError.
+    """
     fields = decode(value, "Entry")[1]
     fields["failure"] = _failure(fields["failure"])
     fields["cost"] = _amounts(fields["cost"])
@@ -347,7 +362,7 @@ def decode_entry(value: bytes) -> Entry:
 
 
 def wait_of(fields: dict[str, Any] | None) -> WaitState | None:
-    """A Wait of its decoded fields."""
+    """Build a WaitState from its decoded fields."""
     if fields is None:
         return None
     return WaitState(
@@ -361,7 +376,7 @@ def wait_of(fields: dict[str, Any] | None) -> WaitState | None:
 
 
 def memory_of(fields: dict[str, Any] | None) -> Memory | None:
-    """A Memory of its decoded fields."""
+    """Build a Memory from its decoded fields."""
     if fields is None:
         return None
     return Memory(
@@ -390,8 +405,11 @@ def _amounts(items: list[dict[str, Any]]) -> tuple[Amount, ...]:
 def decode_applied(
     value: bytes | None,
 ) -> tuple[dict[str, int | None], frozenset[tuple[InputKind, int]]]:
-    """(next offsets to read by input, records from there on that have been answered: input and
-    offset); none known when the record is unreadable."""
+    """Decode the record of the applied offsets.
+
+    Returns: (next offsets to read by input, (input, offset) of records from there on that were
+        answered); both empty if the record is unreadable.
+    """
     try:
         fields = decode(value, "Applied")[1]
     except UndecodableError:
@@ -402,7 +420,10 @@ def decode_applied(
 
 
 def decode_command(record: ConsumerRecord) -> WireCommand:
-    """Raises UndecodableError, also for a run_id that cannot be one."""
+    """Decode a command.
+
+    Raises: UndecodableError — also for an invalid run_id.
+    """
     fields = _with_run_id(decode(record.value, "Command")[1])
     fields["parent"] = _parent(fields["parent"])
     fields["memory"] = memory_of(fields["memory"])
@@ -415,9 +436,9 @@ def decode_command(record: ConsumerRecord) -> WireCommand:
 
 
 def input_of(command: WireCommand) -> Input:
-    """What a command other than a start asks of its run.
+    """Return the input that a command, other than a start, gives its run.
 
-    Raises: UndecodableError for a kind that there is not, or one whose fields are missing.
+    Raises: UndecodableError — the kind is unknown, or fields are missing.
     """
     if command.kind != "child":
         return read(command)
@@ -433,7 +454,10 @@ def input_of(command: WireCommand) -> Input:
 
 
 def start_of(command: WireCommand, agent: str, version: int, first: str) -> StartRun:
-    """The start that a command asks of this version of the agent, whose first step that is."""
+    """Return the start of this version of the agent that a command requests.
+
+    Args: first: the step to begin with if the command names none.
+    """
     came = trace.carried_by({name: getattr(command, name) for name in trace.HEADERS})
     return StartRun(
         run_id=command.run_id,
@@ -456,7 +480,10 @@ def start_of(command: WireCommand, agent: str, version: int, first: str) -> Star
 
 
 def decode_task(record: ConsumerRecord) -> dict[str, Any]:
-    """Raises UndecodableError, also for a run_id that cannot be one."""
+    """Decode a task.
+
+    Raises: UndecodableError — also for an invalid run_id.
+    """
     return _with_run_id(decode(record.value, "Task")[1])
 
 
