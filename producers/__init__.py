@@ -1,1 +1,1 @@
-"""Shells that put records into Kafka: the gateway, webhooks, the client."""
+"""Shells that put records into Kafka: gateway, webhooks, event sources, commands."""
