@@ -1,8 +1,8 @@
-"""What an operator asks of a run: one command on the run's partition, and its owner's answer.
+"""Commands to runs: writes a command to the run's partition, and waits for its owner's answer.
 
-Nothing is decided here. Each command has an id, and the owner answers each with one event that has
-this id; the same id again changes nothing and is answered again. So whoever gets no answer asks
-again with the same id.
+Nothing is decided here. Each command has an id, and the owner answers each with one event that
+carries this id. The same id again changes nothing and is answered again, so a caller that gets no
+answer repeats the command with the same id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from surefoot.state.reading.query import PageCursor, RunQuery
 from surefoot.state.reading.runs import run_json
 from surefoot.state.reading.versions import Version, Versions
 
-#: HTTP status of what a run's owner refuses
+#: HTTP status for each refusal of a run's owner
 REFUSALS: Mapping[str, int] = {
     "unknown_run": 404,
     "unknown_question": 404,
@@ -49,30 +49,33 @@ REFUSALS: Mapping[str, int] = {
     "no_such_action": 404,
 }
 
-#: of many commands: how many are on their way at a time
+#: number of commands in transit at the same time
 _AT_A_TIME = 50
 
 
 class RetryFailed(BaseModel):
-    """Which of the runs that have failed are tried again."""
+    """Selects the failed runs to retry."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     prefix: Annotated[str, Field(max_length=256)] = ""
-    #: the `next` of those that were asked before
+    #: the `next` of the previous page
     before: Annotated[str, Field(max_length=300)] | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     by: Name | None = None
 
     def place(self) -> PageCursor | None:
-        """Raises BadArgument."""
+        """Return the position of `before`.
+
+        Raises: BadArgument — `before` is not a position.
+        """
         return None if self.before is None else PageCursor.parse(self.before)
 
 
 def retry_failed(said: Any) -> RetryFailed:
-    """What these JSON values ask for.
+    """Read a request to retry failed runs from JSON values.
 
-    Raises: BadArgument — what is wrong, by the names of the JSON's fields.
+    Raises: BadArgument — with what is wrong, by the names of the JSON's fields.
     """
     try:
         asked = RetryFailed.model_validate(said)
@@ -83,10 +86,9 @@ def retry_failed(said: Any) -> RetryFailed:
 
 
 def command(word: str, said: Any, *, run_id: str, new_id: str) -> Operation:
-    """What these JSON values ask of that run by a command of BODIES; `new_id` is for one that has
-    no id.
+    """Read a command of BODIES from JSON values; `new_id` is for one without an id.
 
-    Raises: BadArgument — what is wrong, by the names of the JSON's fields.
+    Raises: BadArgument — with what is wrong, by the names of the JSON's fields.
     """
     try:
         body = BODIES[word].model_validate(said)
@@ -103,24 +105,24 @@ def _told(error: ValidationError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReply:
-    """What came of a command."""
+    """The outcome of a command."""
 
     id: str
-    #: None: nobody has answered in time; the command is on its way all the same
+    #: None: no answer in time; the command may still be carried out
     accepted: bool | None
-    #: type of the event that answers it; None: there was none, or none was needed
+    #: type of the event that answers it; None: no answer, or none was needed
     event: str | None = None
     #: of a refusal
     code: str | None = None
     message: str | None = None
-    #: the run as it is now; None: there is none, or it cannot be read just now
+    #: the run's state after the command; None: no such run, or it cannot be read now
     run: RunView | None = None
-    #: of a rewind or a fork: what has been done with ctx.once and is not simply done again
+    #: for a rewind or a fork: actions of ctx.once that will not simply run again
     kept: tuple[str, ...] = ()
 
     @property
     def status(self) -> int:
-        """The HTTP status that says as much."""
+        """The HTTP status of the outcome."""
         if self.accepted is None:
             return 202
         return 200 if self.accepted else REFUSALS.get(self.code or "", 409)
@@ -139,17 +141,17 @@ class CommandReply:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What came of some of the runs that had failed."""
+    """The outcome of retrying some of the failed runs."""
 
-    #: how many had, and fit
+    #: how many failed runs match
     matches: int
     #: by run_id
     replies: Mapping[str, CommandReply]
-    #: behind which the others stand; None: there are no others
+    #: position after which the rest begins; None: there are no more
     next: PageCursor | None
 
     def json(self) -> dict[str, Any]:
-        """Nothing of what the runs hold: those of the outbox hold the credentials of effects."""
+        """Return it as JSON, without what the runs hold: runs of the outbox hold credentials."""
         said = [reply.accepted for reply in self.replies.values()]
         return {
             "matches": self.matches,
@@ -167,8 +169,10 @@ class Retried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Sends commands and waits for their answers. `send_s` and `answer_s` are how long Kafka and
-    the run's owner may take."""
+    """Sends commands and waits for their answers.
+
+    `send_s` bounds Kafka's acknowledgement, `answer_s` the answer of the run's owner.
+    """
 
     commands: Commands
     reader: RunReader
@@ -182,11 +186,11 @@ class Operator:
         run_id: str,
         input_: Operation,
     ) -> CommandReply:
-        """Have a command answered by the owner of its run.
+        """Send a command and wait for the answer of the run's owner.
 
-        Raises: Unavailable — it may or may not have been sent: ask again with the same id;
-        RecordTooLarge — it was not sent.
-        Under cancellation: like Unavailable.
+        Raises: Unavailable — it may or may not have been sent: repeat it with the same id;
+            RecordTooLarge — it was not sent.
+        Under cancellation: as for Unavailable.
         """
         async with self.reader.answers(agent, run_id) as events:
             await self.commands.send(
@@ -222,10 +226,11 @@ class Operator:
             return None
 
     async def retry_failed(self, runs: RunBrowser, agent: str, asked: RetryFailed) -> Retried:
-        """Have runs that have failed try again, those first that failed last. Ends early when an
-        owner does not answer in time; `next` goes on behind the last that was asked.
+        """Retry failed runs, most recently failed first.
 
-        Raises: Unavailable — some may have been asked: those that have not are still failed.
+        Ends early when an owner does not answer in time; `next` continues after the last run asked.
+
+        Raises: Unavailable — some runs may have been retried; the others are still failed.
         """
         query = RunQuery(
             status="failed", prefix=asked.prefix, before=asked.place(), limit=asked.limit
@@ -264,8 +269,9 @@ class Operator:
         repeat: Collection[str] = (),
         by: str | None = None,
     ) -> CommandReply:
-        """Send a run back to its version `seq`, as its history tells it. What it has done with
-        ctx.once since then is not done again, but for the actions that `repeat` names.
+        """Rewind a run to its version `seq`, as recorded in its history.
+
+        Actions of ctx.once since then do not run again, except those named in `repeat`.
 
         Raises: as `ask`; StateError — part of that version has expired.
         """
@@ -311,12 +317,14 @@ class Operator:
         new_id: str,
         repeat: Collection[str] = (),
     ) -> CommandReply:
-        """Start another run from version `seq` of this one. Its name is the id of the command: the
-        same name again is the same run. What this one has done with ctx.once since then is in doubt
-        for the new one, but for the actions that `repeat` names: it simply does those.
+        """Start a copy of the run from its version `seq`.
 
-        Raises: as `ask`; StateError — part of that version has expired; BadArgument — the name
-        cannot be a run's.
+        `new_id` is both the copy's run_id and the command's id: the same name again is the same
+        run. For the copy, actions of ctx.once since that version are in doubt, except those named
+        in `repeat`, which it simply runs.
+
+        Raises: as `ask`; StateError — part of that version has expired; BadArgument — `new_id` is
+            not a valid run_id.
         """
         check_run_id(new_id)
         run = await self.reader.latest(agent, run_id)
@@ -365,7 +373,7 @@ class Operator:
 
 
 async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[str, Any] | None:
-    """The event that answers that command; None when there will be none for us."""
+    """Return the event that answers the command, or None if the stream ends without one."""
     async for event in events:
         if event["id"] == identity and event["type"] in ANSWERS:
             return event
@@ -377,15 +385,18 @@ def _refusal(identity: str, code: str, message: str, run: RunView | None = None)
 
 
 def _of_others(entries: Iterable[Entry], run: RunView, version: Version) -> Iterator[Action]:
-    """What the run's children and pooled steps since that version have done: whatever that is."""
+    """Yield the unknown actions of the run's children and pooled steps since that version."""
     return again.handed_on(entries, run.run_id, run.forks - version.forks)
 
 
 def _not_done(
     repeat: Collection[str], done: Sequence[Entry], others: Sequence[Action], seq: int
 ) -> str | None:
-    """Why an action cannot be repeated: nothing of that name has been done. Of what children and
-    pooled steps have done only they know the names."""
+    """Return why an action cannot be repeated: none of that name has run. Otherwise None.
+
+    The names of actions of children and pooled steps are unknown here, so with those any name may
+    be right.
+    """
     there = {name_of(entry) for entry in done}
     unknown = [name for name in repeat if name not in there]
     if not unknown or others:
@@ -399,7 +410,7 @@ def _not_done(
 def _kept(
     done: Sequence[Entry], others: Sequence[Action], repeat: Collection[str]
 ) -> tuple[str, ...]:
-    """The actions that are not simply done again, for people."""
+    """Describe, for people, the actions that will not simply run again."""
     own = [
         f"{call_of(entry)} of step {entry.name!r}" + ("" if outcome(entry) else ", in doubt")
         for entry in done
@@ -409,7 +420,7 @@ def _kept(
 
 
 def no_version(run: RunView, seq: int) -> str:
-    """Why a run has no version `seq` to go back to."""
+    """Return why a run has no version `seq` to go back to."""
     if 0 <= seq < run.seq:
         return (
             f"version {seq} of {run.run_id} is part of its compensation, or the events that tell "
@@ -430,8 +441,11 @@ def rewind_to(
     created_ms: int,
     now_ms: int,
 ) -> Rewind:
-    """What sends a run, now in `epoch`, back to that version. A wait begins anew, with as much time
-    as it had; a sleep ends when it would have. Actions that `repeat` names may be done again."""
+    """Build the command that rewinds a run, now in `epoch`, to that version.
+
+    A wait begins anew with its full time; a sleep ends when it would have ended. Actions named in
+    `repeat` may run again.
+    """
     wait, due_ms = version.wait, version.due_ms
     if wait is not None and due_ms is not None:
         due_ms = now_ms + due_ms - wait.since_ms
@@ -460,8 +474,10 @@ def start_fields(
     actions: Iterable[Action],
     repeat: Collection[str],
 ) -> dict[str, Any]:
-    """Fields of the command that starts another run from that version, and tells it what the run
-    that it is a copy of has done. Actions that `repeat` names may be done again."""
+    """Return the fields of the command that starts a copy of a run from that version.
+
+    `actions` are those of the original run; those named in `repeat` may run again.
+    """
     return {
         "step": version.step,
         "payload": version.payload,
@@ -474,5 +490,5 @@ def start_fields(
 
 
 def thread_of(version: Version) -> int:
-    """How many messages the run's thread had."""
+    """Return the number of messages in the run's thread."""
     return version.memory.thread if version.memory is not None else 0

@@ -1,12 +1,12 @@
-"""Going through a stretch of an agent's partitions again, after an incident.
+"""Replays a range of an agent's partitions after an incident.
 
-    skip-completed   the start commands and tasks of the stretch are appended again: their owners
-                     recognise finished work and skip it, what was lost is done
-    rerun            every run that the stretch touches is sent back to the version before its first
-                     execution of a step, and goes on from there
+    skip-completed   appends the start commands and tasks of the range again; their owners skip
+                     finished work and do what was lost
+    rerun            rewinds every run in the range to the version before its first execution of a
+                     step; it continues from there
 
-Either can be repeated: a rewind's id is a function of the replay's id and the run, and a copy of a
-record that is not needed changes nothing. Nothing is held in memory but the names of the runs.
+Both can be repeated: a rewind's id is a function of the replay's id and the run, and an unneeded
+copy of a record changes nothing. Memory holds one summary per run, and no records.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from surefoot.state.records.encoding import decode_command, decode_task
 
 Unit = Literal["time", "offset"]
 
-#: records appended, and runs rewound, at a time
+#: number of records appended, or runs rewound, at the same time
 _AT_ONCE = 64
 _OFFSET_DIGITS = 18
-#: of a step's version that a run cannot go back to, as its children or its pool cannot
+#: kinds of waits that a run cannot be rewound into: its children or its pool cannot go back
 _NO_WAY_BACK = frozenset({"children", "pool", "budget"})
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From (included) and to (excluded; None: what is the end now), both offsets or both epoch
-    milliseconds."""
+    """From `start` (included) to `end` (excluded; None: the present end).
+
+    Both are offsets, or both are epoch milliseconds.
+    """
 
     unit: Unit
     start: int
@@ -47,7 +49,7 @@ class Bounds:
 
 
 def bounds(start: str, end: str | None) -> Bounds:
-    """What --from and --to say: offsets, or ISO 8601 times with a zone. Pure.
+    """Parse --from and --to: offsets, or ISO 8601 times with a zone. Pure.
 
     Raises: ConfigError — with what is wrong.
     """
@@ -80,52 +82,58 @@ def _moment(option: str, text: str) -> tuple[Unit, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSlice:
-    """A part of one input topic's partition."""
+    """A part of one partition of an input topic."""
 
     kind: InputKind
     partition: int
-    #: offsets: the first, and the one after the last
+    #: the first offset, and the one after the last
     start: int
     end: int
-    #: it begins where the topic does now, and earlier records have expired
+    #: whether earlier records of the range have expired
     cut: bool = False
 
 
 class Stretch(Protocol):
-    """The input topics of an agent, to be read and appended to."""
+    """Reads and appends to the input topics of an agent."""
 
     def read(self, piece: OffsetSlice) -> AsyncIterator[ConsumerRecord]:
-        """Committed records, in order. Raises Unavailable."""
+        """Yield committed records, in order.
+
+        Raises: Unavailable.
+        """
 
     async def append(self, record: ProducerRecord) -> None:
-        """Write one record. Raises Unavailable: it may or may not have been written."""
+        """Write one record.
+
+        Raises: Unavailable — it may or may not have been written.
+        """
 
 
 @dataclass(slots=True)
 class Touched:
-    """What the stretch has of one run."""
+    """The records of one run in the range."""
 
-    #: it is started here
+    #: number of its start commands
     starts: int = 0
-    #: numbers of the steps that are asked for here
+    #: numbers of the steps that tasks in the range request
     tasks: set[int] = field(default_factory=set)
     records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
-    """What is to be done with one run, for people."""
+    """What will be done with one run, for people."""
 
     run_id: str
     status: str
     what: str
-    #: False: it is left as it is
+    #: whether the run will change
     acts: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """One replay of one agent. `id` makes it safe to repeat."""
+    """One replay of one agent. Its `id` makes it safe to repeat."""
 
     id: str
     agent: str
@@ -134,7 +142,7 @@ class Replay:
     pieces: Sequence[OffsetSlice]
 
     async def touched(self) -> dict[str, Touched]:
-        """The runs of the stretch, in the order in which they come."""
+        """Return the runs in the range, in order of appearance."""
         runs: dict[str, Touched] = {}
         for piece in self.pieces:
             async for record in self.stretch.read(piece):
@@ -152,17 +160,17 @@ class Replay:
     # Appending again ---------------------------------------------------------------------------
 
     async def foresee(self, touched: Mapping[str, Touched]) -> list[ReplayRow]:
-        """What appending the stretch again would do."""
+        """Predict what appending the range again would do."""
         found = await self.versions.summaries(self.agent, touched)
         return [_foreseen(run_id, found.get(run_id), run) for run_id, run in touched.items()]
 
     async def append(self) -> int:
-        """Append the start commands and tasks of the stretch again; returns how many.
+        """Append the start commands and tasks of the range again. Returns their number.
 
-        Key and value are copied byte for byte. Headers that tell which transaction wrote a record
-        are true of that one only: the copy says which replay it comes from.
+        Key and value are copied byte for byte. Headers that name the writing transaction apply to
+        the original only; the copy names the replay instead.
 
-        Raises: Unavailable — some may have been appended; repeat it.
+        Raises: Unavailable — some may have been appended; repeat the call.
         """
         count = 0
         for piece in self.pieces:
@@ -194,7 +202,7 @@ class Replay:
     async def plan(
         self, touched: Mapping[str, Touched], step: str | None
     ) -> tuple[list[ReplayRow], dict[str, Return]]:
-        """What running again would do, and the runs that are to be sent back."""
+        """Return what a rerun would do, and the runs that it would rewind."""
         rows: list[ReplayRow] = []
         back: dict[str, Return] = {}
         found = await self.versions.summaries(self.agent, touched)
@@ -232,8 +240,10 @@ class Replay:
         emit: bool,
         repeat: Collection[str] = (),
     ) -> dict[str, CommandReply]:
-        """Send the runs back; returns what their owners have answered. Actions that `repeat` names
-        may be done again."""
+        """Rewind the runs. Returns their owners' answers.
+
+        Actions named in `repeat` may run again.
+        """
         replies: dict[str, CommandReply] = {}
         turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -277,13 +287,13 @@ class Replay:
             return CommandReply(id=command_id, accepted=None, message=str(error))
 
     def command_id(self, run_id: str) -> str:
-        """Id of the command that this replay sends to that run."""
+        """Return the id of the command that this replay sends to that run."""
         return f"replay-{hashlib.sha256(f'{self.id}/{run_id}'.encode()).hexdigest()[:40]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Where a run is to be sent back to, if it still is in that epoch."""
+    """The version to rewind a run to, if it is still in that epoch."""
 
     version: Version
     epoch: int
@@ -291,7 +301,7 @@ class Return:
 
 
 def _said(kind: InputKind, record: ConsumerRecord) -> tuple[str, int | None] | None:
-    """(run_id, number of the step that is asked for; None: a start); None for anything else."""
+    """Return (run_id, number of the requested step or None for a start); None: other records."""
     try:
         if kind == "tasks":
             task = decode_task(record)
@@ -326,7 +336,7 @@ def _left_out(run: RunSummary | None) -> str:
 
 
 def _no_return(version: Version | None, step: str | None) -> str | None:
-    """Why a run cannot be sent back to that version."""
+    """Return why a run cannot be rewound to that version, or None."""
     if version is None:
         return (
             "skipped: how it started has expired"

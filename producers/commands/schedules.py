@@ -1,7 +1,8 @@
-"""Tells the schedules of an agent what its code declares, and what a person asks of them.
+"""Sends schedules their declaration, and commands from people.
 
-Every worker does so when it starts; the schedule's run takes what differs, and a repeated start is
-one start. Of two versions of the code that run side by side, the one that was started last holds.
+Every worker sends the declarations when it starts. The schedule's run adopts what differs, and a
+repeated start is one start. If two versions of the code run side by side, the one started last
+wins.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from surefoot.state.scheduling.book import ASK, Spec, book_of
 
 SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 
-#: commands that are sent at a time
+#: number of commands in transit at the same time
 _AT_ONCE = 64
 
 
 async def declare(
     agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock, *, send_s: float
 ) -> list[str]:
-    """Start the schedules that are new, tell those that have changed, end those that are gone.
-    `known` are the agent's schedules by name; `send_s` is what the log may take to
-    acknowledge a command. Returns what was done, in words.
+    """Start new schedules, update changed ones, and end removed ones.
 
-    Raises: Unavailable — call it again. Under cancellation: like that.
+    Args: known: the agent's schedules by name; send_s: bound of the log's acknowledgement of a
+        command, seconds.
+    Returns: what was done, in words.
+    Raises: Unavailable — call it again.
+    Under cancellation: as for Unavailable.
     """
     done: list[str] = []
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -89,8 +92,9 @@ DOES: tuple[Do, ...] = get_args(Do)
 async def steer(
     operator: Operator, run: Run, do: Do, *, command_id: str, by: str | None = None
 ) -> CommandReply:
-    """Pause a schedule, resume it, or have it start a run now; `run` is the schedule's own. One
-    that has failed is resumed by trying again.
+    """Pause a schedule, resume it, or have it start a run now. `run` is the schedule's own run.
+
+    A failed schedule is resumed by a retry.
 
     Raises: as `Operator.ask`.
     """
@@ -103,7 +107,7 @@ async def steer(
 async def say(
     operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
 ) -> CommandReply:
-    """Tell a schedule something: one of `state.scheduling.book.ASKS`. Raises as `Operator.ask`."""
+    """Send a schedule one of `state.scheduling.book.ASKS`. Raises as `Operator.ask`."""
     signal = DeliverSignal(
         id=command_id, by=by, run_id=run.run_id, name=ASK, payload=strict_json(dict(said))
     )
