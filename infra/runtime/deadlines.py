@@ -1,7 +1,7 @@
-"""Time limits for what normally answers at once.
+"""Time limits of operations that normally complete at once.
 
-Users cannot set these: whoever waits owes an answer to a caller with a deadline of its own. They
-come with the settings, so that a test can change them.
+Users cannot set these: each waiting caller has a deadline of its own to meet. They are part of the
+settings so that tests can change them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Deadlines:
 
     #: one request to the log
     read_s: float = 5.0
-    #: a request about the range of the log that is replayed, or one page of it
+    #: a request about the range to replay, or one page of it
     replay_s: float = 10.0
-    #: the log's acknowledgement of what a command line or a schedule's declaration sends
+    #: the log's acknowledgement of a record from the command line or a schedule's declaration
     send_s: float = 10.0
     #: the log's acknowledgement of a start at the gateway; webhook senders give up after 3 to 10 s
     start_s: float = 2.5
@@ -31,11 +31,11 @@ class Deadlines:
     ready_transaction_s: float = 5.0
     #: the gateway's check of its topics at start
     verify_s: float = 10.0
-    #: requests under way when an HTTP server shuts down
+    #: requests in progress when an HTTP server shuts down
     drain_s: float = 10.0
     #: a Kafka client's connect
     connect_s: float = 10.0
-    #: a restore without progress; after this it is restarted
+    #: a restore without progress; it is then restarted
     restore_s: float = 20.0
     #: another process's answer for its share of the views
     views_s: float = 5.0
