@@ -1,1 +1,1 @@
-"""What a process needs of a log, whichever it is; no implementation."""
+"""Ports to a log of any kind; no implementation."""

@@ -33,17 +33,21 @@ class TopicAdmin(Protocol):
     async def apply(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Create the missing topics, then verify all. Returns the names created.
 
-        Raises: ConfigError — a topic is wrong; it is not altered, the message says how to.
+        Raises: ConfigError — a topic is wrong; it is not altered, and the message says how to fix
+            it.
         """
 
     async def served(self, specs: Sequence[TopicSpec]) -> None:
         """Wait until topics just created can be used, also by consumer groups."""
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
-        """Raises: ConfigError — lists every topic that is not as required, with the fix."""
+        """Check all topics.
+
+        Raises: ConfigError — lists every topic that is not as required, with the fix.
+        """
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the partition count of those of the topics that exist."""
+        """Return the partition count of each topic that exists."""
 
     async def names(self) -> list[str]:
         """Return the names of all existing topics, including those of other applications."""
@@ -133,8 +137,8 @@ class Appender(Protocol):
         """Write one record; returns once it is durable. The error message names it as `what`.
 
         Raises: RecordTooLarge — nothing was written; Unavailable — it may have been written, or may
-        still be: ask again with the same id.
-        Under cancellation: like Unavailable.
+            still be: repeat it with the same id.
+        Under cancellation: as for Unavailable.
         """
 
     async def stop(self) -> None:
@@ -154,7 +158,10 @@ class ArchiveLog(Protocol):
         on_assigned: Callable[[frozenset[int]], None],
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        """Join the group; every partition is assigned paused. Raises Unavailable."""
+        """Join the group. Every partition is assigned paused.
+
+        Raises: Unavailable.
+        """
 
     async def poll(self, timeout_s: float) -> list[ConsumerRecord]:
         """Return committed records.
@@ -169,7 +176,10 @@ class ArchiveLog(Protocol):
         """Return the next offset to read; it also moves past markers and aborted records."""
 
     async def standing(self, partition: int) -> SourceOffsets:
-        """Raises Unavailable."""
+        """Return the partition's offsets.
+
+        Raises: Unavailable.
+        """
 
     async def commit(self, partition: int, offset: int) -> None:
         """Commit the next offset to read.
@@ -191,21 +201,24 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Everything that one process needs of the log, on one event loop."""
+    """All that a process needs of the log, on one event loop."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     @property
     def name(self) -> str:
-        """For people: the kind of log, and where it is."""
+        """The kind of log and its location, for people."""
 
     @property
     def views_file(self) -> Path | None:
         """The file with the views of this log; None: several processes share views, in topics."""
 
     def topics(self) -> AbstractAsyncContextManager[TopicAdmin]:
-        """Raises: Unavailable — the log cannot be reached."""
+        """Open a TopicAdmin.
+
+        Raises: Unavailable — the log cannot be reached.
+        """
 
     def log(self, topics: AgentTopics, slot: int) -> Log:
         """Return a member of the agent's group; `slot` distinguishes members of one machine."""
