@@ -1,1 +1,1 @@
-"""Writes commands to the log from outside of workers."""
+"""Writes commands to the log from outside workers."""

@@ -1,4 +1,4 @@
-"""Commands for runs, written to the log: how producers of any kind start and steer runs."""
+"""Writes commands for runs to the log: how producers of every kind start and control runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from surefoot.state.records.encoding import command_out
 
 
 class LogCommands:
-    """Implements ports.Commands."""
+    """Implements state.reading.ports.Commands."""
 
     def __init__(self, settings: Settings, appender: Appender, clock: Clock) -> None:
-        """Raises: ConfigError — the store of large payloads cannot be one."""
+        """Open the store of large payloads.
+
+        Raises: ConfigError — the configured store cannot be used.
+        """
         self._settings = settings
         self._appender = appender
         self._clock = clock
@@ -36,7 +39,7 @@ class LogCommands:
         by: str | None = None,
         deadline_s: float,
     ) -> Position:
-        """Ask for a run; see `send`. Asking again with the same run_id makes one run."""
+        """Start a run; see `send`. The same run_id again is the same run."""
         return await self.send(
             agent,
             run_id,
@@ -60,13 +63,13 @@ class LogCommands:
         deadline_s: float,
         **fields: Any,
     ) -> Position:
-        """Write the command, its payload as it came from outside, or as it is `stored` in the log
-        already, and wait until it will not be lost (on Kafka: until all in-sync
-        replicas have it).
+        """Write a command, and wait until it is durable (on Kafka: on all in-sync replicas).
 
+        Args: payload: as it came from outside, or, with `stored`, as it already is in the log;
+            deadline_s: bounds the storing of a large payload and the write, each.
         Raises: RecordTooLarge — nothing was written; Unavailable — it may or may not have been
-        written, or may still be when the log is back: ask again with the same `id`.
-        Under cancellation: like Unavailable.
+            written, or may still be once the log is back: repeat it with the same `id`.
+        Under cancellation: as for Unavailable.
         """
         if not stored:
             payload = await self._stowed(payload, deadline_s)
@@ -93,5 +96,5 @@ class LogCommands:
             ) from error
 
     async def stop(self) -> None:
-        """Close what it writes with. Safe to call twice."""
+        """Close the appender. Safe to call twice."""
         await self._appender.stop()
