@@ -1,1 +1,1 @@
-"""The one door to AWS clients: boto3 with the settings of the process."""
+"""The only access to AWS clients: boto3 with the settings of the process."""

@@ -1,7 +1,7 @@
-"""AWS through boto3: blocking calls in threads, a few at a time; errors whose type says what now.
+"""AWS through boto3: a few blocking calls at a time, in threads; typed errors.
 
-What the settings do not say is as boto3 finds it, in the environment and its configuration files:
-credentials, region, endpoints, checksums, how buckets are addressed.
+Whatever the settings leave open is taken from boto3's environment and configuration files:
+credentials, region, endpoints, checksums, bucket addressing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, SurefootError, Unavailable
 
-#: an answer takes no longer than this, the long poll included; in seconds
+#: longest time to connect, and to wait for an answer, long poll included; in seconds
 _CONNECT_S, _READ_S = 5, 30
 _NOT_IMPLEMENTED = 501
 _BUSY = frozenset(
@@ -31,7 +31,7 @@ _BUSY = frozenset(
 
 
 class AwsRefused(SurefootError):
-    """AWS has answered that it will not; `code` is AWS's own, such as AccessDenied."""
+    """AWS refused the operation. `code` is AWS's own, such as AccessDenied."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -39,10 +39,13 @@ class AwsRefused(SurefootError):
 
 
 class Aws:
-    """One service. Used on one event loop."""
+    """A client of one AWS service, for use on one event loop."""
 
     def __init__(self, settings: Settings, service: str, *, at_once: int) -> None:
-        """Raises: ConfigError — boto3 is not installed, or no region is named."""
+        """Create the client. `at_once` bounds the concurrent calls.
+
+        Raises: ConfigError — boto3 is not installed, or no region is set.
+        """
         try:
             import boto3  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
@@ -73,9 +76,9 @@ class Aws:
             ) from error
 
     async def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Do one operation, as boto3 names it.
+        """Call one operation, by boto3's name for it.
 
-        Raises: Unavailable — no answer, or "not now"; AwsRefused.
+        Raises: Unavailable — no answer, or "not now"; AwsRefused — AWS refused it.
         Under cancellation: it may or may not have been done.
         """
         async with self._free:
@@ -97,5 +100,5 @@ class Aws:
         return answer
 
     def close(self) -> None:
-        """Close its idle connections; a call under way ends by itself, unheard."""
+        """Close idle connections; a call in progress ends by itself, its result unused."""
         self._client.close()
