@@ -1,1 +1,1 @@
-"""A whole stack of processes on one machine, and the receiver that stands for the outside world."""
+"""Runs a whole stack of processes on one machine."""

@@ -1,4 +1,4 @@
-"""A whole installation on one machine, as child processes around one broker."""
+"""A whole installation on one machine: child processes around one broker."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from surefoot.infra.telemetry.metrics import port_of_child
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import TopicSpec
 
-#: how long the gateway may take until a transaction commits
+#: how long the gateway may take until a transaction commits, in seconds
 READY_S = 60.0
-#: what `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says otherwise:
-#: this machine and the networks of a house, where an author has what an agent is tried on
+#: targets that `surefoot dev` and the demo let the relay reach, unless SUREFOOT_OUT_ALLOW says
+#: otherwise: this machine and private networks, where an author runs test receivers
 OUT_ALLOW_HERE = "localhost,127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
 #: how long a gateway whose supervisor was killed may take to end, in seconds
 _ORPHAN_S = 10.0
@@ -35,25 +35,29 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the records are kept."""
+    """Where the log is."""
 
-    #: settings by which other processes find it
+    #: settings with which other processes find it
     found_by: Mapping[str, str]
-    #: for a person
+    #: description for people
     told: str
-    #: of what it is
+    #: version of the broker, or "embedded"
     version: str
 
     @property
     def env(self) -> dict[str, str]:
-        """The same, as environment variables."""
+        """The same settings, as environment variables."""
         return {f"SUREFOOT_{name.upper()}": value for name, value in self.found_by.items()}
 
 
 @contextmanager
 def running_log(settings: Settings, otherwise: Path) -> Iterator[Site]:
-    """The log that the settings name; or else a broker started here and stopped at the end; or
-    else, where none can be had, the embedded log in the file `otherwise`."""
+    """Yield the log that the settings name, else a broker started here and stopped at the end.
+
+    If no broker can be had, it is the embedded log in the file `otherwise`.
+
+    Raises: ConfigError — the settings require Kafka, and it cannot be had.
+    """
     if settings.embedded_path is not None:
         yield _embedded(settings.embedded_path)
         return
@@ -85,10 +89,10 @@ def _embedded(path: Path) -> Site:
 
 @contextmanager
 def running_broker(settings: Settings) -> Iterator[Broker]:
-    """The broker that the settings name, or else one started here and stopped at the end.
+    """Yield the broker that the settings name, or one started here and stopped at the end.
 
-    SIGTERM is taken as Ctrl-C is. While the broker is stopped both are ignored, so that an
-    impatient second one leaves nothing behind.
+    SIGTERM is handled like Ctrl-C. Both are ignored while the broker is stopped, so that a second
+    one leaves nothing behind.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = settings.bootstrap_servers
@@ -111,8 +115,10 @@ def children(
     pools: Iterable[str] = (),
     trigger: bool = False,
 ) -> list[Child]:
-    """Gateway, workers, a worker for each pool, trigger if asked for, and relay. `logs`: a folder
-    for a log of each; None: they go to stderr."""
+    """Return gateway, workers, a worker for each pool, a trigger if asked for, and relay.
+
+    Args: logs: folder for a log file of each; None: they log to stderr.
+    """
     commands = {"gateway": ["gateway", str(agent_file)]}
     for slot in range(processes):
         commands[f"worker-{slot}"] = ["worker", str(agent_file), "--slot", str(slot)]
@@ -133,15 +139,19 @@ def children(
 
 
 def one_child(agent_file: Path, *, env: Mapping[str, str], logs: Path) -> Child:
-    """All of them in one process."""
+    """Return one process that runs all of them."""
     return Child(
         name="serve", args=["serve", str(agent_file)], env=env, log_path=logs / "serve.log"
     )
 
 
 def require_free(host: str, port: int) -> None:
-    """Raises ConfigError when somebody listens there already, and says who. The gateway of a
-    `surefoot dev` that was killed ends by itself; it is given time to."""
+    """Check that nothing listens on the port.
+
+    A gateway left by a killed `surefoot dev` ends by itself, and is given time to.
+
+    Raises: ConfigError — something listens there; the message names the process.
+    """
     deadline_s = time.monotonic() + _ORPHAN_S
     while True:
         try:
@@ -162,15 +172,17 @@ def require_free(host: str, port: int) -> None:
 
 
 def _listener(port: int) -> str | None:
-    """Who listens on a port: number and command line of a process of ours. None where /proc does
-    not tell; it is Linux's."""
+    """Return number and command line of the process that listens on the port.
+
+    None if /proc does not tell: it is Linux's, and shows only one's own processes.
+    """
     with suppress(OSError):
         rows = [
             row.split()
             for table in ("tcp", "tcp6")
             for row in Path("/proc/net", table).read_text("ascii").splitlines()[1:]
         ]
-        # Source: proc_net_tcp, Linux' own documentation; 0A is LISTEN, column 9 the inode.
+        # Source: proc_net_tcp, in Linux's own documentation. 0A is LISTEN, column 9 the inode.
         listening = {
             f"socket:[{row[9]}]"
             for row in rows
@@ -186,8 +198,11 @@ def _listener(port: int) -> str | None:
 
 
 async def create_topics(backend: Backend, specs: Sequence[TopicSpec]) -> None:
-    """Create the topics, and wait until a broker that has only just started leads them and serves
-    groups; so that no process has to report, at its start, that it does not yet."""
+    """Create the topics, and wait until the broker leads them and serves groups.
+
+    A broker that has just started needs a while for that; without the wait, each process would
+    report errors at its start.
+    """
     async with backend.topics() as topics:
         await topics.apply(specs)
         await topics.served(specs)
