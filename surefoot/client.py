@@ -1,12 +1,12 @@
-"""Runs from any program that can reach a gateway: start them, wait for them, steer them.
+"""A client for programs that can reach a gateway: start runs, wait for them, control them.
 
     async with Client.connect("http://127.0.0.1:8787") as client:
         run = await client.start("orders", {"item": "tea", "count": 2})
         print(await run.result(Receipt, timeout_s=60))
 
-It speaks HTTP to the gateway and nothing to Kafka, so that it needs no broker's address, no open
-ports and no version of the agent's code. Whatever is asked has an id that is made once: the gateway
-may go away and come back in the middle, and nothing is done twice.
+The client speaks HTTP to the gateway and never connects to Kafka, so it needs no broker address, no
+open ports and no copy of the agent's code. Each request has an id that is kept over all its
+retries: the gateway may restart in the middle, and nothing is done twice.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """A run as of its latest commit. Values of JSON; integers are exact."""
+    """A run as of its latest commit. Payloads and results are JSON values; integers are exact."""
 
     run_id: str
     agent: str
     version: int
     status: Status
-    #: committed steps
+    #: number of committed steps
     seq: int
     step: str
     attempt: int
@@ -51,10 +51,10 @@ class RunInfo:
     due_ms: int | None = None
     #: {"code", "message", ...}
     failure: Mapping[str, Any] | None = None
-    #: what follows is left out in a list
+    #: this field and the following are left out in a list
     payload: Any = None
     result: Any = None
-    #: what it waits for: "kind", and of an approval the "question" and what is to be approved
+    #: what it waits for: "kind", and for an approval "question" and what is to be approved
     wait: Mapping[str, Any] | None = None
     carry: Any = None
     memory: Mapping[str, Any] | None = None
@@ -63,7 +63,7 @@ class RunInfo:
 
     @property
     def over(self) -> bool:
-        """It may be sent back or tried again later."""
+        """Whether the run has ended. A later rewind or retry can reopen it."""
         return self.status in TERMINAL
 
 
@@ -71,13 +71,13 @@ class RunInfo:
 class Event:
     """One entry of a run's history."""
 
-    #: where it stands, and `events(after=...)` goes on behind it: a number in the history of one
-    #: run, a position in the events of many
+    #: its position, for `events(after=...)`: a number in the history of one run, a position in all
+    #: partitions in the events of many
     id: int | str
     agent: str
     run_id: str
     type: str
-    #: of the run, with this event
+    #: the run's status after this event
     status: Status
     seq: int
     at_ms: int
@@ -89,7 +89,7 @@ class Event:
     by: str | None = None
     #: of a signal or an approval: what was sent
     payload: Any = None
-    #: everything that the event says
+    #: all fields of the event, as the gateway sent them
     told: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -99,17 +99,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Events that are not kept any more, between those before and those after it."""
+    """A gap in the event stream: events that are no longer kept."""
 
     agent: str
     partition: int
-    #: offsets of the events topic: the first that is gone, and the first that is there again
+    #: offsets of the events topic: the first missing event, and the first one kept again
     start: int
     end: int
 
 
 class Client:
-    """Talks to one gateway. Lives on one event loop; close it, or use it in `async with`."""
+    """A client of one gateway, for one event loop. Close it, or use it with `async with`."""
 
     def __init__(self, gateway: GatewayHttp) -> None:
         self._gateway = gateway
@@ -118,10 +118,10 @@ class Client:
     def connect(
         cls, url: str, *, headers: Mapping[str, str] | None = None, patience_s: float = 30.0
     ) -> Self:
-        """A client of the gateway at `url`. Nothing is sent yet.
+        """Return a client of the gateway at `url`. Sends nothing yet.
 
         Args:    headers: for a proxy in front of the gateway, such as Authorization;
-                 patience_s: for how long a gateway that does not answer is asked again
+                 patience_s: how long to retry requests that the gateway does not answer, seconds
         Raises:  ConfigError — `url` is not the address of a gateway
         """
         return cls(GatewayHttp(url, headers=headers, patience_s=patience_s))
@@ -133,21 +133,25 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Streams end, and what was asked and not answered is unknown. Safe to call twice."""
+        """Close the client. Safe to call twice.
+
+        Streams end. The outcome of requests without an answer is unknown.
+        """
         await self._gateway.close()
 
     async def start(self, agent: str, payload: Any, run_id: str | None = None) -> Handle:
-        """Start a run; returns once it will not be lost. The same run_id is the same run, whatever
-        its payload; without one a new id is made. An id of somebody else's that cannot be a run_id
-        is made into one, always the same one, and an agent with a flow may put the key of its lane
-        before it: the handle tells what the run is called.
+        """Start a run; returns once the start is durable.
 
-        Args:    payload: JSON values, a dataclass or a pydantic model: what the first step takes
+        The same run_id is the same run, whatever its payload. Without a run_id, a new one is made.
+        An external id that is not a valid run_id is converted to one, always the same. An agent
+        with flow control may prefix the key of its lane: read the final run_id from the handle.
+
+        Args:    payload: the first step's input: JSON values, a dataclass or a pydantic model
         Raises:  Refused — the payload does not fit the first step (bad_request) or is too large
                  (too_large); NotFound — no such agent; Unavailable — it may or may not have been
                  started: start it again with the same run_id; ValueError — payload or run_id
                  cannot be sent
-        Under cancellation: like Unavailable.
+        Under cancellation: as for Unavailable.
         """
         asked = self._gateway.new_id() if run_id is None else check_run_id(run_id_for(run_id))
         body = {"run_id": asked, "payload": _plain(payload)}
@@ -155,13 +159,16 @@ class Client:
         return self.run(agent, answer.value["run_id"])
 
     def run(self, agent: str, run_id: str) -> Handle:
-        """A run by its name, whether it is there or not. Raises ValueError for no name of a run."""
+        """Return a handle of the run, whether it exists or not.
+
+        Raises: ValueError — `run_id` is not a valid run_id.
+        """
         return Handle(self._gateway, agent, check_run_id(run_id))
 
     async def list(
         self, agent: str, *, status: Status | None = None, limit: int = 50
     ) -> Sequence[RunInfo]:
-        """Most recently updated first; payloads, results and waits are left out.
+        """List the agent's runs, most recently updated first, without payloads, results and waits.
 
         Raises: NotFound — no such agent; Refused — a limit over 500; Unavailable
         """
@@ -170,7 +177,7 @@ class Client:
         return [_made(RunInfo, run) for run in answer.value["runs"]]
 
     async def count(self, agent: str) -> Mapping[str, Any]:
-        """{"runs", "statuses", "versions"}: how many runs there are, by status and by version.
+        """Count the agent's runs: {"runs", "statuses", "versions"}, in all, by status, by version.
 
         Raises: NotFound — no such agent; Unavailable
         """
@@ -187,16 +194,18 @@ class Client:
         after: str | None = None,
         earliest: bool = False,
     ) -> AsyncGenerator[Event | Gap, None]:
-        """The events of all runs, or of those of one agent, live and without an end: each once,
-        those of one run in order, also when the gateway is started again meanwhile. To leave,
-        close it: `async with aclosing(client.events()) as events`.
+        """Yield the events of all runs, or of one agent's runs, live and without end.
 
-        Args:    types, statuses, steps: only events of these, of runs that are then so, that end
-                 one of these steps or go on with one; empty: all;
-                 after: the id of an event, to go on behind it; without one: from now on, or with
-                 `earliest` from the oldest event that is kept
-        Raises:  NotFound — no such agent; Refused — no such type or status, or `after` is no id of
-                 an event; Unavailable — nothing was heard for too long: go on with the last id
+        Each event comes once, those of one run in order, even if the gateway restarts meanwhile. To
+        leave, close the generator: `async with aclosing(client.events()) as events`.
+
+        Args:    types, statuses, steps: only events of these types, of runs with these statuses,
+                 that end one of these steps or continue with one; empty: all;
+                 after: id of the event to continue after; without it: from now on, or with
+                 `earliest` from the oldest event kept
+        Raises:  NotFound — no such agent; Refused — no such type or status, or `after` is not the
+                 id of an event; Unavailable — no sign of the gateway for too long: continue with
+                 the last id
         """
         asked = [("type", each) for each in types] + [("status", each) for each in statuses]
         asked += [("step", each) for each in steps] + [("from", "earliest")] * earliest
@@ -205,7 +214,7 @@ class Client:
             async with aclosing(self._gateway.follow(path, after, asked)) as told:
                 async for frame in told:
                     values = parse_json(frame.data)
-                    if frame.event == "slow":  # the last of this stream: too much was waiting
+                    if frame.event == "slow":  # the stream ends: too many events waited
                         after = values["resume"]
                         break
                     if frame.event == "gap":
@@ -217,12 +226,14 @@ class Client:
 
 
 class Handle:
-    """One run. What moves it returns the run as it is then (None: it is not there yet).
+    """One run. Commands return the run's state after the command (None: it does not exist yet).
 
-    Each command has an id, made once a call and kept over all repetitions; give `command_id` to
-    repeat a call that ended with Unavailable. All raise Refused with the code of the run's owner,
-    NotFound for an agent, run or question that there is not, Unavailable when there was no answer.
-    Under cancellation: like Unavailable.
+    Each command has an id, made once per call and kept over all its retries. Pass a `command_id` of
+    your own to be able to repeat a call that ended with Unavailable: the same id acts once.
+
+    Raises: Refused — with the code of the run's owner; NotFound — no such agent, run or question;
+        Unavailable — no answer in time.
+    Under cancellation: as for Unavailable.
     """
 
     def __init__(self, gateway: GatewayHttp, agent: str, run_id: str) -> None:
@@ -237,26 +248,34 @@ class Handle:
     # Looking --------------------------------------------------------------------------------
 
     async def show(self) -> RunInfo:
-        """Raises: NotFound — also for a run that was started a moment ago; Unavailable"""
+        """Return the run as of its latest commit.
+
+        Raises: NotFound — also for a run started a moment ago; Unavailable
+        """
         return _made(RunInfo, (await self._gateway.ask("GET", self._path)).value)
 
     async def why(self) -> Mapping[str, Any]:
-        """{"status", "because", "do", "backlog"}: why it does not move. Raises as `show`."""
+        """Explain why the run does not advance: {"status", "because", "do", "backlog"}.
+
+        Raises: NotFound, Unavailable — as for `show`
+        """
         answer = await self._gateway.ask("GET", f"{self._path}/why")
         return answer.value  # type: ignore[no-any-return]
 
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event, None]:
-        """The history behind the event `after`, then live, until the run is over: each event once
-        and in order, also when the gateway is started again meanwhile. A run that is not there yet
-        is waited for. To leave early, close it: `async with aclosing(run.events()) as events`.
+        """Yield the run's events after the event `after`, then live ones, until the run is over.
 
-        Raises: NotFound — no such agent; Unavailable — nothing was heard for too long: go on with
-        the id of the last event
+        Each event comes once and in order, even if the gateway restarts meanwhile. If the run does
+        not exist yet, the stream waits for it. To leave early, close the generator:
+        `async with aclosing(run.events()) as events`.
+
+        Raises: NotFound — no such agent; Unavailable — no sign of the gateway for too long:
+            continue with the id of the last event
         """
         start = None if after is None else str(after)
         async with aclosing(self._gateway.follow(f"{self._path}/events", start)) as told:
             async for frame in told:
-                if frame.id is not None:  # partial output has none
+                if frame.id is not None:  # partial output has no id
                     values = parse_json(frame.data)
                     yield _made(Event, values | {"id": int(frame.id), "told": values})
 
@@ -267,13 +286,13 @@ class Handle:
     @overload
     async def result(self, of: TypeAdapter[T], *, timeout_s: float | None = None) -> T: ...
     async def result(self, of: Any = Any, *, timeout_s: float | None = None) -> Any:
-        """Wait until the run is over, and return what came of it as a value of that type.
+        """Wait until the run is over, and return its result as a value of type `of`.
 
-        Args:    of: a type, or a TypeAdapter of anything else (`TypeAdapter(Yes | No)`)
-        Raises:  RunFailed — it was failed or cancelled; TimeoutError; NotFound — no such agent;
-                 Unavailable — nothing was heard of the gateway for too long; ValueError — the
-                 result is not of that type
-        Under cancellation: nothing happens to the run.
+        Args:    of: a type, or a TypeAdapter for anything else (`TypeAdapter(Yes | No)`)
+        Raises:  RunFailed — the run failed or was cancelled; TimeoutError — it is not over yet;
+                 NotFound — no such agent; Unavailable — no sign of the gateway for too long;
+                 ValueError — the result is not of that type
+        Under cancellation: the run is unaffected.
         """
         async with asyncio.timeout(timeout_s):
             run = await self._ended()
@@ -285,8 +304,11 @@ class Handle:
         return load(adapter, strict_json(run.result))
 
     async def _ended(self) -> RunInfo:
-        """The run, once it is over. The stream says when to look, and only looking counts: a
-        run may be sent back after its end."""
+        """Return the run once it is over.
+
+        The end of the stream only prompts a look at the run: it may have been rewound after its
+        end.
+        """
         after: int | str | None = None
         while True:
             async with aclosing(self.events(after)) as events:
@@ -306,7 +328,7 @@ class Handle:
         by: str | None = None,
         command_id: str | None = None,
     ) -> RunInfo | None:
-        """One that comes before its run, or before its wait, is kept."""
+        """Send a signal. It is kept if its run, or the run's wait, has not begun yet."""
         said = {"name": name, "payload": _plain(payload), "by": by}
         return await self._ask("signal", said, command_id)
 
@@ -319,8 +341,11 @@ class Handle:
         by: str | None = None,
         command_id: str | None = None,
     ) -> RunInfo | None:
-        """Answer a question; the first answer holds. Without `question`: what the run asks now,
-        which is what you have seen only if you have just looked."""
+        """Answer a question. The first answer holds.
+
+        Without `question`, this answers what the run asks at this moment, which may differ from
+        what you last saw.
+        """
         asked = question or await self._question()
         said = {"question": asked, "approved": approved, "note": note, "by": by}
         return await self._ask("approve", said, command_id)
@@ -335,7 +360,7 @@ class Handle:
     async def pause(
         self, *, by: str | None = None, command_id: str | None = None
     ) -> RunInfo | None:
-        """What is running ends, and nothing is run after it until it is resumed."""
+        """Pause the run: the running step ends, and none starts until the run is resumed."""
         return await self._ask("pause", {"by": by}, command_id)
 
     async def resume(
@@ -346,13 +371,13 @@ class Handle:
     async def cancel(
         self, *, by: str | None = None, command_id: str | None = None
     ) -> RunInfo | None:
-        """Also in the middle of a step, and its children with it; its compensation is run."""
+        """Cancel the run and its children, also in mid-step; then run its compensation."""
         return await self._ask("cancel", {"by": by}, command_id)
 
     async def retry(
         self, *, by: str | None = None, command_id: str | None = None
     ) -> RunInfo | None:
-        """Try again what failed or needed attention; its attempts are counted anew."""
+        """Retry what failed or needed attention, with a new count of attempts."""
         return await self._ask("retry", {"by": by}, command_id)
 
     async def resolve(
@@ -363,8 +388,7 @@ class Handle:
         by: str | None = None,
         command_id: str | None = None,
     ) -> RunInfo | None:
-        """Tell what became of a call of which nobody knows whether it happened; `result` is what
-        came of one that did."""
+        """Record the outcome of a call whose result is unknown. `result` goes with "happened"."""
         said = {"choice": choice, "result": _plain(result), "by": by}
         return await self._ask("resolve", said, command_id)
 
@@ -379,7 +403,7 @@ class Handle:
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A newer gateway may tell more."""
+    """Build a value from JSON; fields that a newer gateway added are dropped."""
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names})
 
