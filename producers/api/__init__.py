@@ -1,1 +1,1 @@
-"""The HTTP API: routes, lists, feeds, OpenAPI; what it asks of a run goes through commands/."""
+"""The HTTP API: routes, lists, feeds, OpenAPI. Commands to runs go through commands/."""

@@ -1,14 +1,14 @@
-"""What an operator looks at besides runs, over HTTP.
+"""Admin endpoints besides runs: agents, deliveries, schedules, dead letters, topics.
 
-    GET  /agents                              the agents of this gateway, with what they declare
-    GET  /agents/{agent}                      one: its steps, its runs by version
-    GET  /deliveries?source=&outcome=&limit=  what came to the webhook sources, the newest first
+    GET  /agents                              the agents of this gateway, with their declarations
+    GET  /agents/{agent}                      one agent: its steps, its runs by version
+    GET  /deliveries?source=&outcome=&limit=  deliveries to the webhook sources, newest first
     GET  /schedules?agent=                    schedules, with their next five ticks
     POST /schedules/{agent}/{schedule}/{do}   pause, resume, trigger
-    GET  /dead-letters?before=&limit=         the newest first, with what to do about each
-    GET  /topics?agent=                       each partition: offsets, lag, and who has it
+    GET  /dead-letters?before=&limit=         dead letters, newest first, with what to do about each
+    GET  /topics?agent=                       each partition: offsets, lag, and its owner
 
-All but the schedules is read only: what to do about a dead letter is a command on its run.
+All but the schedules are read-only: what to do about a dead letter is a command to its run.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from surefoot.state.reading.runs import counts_json
 from surefoot.state.scheduling.book import Due, book_of, run_id_of
 from surefoot.state.scheduling.view import schedule_json, unknown_json
 
-#: how many ticks of a schedule are told
+#: number of ticks shown per schedule
 _TICKS = 5
-#: what a list of deliveries leaves out
+#: fields left out of a list of deliveries
 _NOT_LISTED = ("headers", "body")
 
 
 @dataclass(slots=True, kw_only=True)
 class AdminApi:
     agents: Mapping[str, Agent]
-    #: what each declares, as JSON values
+    #: the declarations of each agent, as JSON values
     declared: Mapping[str, dict[str, Any]]
     overview: Overview
     reader: RunReader
     operator: Operator
     clock: Clock
-    #: reads the command that a request has: its `id`, and who asks
+    #: reads the command of a request: its `id` and `by`
     asked: Callable[[Request], Awaitable[Operation]]
 
     def serve(self, app: FastAPI) -> None:
@@ -66,7 +66,7 @@ class AdminApi:
     # Agents ---------------------------------------------------------------------------------
 
     async def list_agents(self) -> Response:
-        """The agents of this gateway, and what they declare."""
+        """List the agents of this gateway with their declarations."""
         told = [
             {"name": name, "version": agent.version, "declared": self.declared[name]}
             for name, agent in self.agents.items()
@@ -74,7 +74,7 @@ class AdminApi:
         return JSONResponse({"agents": told})
 
     async def show_agent(self, agent: str) -> Response:
-        """What it declares, and how many runs there are, by status and by version."""
+        """Show an agent's declarations, and count its runs by status and by version."""
         counts = await self.reader.counts(check_agent(agent, self.agents))
         declared = self.declared[agent]
         return JSONResponse({"agent": agent, **counts_json(counts), "declared": declared})
@@ -87,8 +87,11 @@ class AdminApi:
         outcome: Annotated[DeliveryOutcome | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> Response:
-        """What came to the webhook sources, the newest first: verified or why not, and its runs.
-        Headers and bodies are left out."""
+        """List deliveries to the webhook sources, newest first: verified or why not, and their
+        runs.
+
+        Headers and bodies are left out.
+        """
         found = await self.overview.deliveries(source=source, outcome=outcome, limit=limit)
         told = [delivery_json(each) for each in found]
         for each in told:
@@ -97,7 +100,7 @@ class AdminApi:
         return JSONResponse({"deliveries": told})
 
     async def list_schedules(self, agent: Annotated[str | None, Query()] = None) -> Response:
-        """The schedules of all agents, or of one, with their next five ticks."""
+        """List the schedules of all agents, or of one, with their next five ticks."""
         names = self.agents if agent is None else [check_agent(agent, self.agents)]
         found = await asyncio.gather(*(self._schedules(name) for name in names))
         return JSONResponse({"schedules": [each for told in found for each in told]})
@@ -118,8 +121,11 @@ class AdminApi:
         return [{"agent": name} | each for each in told]
 
     async def tell_schedule(self, agent: str, schedule: str, do: str, request: Request) -> Response:
-        """Pause a schedule, resume it, or have it start a run now; answered as a command to a run
-        is. A trigger's answer has the name of the run that it starts."""
+        """Pause a schedule, resume it, or have it start a run now.
+
+        The answer is that of a command to a run. For a trigger it also names the run that it
+        starts.
+        """
         known = next((each for each in DOES if each == do), None)
         if known is None:
             raise RequestRefused(
@@ -148,14 +154,14 @@ class AdminApi:
         before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> Response:
-        """What could not be used, and runs out of attempts, the newest first."""
+        """List unusable inputs and runs out of attempts, newest first."""
         page = await self.overview.dead_letters(before=before, limit=limit)
         letters = await asyncio.gather(*(self._of_agent(letter) for letter in page.letters))
         told = [dead_letter_json(letter) for letter in letters]
         return JSONResponse({"dead_letters": told, "older": page.older})
 
     async def _of_agent(self, letter: DeadLetter) -> DeadLetter:
-        """Where no input was its cause, the letter does not say whose run it is."""
+        """Add the agent to a letter that no input caused: such a letter does not name it."""
         if letter.agent is None and letter.run_id is not None:
             for name in self.agents:
                 if await self.reader.get(name, letter.run_id) is not None:
@@ -163,8 +169,10 @@ class AdminApi:
         return letter
 
     async def list_topics(self, agent: Annotated[str | None, Query()] = None) -> Response:
-        """Each partition of each topic: its offsets, what is not done, and who has it. Of one agent
-        with its pools and schedules, or of all and the outbox."""
+        """Show each partition of each topic: its offsets, lag and owner.
+
+        For one agent with its pools and schedules, or for all agents and the outbox.
+        """
         if agent is not None:
             check_agent(agent, self.agents)
         found = [

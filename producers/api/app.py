@@ -1,29 +1,29 @@
-"""The HTTP API: signed webhooks and requests that start runs, reads of runs, commands on them.
+"""The HTTP API: webhooks and requests that start runs, reads of runs, commands to them.
 
     POST /webhooks/{source}              a signed delivery; 202 with its runs (webhooks.intake)
-    POST /runs/{agent}                   {"run_id"?: str, "payload": ...}; 202
-    POST /runs/{agent}/retry-failed      those that have failed; agent outbox: effects
+    POST /runs/{agent}                   start a run: {"run_id"?: str, "payload": ...}; 202
+    POST /runs/{agent}/retry-failed      retry failed runs; agent outbox: failed effects
     GET  /runs/{agent}/{run_id}          one run
-    GET  /runs/{agent}/{run_id}/why      why it does not move, and what to do
+    GET  /runs/{agent}/{run_id}/why      why it does not advance, and what to do
     GET  /runs/{agent}/{run_id}/events   its history, live (server-sent events; api.events)
     GET  /events, /events/{agent}        events of all runs, live; /ws/... the same on a WebSocket
     POST /runs/{agent}/{run_id}/{verb}   a command to it (state.machine.commands)
-    GET  /views/{agent}/...              views, where SUREFOOT_VIEWS_URL says (producers.api.views)
+    GET  /views/{agent}/...              views, if SUREFOOT_VIEWS_URL is set (producers.api.views)
     ...                                  agents, schedules, deliveries, topics (producers.api.admin)
     GET  /health                         this process is alive
-    GET  /ready                          a transaction to an agent's state topic commits
-    GET  /ready/{agent}                  one to that agent's does
+    GET  /ready                          a transaction to some agent's state topic commits
+    GET  /ready/{agent}                  a transaction to that agent's state topic commits
     GET  /ui/                            the dashboard (producers.dashboard)
 
 Lists and histories are in producers.api.run_lists.
 
-Nothing is decided here: a start, like every other request, is a command on the run's partition,
-and only the partition's owner decides that the same run_id is one run. 202 means that all in-sync
-replicas have the command. 503 means that it may or may not have been written; repeating it is safe,
-as the same delivery has the same run_id, and the same request to a run the same id.
+Nothing is decided here: a start, like every other request, is a command on the run's partition, and
+only the partition's owner decides that the same run_id is one run. 202 means that all in-sync
+replicas have the command. 503 means that it may or may not have been written. Repeating it is safe:
+the same delivery has the same run_id, and the same request to a run the same id.
 
-Numbers in answers are exact JSON integers, also beyond 2**53; a JavaScript client has to parse
-those with care.
+Numbers in answers are exact JSON integers, also beyond 2**53; a JavaScript client must parse those
+with care.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Effects = Callable[[], AbstractAsyncContextManager[RunBrowser]]
-#: why something cannot be used, if it cannot
+#: returns why something cannot be used, or None
 Fault = Callable[[], Awaitable[str | None]]
 
 _ONE_ID = "give one id: as Idempotency-Key or in the body"
@@ -103,24 +103,24 @@ _ONE_ID = "give one id: as Idempotency-Key or in the body"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """What one request may use."""
+    """Limits of one request."""
 
     body_bytes: int = 1_048_576
-    #: whether webhooks may come as gzip
+    #: whether webhooks may be sent gzip-compressed
     gzip: bool = False
     body_s: float = 10.0
-    #: how long the mappings of a delivery may take, and in how many threads those of a source run
+    #: how long the mappings of a delivery may take, and how many threads run those of a source
     mapping_s: float = 5.0
     mapping_threads: int = 16
     #: webhook senders give up after 3 to 10 s, and then send again
     start_s: float = 2.5
     #: how long the owner of a run may take to answer a command
     answer_s: float = 5.0
-    #: live event streams at a time
+    #: live event streams at the same time
     streams: int = 5_000
-    #: a comment on idle event streams, so that both sides notice a dead connection
+    #: interval of comments on idle event streams, which reveal a dead connection to both sides
     heartbeat_s: float = 15.0
-    #: how long a watcher may take no data before it is cut off
+    #: how long a watcher may read nothing before it is disconnected
     send_s: float = 30.0
 
 
@@ -142,13 +142,12 @@ def gateway_app(
     effects: Effects | None = None,
     archive: Fault | None = None,
 ) -> FastAPI:
-    """The ASGI application. The ports are started and stopped by the caller.
+    """Build the ASGI application. The caller starts and stops the ports.
 
-    Args:    secrets: live secrets by webhook source; deliveries: takes what came of each;
-             crash: crashes a worker, in the demo; held: why some agents are not served just now,
-             by name: nothing of theirs is touched while they stand in it; effects: opens what is on
-             record of those that have failed, as runs of the agent `outbox`; archive: why it cannot
-             be read
+    Args:    secrets: live secrets by webhook source; deliveries: records the outcome of each;
+             crash: crashes a worker, in the demo; held: agents that are not served now, by name,
+             with the reason: nothing of theirs is touched while they are in it; effects: opens the
+             failed effects, as runs of the agent `outbox`; archive: returns why it cannot be read
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
@@ -241,7 +240,7 @@ def gateway_app(
 
 
 class _Served(Mapping[str, Agent]):
-    """The agents, less those that are held."""
+    """The agents that are not held."""
 
     def __init__(self, agents: Mapping[str, Agent], held: Mapping[str, str]) -> None:
         self._agents, self._held = agents, held
@@ -257,7 +256,7 @@ class _Served(Mapping[str, Agent]):
 
 
 class _Holding:
-    """Implements ports.Commands: those of agents that are held are not written."""
+    """Implements ports.Commands: refuses commands to agents that are held."""
 
     def __init__(self, commands: Commands, held: Mapping[str, str]) -> None:
         self._commands, self._held = commands, held
@@ -297,11 +296,14 @@ class _Gateway:
     operator: Operator
     effects: Effects | None
     archive: Fault | None
-    #: one reads them at a time: it is much to read
+    #: one reader of effects at a time, since each reads a lot
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def not_held(self, asked: HTTPConnection) -> None:
-        """Raises Refused (503) for whatever is about an agent that is held."""
+        """Check that the request concerns no agent that is held.
+
+        Raises: RequestRefused (503).
+        """
         agent = asked.path_params.get("agent", "")
         about_it = asked.url.path.startswith("/ready/")
         if asked.scope["type"] == "http" and agent in self.held and not about_it:
@@ -311,8 +313,10 @@ class _Gateway:
     # Runs -----------------------------------------------------------------------------------
 
     async def start_run(self, agent: str, request: Request) -> Response:
-        """Start a run from {"run_id"?, "payload"}. The same run_id gives the same answer, and one
-        run. Without one it is made of the Idempotency-Key, whatever that is; without either, anew.
+        """Start a run from {"run_id"?, "payload"}.
+
+        The same run_id gives the same answer, and one run. Without one, any Idempotency-Key is
+        converted to a run_id; without either, a new run_id is made.
         """
         keys = request.headers.getlist("idempotency-key")
         declared = self.agents[check_agent(agent, self.agents)]
@@ -324,14 +328,14 @@ class _Gateway:
         return JSONResponse({"agent": agent, "run_id": start.run_id}, 202)
 
     async def show_run(self, agent: str, run_id: str) -> Response:
-        """One run, as of its latest commit."""
+        """Show one run, as of its latest commit."""
         run = await self._run(agent, run_id)
         if run is None:
             raise RequestRefused("SF4101", 404, "there is no such run")
         return JSONResponse(run_json(run))
 
     async def explain_run(self, agent: str, run_id: str) -> Response:
-        """Why a run stands where it stands, and the commands to type."""
+        """Explain why a run does not advance, with the commands to type."""
         run = await self._run(agent, run_id)
         if run is None:
             raise RequestRefused("SF4101", 404, "there is no such run")
@@ -350,12 +354,12 @@ class _Gateway:
         )
 
     async def operate(self, agent: str, run_id: str, verb: str, request: Request) -> Response:
-        """Ask something of a run, and answer with what came of it.
+        """Send a command to a run, and answer with its outcome.
 
-        The command's id is the Idempotency-Key header or "id" in the body; a new one is made
-        otherwise. 200 {"id", "accepted": true, "event", "run"}; what the run's owner refuses has
-        "code" and "message" instead and a status that fits; 202 with "accepted": null says that no
-        answer came in time: the command is on its way, and can be repeated with the same id.
+        The command's id is the Idempotency-Key header or "id" in the body; otherwise a new one is
+        made. 200: {"id", "accepted": true, "event", "run"}. A refusal of the run's owner has "code"
+        and "message" instead, and a matching status. 202 with "accepted": null: no answer in time;
+        the command may still be carried out, and can be repeated with the same id.
         """
         if verb not in BODIES:
             raise RequestRefused(
@@ -377,8 +381,10 @@ class _Gateway:
         return JSONResponse(reply.json(), reply.status)
 
     async def retry_failed(self, agent: str, request: Request) -> Response:
-        """Have up to `limit` runs that have failed try again, and tell what came of each; `next` is
-        the `before` that goes on with the others. The agent `outbox` has the effects of the app."""
+        """Retry up to `limit` failed runs, and report the outcome of each.
+
+        `next` is the `before` of the next page. The agent `outbox` has the effects of the app.
+        """
         effects = self.effects if agent == OUTBOX else None
         if effects is None:
             check_agent(agent, self.agents)
@@ -395,7 +401,7 @@ class _Gateway:
         return JSONResponse({"agent": agent, **told.json()})
 
     async def asked(self, request: Request) -> Operation:
-        """A command that says nothing but itself."""
+        """Read a command that has no fields besides `id` and `by`."""
         return await self._command("pause", "", request)
 
     async def _command(self, word: str, run_id: str, request: Request) -> Operation:
@@ -414,8 +420,10 @@ class _Gateway:
     async def _json(
         self, request: Request, make: Callable[[Any], T], *, empty: bytes | None = None
     ) -> T:
-        """What `make` makes of the values of a JSON body; `empty` stands for a body without a byte,
-        if that may be."""
+        """Read a JSON body with `make`.
+
+        `empty` stands for a body of no bytes, where that is allowed.
+        """
         check_json(request)
         check_origin(request)
         raw = await self._body(request)
@@ -430,13 +438,16 @@ class _Gateway:
     # Health ---------------------------------------------------------------------------------
 
     async def health(self) -> Response:
-        """This process serves requests. Says nothing of Kafka."""
+        """Report that this process serves requests. Says nothing about Kafka."""
         return JSONResponse({"healthy": True})
 
     async def ready(self) -> Response:
-        """200 when a real transaction commits for one agent at least, with the reasons of those of
-        which none does; else 503 with all reasons. An archive that cannot be read is told beside
-        them: what is in the log is served without it."""
+        """Report whether agents are served.
+
+        200 if a real transaction commits for at least one agent, with the reasons of the others;
+        else 503 with all reasons. An archive that cannot be read is reported beside them: what is
+        in the log is served without it.
+        """
         outcomes = await asyncio.gather(*(self._why_not(agent) for agent in self.agents))
         reasons = {a: why for a, why in zip(self.agents, outcomes, strict=True) if why is not None}
         fault = None if self.archive is None else await self.archive()
@@ -444,7 +455,8 @@ class _Gateway:
         return _ready(reasons, ready=ready, archive=fault)
 
     async def agent_ready(self, agent: str) -> Response:
-        """200 when a real transaction commits for that agent; else 503 with the reason."""
+        """Report whether an agent is served: 200 if a real transaction commits, else 503 and
+        why."""
         check_agent(agent, self.agents)
         why = await self._why_not(agent)
         return _ready({} if why is None else {agent: why}, ready=why is None)
@@ -467,8 +479,10 @@ def _values(raw: bytes) -> Any:
 
 
 def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> MappedStart:
-    """The start that these JSON values ask for; `keys` as the request's Idempotency-Key headers
-    have them. Raises Refused."""
+    """Read a start from JSON values; `keys` are the request's Idempotency-Key headers.
+
+    Raises: RequestRefused.
+    """
     step = agent.start_step
     if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
         raise RequestRefused(
@@ -494,8 +508,10 @@ def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> MappedS
 
 
 def _command(word: str, run_id: str, keys: Sequence[str], new_id: str, body: Any) -> Operation:
-    """What these JSON values ask of that run; `keys` as the request's Idempotency-Key headers have
-    them. Raises Refused."""
+    """Read a command from JSON values; `keys` are the request's Idempotency-Key headers.
+
+    Raises: RequestRefused.
+    """
     try:
         if isinstance(body, dict) and keys:
             if body.get("id", keys[0]) != _only(keys):

@@ -1,12 +1,12 @@
-"""Events of one run, of one agent or of all, for whoever watches: addresses and what they take.
+"""Live events of one run, of one agent, or of all agents: routes and parameters.
 
     GET /runs/{agent}/{run_id}/events      the history of one run, and its partial output, live
     GET /events/{agent}?type=&status=&step=&from=    of all runs of an agent
     GET /events?...                        of all agents of this gateway
     /ws/...                                each of them over a WebSocket
 
-An id of one run's history is an offset, one of the others a position in all partitions
-(state/feeds/event_id.py). Either is given back as Last-Event-ID, or as `?last_event_id=`.
+In the history of one run an event's id is its offset; elsewhere it is a position in all partitions
+(state/feeds/event_id.py). Clients return either as Last-Event-ID, or as `?last_event_id=`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 _TYPES = frozenset(get_args(EventType))
 _STATUSES = frozenset(get_args(Status))
-#: what a stream of more than one run may be asked, and what of it; None: anything
+#: parameters of a stream of several runs, with their values; None: any value
 _PARAMETERS: Mapping[str, frozenset[str] | None] = {
     "type": _TYPES,
     "status": _STATUSES,
@@ -45,7 +45,7 @@ _PARAMETERS: Mapping[str, frozenset[str] | None] = {
     "from": frozenset({"earliest"}),
     "last_event_id": None,
 }
-#: values of one parameter
+#: most values of one parameter
 _VALUES_MAX = 64
 
 _NOT_AN_ID = "Last-Event-ID is not the id of an event; leave it out to begin anew"
@@ -53,7 +53,7 @@ _NOT_AN_ID = "Last-Event-ID is not the id of an event; leave it out to begin ane
 
 @dataclass(slots=True, kw_only=True)
 class Feeds:
-    """Serves them. `agents`: those of this gateway."""
+    """Serves live events. `agents`: those of this gateway."""
 
     agents: Collection[str]
     reader: RunReader
@@ -71,12 +71,12 @@ class Feeds:
     # Server-sent events -----------------------------------------------------------------------
 
     async def watch_run(self, agent: str, run_id: str, request: Request) -> Response:
-        """The run's history as server-sent events, live until the run is over.
+        """Stream the run's history as server-sent events, live until the run is over.
 
         The id of an event is its offset; heartbeats and `output` have none. Last-Event-ID, or
-        `?last_event_id=`, goes on with the event after that one. A run that is not known yet is
-        waited for, as its start may be on its way. 204 tells an EventSource to stop: the run is
-        over and there is nothing more to come.
+        `?last_event_id=`, continues with the event after that one. A run that is not known yet is
+        waited for, since its start may be in transit. 204 tells an EventSource to stop: the run is
+        over, and nothing more will come.
         """
         first, rest = await self._run(agent, run_id, request)
         if first is None:
@@ -84,11 +84,11 @@ class Feeds:
         return self.streams.respond(first, rest)
 
     async def watch_all(self, request: Request) -> Response:
-        """Events of every run of every agent, from now on or from a position."""
+        """Stream events of every run of every agent, from now on or from a position."""
         return self.streams.respond(*await self._events(list(self.agents), request))
 
     async def watch_agent(self, agent: str, request: Request) -> Response:
-        """Events of every run of one agent, from now on or from a position."""
+        """Stream events of every run of one agent, from now on or from a position."""
         return self.streams.respond(*await self._events([check_agent(agent, self.agents)], request))
 
     # WebSockets -------------------------------------------------------------------------------
@@ -124,7 +124,8 @@ class Feeds:
     async def _run(
         self, agent: str, run_id: str, asked: HTTPConnection
     ) -> tuple[list[FeedMessage] | None, AsyncGenerator[FeedMessage, None]]:
-        """(what comes first, what comes then); None: the run is over and all of it was seen."""
+        """Return (the first messages, the rest). The first is None if the run is over and all
+        was seen."""
         after = offset_of(asked)
         check_agent(agent, self.agents)
         try:
@@ -153,7 +154,7 @@ class Feeds:
         )
         self.streams.check_room()
         events = self.feed.follow(agents, start, choice, earliest="from" in query)
-        # the log is asked before anything is answered
+        # query the log before answering
         return [await anext(events)], events
 
     def _position(self, text: str, agents: Collection[str]) -> dict[str, list[int]] | None:
@@ -171,13 +172,18 @@ class Feeds:
 
 
 def _last_id(asked: HTTPConnection) -> str:
-    """The header wins over the query: it is what a browser that reconnects by itself has seen
-    since."""
+    """Return the last event id, or "". The header wins over the query.
+
+    A browser that reconnects by itself sends in the header what it has seen since.
+    """
     return asked.headers.get("last-event-id") or asked.query_params.get("last_event_id", "")
 
 
 def offset_of(asked: HTTPConnection) -> int | None:
-    """Offset of the last event that the watcher of a run has seen. Raises Refused (400)."""
+    """Return the offset of the last event that the watcher of a run has seen, or None.
+
+    Raises: RequestRefused (400).
+    """
     text = _last_id(asked)
     if not text:
         return None
@@ -187,8 +193,10 @@ def offset_of(asked: HTTPConnection) -> int | None:
 
 
 def _check(query: QueryParams) -> None:
-    """Raises Refused (400) for a filter that there is not: what is misspelt would choose all, or
-    nothing for ever."""
+    """Check the filters. A misspelt one would select everything, or nothing forever.
+
+    Raises: RequestRefused (400).
+    """
     for name in query:
         if name not in _PARAMETERS:
             known = ", ".join(_PARAMETERS)
@@ -205,15 +213,20 @@ def _check(query: QueryParams) -> None:
 
 
 def _check_origin(headers: Headers) -> None:
-    """A browser lets any page open a WebSocket to anywhere and read what comes; only the Origin,
-    which it always sends, tells whose page it is. Raises Refused (403)."""
+    """Check that the page that opens a WebSocket is of this origin.
+
+    A browser lets any page open a WebSocket to anywhere and read what arrives; only the Origin
+    header, which it always sends, says whose page it is.
+
+    Raises: RequestRefused (403).
+    """
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
         raise RequestRefused("SF5023", 403, "a page of another origin may not watch")
 
 
 async def _deny(socket: WebSocket, error: RequestRefused | Unavailable) -> None:
-    """Answer the handshake as a request would have been."""
+    """Answer the handshake as a plain request would be answered."""
     if isinstance(error, RequestRefused):
         answer = JSONResponse({"error": str(error)}, error.status, error.headers)
     else:

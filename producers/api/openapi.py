@@ -1,7 +1,7 @@
-"""The HTTP API described by itself, as OpenAPI 3.1: what is served at /openapi.json. Pure.
+"""The HTTP API's description of itself, as OpenAPI 3.1, served at /openapi.json. Pure.
 
-A test sends what the description allows, and what it does not, to the real application, and holds
-its answers against it.
+A test sends the real application what the description allows, and what it does not, and compares
+the answers with it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _DELIVERED: Schema = {
 
 
 def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
-    """The description of a gateway for these agents and webhook sources."""
+    """Return the description of a gateway with these agents and webhook sources."""
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     run = [agent, run_id]
@@ -240,7 +240,7 @@ _MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
 
 
 def _desk(agent: Schema, agents: list[str]) -> dict[str, dict[str, Any]]:
-    """Of producers.api.admin."""
+    """Describe the routes of producers.api.admin."""
     one = query("agent", {"type": "string", "enum": agents})
     schedule = path("schedule", {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,62}$"})
     do = path("do", {"type": "string", "enum": list(DOES)})
@@ -357,7 +357,7 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-#: what `_desk` tells of; made of the helpers above
+#: schemas that `_desk` uses; they need the helpers above
 _DELIVERY = _object(
     id=_TEXT,
     source=_TEXT,

@@ -1,11 +1,11 @@
-"""The part of the API for people who look at many runs: lists, long histories, what goes on.
+"""Endpoints about many runs: lists, long histories, activity.
 
-    GET /agents/{agent}/activity               what began and ended lately, and what waits longest
-    GET /runs/{agent}?status=&step=&before=    a page of runs, the most recently updated first
-    GET /runs/{agent}/{run_id}/history         a page of a run's events, the latest first
-    GET /effects/{effect_id}                   what came of an effect
+    GET /agents/{agent}/activity               runs begun and ended lately, and the longest waits
+    GET /runs/{agent}?status=&step=&before=    a page of runs, most recently updated first
+    GET /runs/{agent}/{run_id}/history         a page of a run's events, latest first
+    GET /effects/{effect_id}                   the outcome of an effect
 
-A page names the next one; what is asked for is read from memory, or from the end of one partition.
+Each page names the next one. Answers are read from memory, or from the end of one partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from surefoot.state.reading.runs import event_json, run_list_json
 
 @dataclass(slots=True, kw_only=True)
 class RunLists:
-    """`mount` adds the routes."""
+    """Lists of runs and of events. `mount` adds the routes."""
 
     agents: Mapping[str, Agent]
     reader: RunBrowser
@@ -53,8 +53,10 @@ class RunLists:
         before: Annotated[str | None, Query(max_length=300)] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> Response:
-        """Most recently updated first; payloads and results are left out. `next` is the `before` of
-        the next page; `matches` counts the runs of all pages."""
+        """List runs, most recently updated first, without payloads and results.
+
+        `next` is the `before` of the next page; `matches` counts the runs of all pages.
+        """
         check_agent(agent, self.agents)
         try:
             place = None if before is None else PageCursor.parse(before)
@@ -85,9 +87,11 @@ class RunLists:
         before: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> Response:
-        """A page of the run's events, the latest first, each with where it stands and what it
-        answers. `before` is that of the next page; a page can be short, or empty, and not the last
-        one."""
+        """Show a page of the run's events, latest first, each with its position and the input it
+        answers.
+
+        `before` is that of the next page. A page can be short or empty without being the last one.
+        """
         check_agent(agent, self.agents)
         try:
             check_run_id(run_id)
@@ -113,7 +117,8 @@ class RunLists:
     async def show_effect(
         self, effect_id: str, since_ms: Annotated[int, Query(ge=0, le=2**53)] = 0
     ) -> Response:
-        """What came of an effect, by its idempotency key; `since_ms` is when it was asked for."""
+        """Show the outcome of an effect, by its idempotency key; `since_ms` is when it was
+        requested."""
         try:
             check_run_id(effect_id)
         except BadArgument as error:
@@ -140,8 +145,11 @@ class RunLists:
         bucket_s: Annotated[int, Query(ge=1, le=86_400)] = 10,
         buckets: Annotated[int, Query(ge=1, le=500)] = 60,
     ) -> Response:
-        """How many runs began and ended in each stretch of time, and of those that are not over,
-        the one that has stood longest, by status."""
+        """Count runs begun and ended per time bucket, and show the longest wait by status.
+
+        The latter is, of the runs that are not over, the one that has not moved for the longest
+        time.
+        """
         check_agent(agent, self.agents)
         now_ms = self.clock.now_ms()
         found = await self.reader.activity(

@@ -1,13 +1,12 @@
-"""Views over HTTP: what an agent's runs look like from far away, and how far behind that is.
+"""Views over HTTP: an overview of an agent's runs, and how far it lags behind.
 
     GET /views/{agent}/summary             runs by status and age
-    GET /views/{agent}/attention?limit=    runs that need a person, the longest waiting first
-    GET /views/{agent}/windows?minutes=    what steps came to, by minute and in all
-    GET /views/{agent}/runs/{run_id}       where one run stands
+    GET /views/{agent}/attention?limit=    runs that need a person, longest wait first
+    GET /views/{agent}/windows?minutes=    outcomes of steps, by minute and in total
+    GET /views/{agent}/runs/{run_id}       the state of one run
 
-Served by `surefoot views`, and passed on by a gateway that knows where that is. 503 while
-partitions are being handed out or restored: a view answers for all runs of the agent, or not at
-all.
+`surefoot views` serves them; a gateway that knows its address passes them on. 503 while partitions
+are being assigned or restored: a view covers all runs of the agent, or does not answer.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
 
 
 def paths(agents: Collection[str]) -> dict[str, Any]:
-    """The same, as OpenAPI has it."""
+    """Return the same routes as OpenAPI paths."""
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     number: Schema = {"type": "integer"}
