@@ -1,1 +1,1 @@
-"""The commands: a module has the options, the help and the doing of one, or of one group."""
+"""The commands. Each module has the options, help and code of one command, or of one group."""

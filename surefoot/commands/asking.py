@@ -1,4 +1,4 @@
-"""Ask the owner of a run for something, and tell what it answers."""
+"""Sends commands to the owner of a run, and prints the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from surefoot.state.errors.catalogue import numbered
 
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
-#: what becomes of the actions that a rewound run (its command has an --id) and a copy find done
+#: what happens to actions already done: --id for a rewound run (a command's id), --run-id for a
+#: copy
 _NOT_AGAIN = {
     "--id": "not done again; its outcome holds (to do it again, rewind with --repeat NAME)",
     "--run-id": "the new run asks its probe first, or a person (to do it again: --repeat NAME)",
@@ -37,7 +38,7 @@ AskOwner = Callable[[Operator, LogRunReader, str], Awaitable[CommandReply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How something is asked for: by the options --id, --by, --wait and --json."""
+    """How a command is sent: the options --id, --by, --wait and --json."""
 
     command_id: str | None
     by: str | None
@@ -54,12 +55,13 @@ def ask_owner(
     option: str = "--id",
     others: list[str] | None = None,
 ) -> int:
-    """Ask, and print the answer; returns the exit status. `option` is the one that repeats it.
+    """Send a command and print the answer; returns the exit status.
 
+    Args: option: the option that repeats the command.
     Raises: ConfigError — nothing was sent; Unavailable — Kafka did not answer, and the message has
-    the id to repeat it with.
+        the id to repeat it with.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     checked_run_id(run_id)
     chosen = SystemClock().unique() if asked.command_id is None else asked.command_id
 
@@ -85,7 +87,7 @@ def ask_owner(
 async def operator(
     name: str, run_ids: list[str] | None, wait_s: float
 ) -> AsyncIterator[tuple[Operator, LogRunReader, ReplayRange]]:
-    """An operator of that agent's runs, and what it reads and writes with."""
+    """Yield an operator of that agent's runs, with its reader and the agent's log range."""
     clock, settings = SystemClock(), load_settings()
     async with (
         open_backend(settings, clock) as backend,
@@ -108,14 +110,14 @@ async def operator(
 
 
 def exit_status(reply: CommandReply) -> int:
-    """0 done, 1 refused, 3 no answer."""
+    """Return the exit status: 0 done, 1 refused, 3 no answer."""
     if reply.accepted is None:
         return EXIT_NO_ANSWER
     return EXIT_DONE if reply.accepted else EXIT_REFUSED
 
 
 def tell(name: str, run_id: str, reply: CommandReply, option: str, wait_s: float) -> None:
-    """Print an answer for a person."""
+    """Print an answer for people."""
     if reply.accepted is None:
         typer.echo(
             f"surefoot: SF4151: no answer in {wait_s:g} s; the command is on its way. "

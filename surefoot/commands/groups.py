@@ -1,4 +1,4 @@
-"""How commands are put together: each has a module, imported when the command is asked for."""
+"""How commands are put together: each has a module, imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.main import get_command
 
 
 def commands(**options: Any) -> typer.Typer:
-    """For one command, or for several that are part of a group."""
+    """Create the Typer app of one command, or of several that are part of a group."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -24,14 +24,15 @@ def commands(**options: Any) -> typer.Typer:
 
 
 def group(text: str) -> typer.Typer:
-    """For the commands of a group, even if it is only one."""
+    """Create the Typer app of a group's commands, even if there is only one."""
     return commands(help=text, callback=lambda: None)
 
 
 class LazyGroup(TyperGroup):
-    """Imports the module of a command when the command is asked for, and none to list them."""
+    """Imports the module of a command when it is used; listing the commands imports none."""
 
-    #: first sentence of the help, by the command's module in surefoot.commands; it is called alike
+    #: first sentence of the help, by the command's module in surefoot.commands; the last part of
+    #: the module's name is the command's
     table: ClassVar[dict[str, str]]
 
     def __init__(self, **attrs: Any) -> None:
@@ -49,7 +50,7 @@ class LazyGroup(TyperGroup):
 
 
 class _Modules(UserDict[str, Any]):
-    """Commands by name, made of modules."""
+    """Commands by name, loaded from their modules."""
 
     def __getitem__(self, name: str) -> Any:
         return get_command(import_module(f"surefoot.commands.{self.data[name]}").app)

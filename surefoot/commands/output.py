@@ -1,4 +1,4 @@
-"""How commands show what they have found."""
+"""How commands print their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Listed = TypeVar("Listed")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:
-    """Rows of text from outside; the column `wraps` may take more than one line."""
+    """Build a table of text from outside; the column `wraps` may take several lines."""
     made = Table(box=None, pad_edge=False)
     for title in titles:
         made.add_column(title, no_wrap=title != wraps)
@@ -34,7 +34,7 @@ def print_each(
     wraps: str,
     as_json: bool,
 ) -> None:
-    """A line of JSON for each, or a table with a row for each."""
+    """Print a line of JSON for each item, or a table with a row for each."""
     if as_json:
         for each in found:
             typer.echo(json.dumps(fields(each)))
@@ -43,7 +43,7 @@ def print_each(
 
 
 def told(field: str, value: Any) -> str:
-    """One value as a person reads it, by the name of its field."""
+    """Format one value for people, according to the name of its field."""
     if field.endswith("_ms"):
         return clock_time(value)
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""What the commands read the log with."""
+"""What commands read the log with."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from surefoot.state.names.ids import check_run_id
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import AgentTopics
 
-#: of an agent, or of the built-in one that keeps its schedules; a module is given with the package
-#: that it is in, or as its file
+#: name of an agent, or of the built-in one that keeps its schedules; a module is given with its
+#: package, or as its file
 _IS_NAME = re.compile(rf"[^./]+(\.{SCHEDULES})?")
 
 
 def resolve(agent: str) -> tuple[str, Agent | None]:
-    """The name of the agent, and the agent itself when its file or module is given."""
+    """Return the agent's name, and the agent itself if its file or module is given."""
     if _IS_NAME.fullmatch(agent):
         return agent, None
     agents = load_agents([Path(agent)])
@@ -42,7 +42,10 @@ def resolve(agent: str) -> tuple[str, Agent | None]:
 
 
 def checked_run_id(run_id: str) -> str:
-    """Raises ConfigError when no run can have that id."""
+    """Return the run_id.
+
+    Raises: ConfigError — it is not a valid run_id.
+    """
     try:
         return check_run_id(run_id)
     except BadArgument as error:
@@ -50,7 +53,7 @@ def checked_run_id(run_id: str) -> str:
 
 
 def no_run(name: str, run_id: str) -> typer.Exit:
-    """Tells that the agent has no such run."""
+    """Print that the agent has no such run, and return the exit."""
     typer.echo(f"surefoot: SF4101: agent {name!r} has no run {printable(run_id)!r}", err=True)
     return typer.Exit(1)
 
@@ -59,7 +62,7 @@ def no_run(name: str, run_id: str) -> typer.Exit:
 async def run_reader(
     name: str, run_ids: Collection[str] | None = None
 ) -> AsyncIterator[LogRunReader]:
-    """A reader of that agent's runs; of the partitions of these runs only, when they are given.
+    """Yield a reader of that agent's runs; with `run_ids`, only of the partitions of these runs.
 
     Raises: ConfigError — there is no such agent.
     """
@@ -75,7 +78,7 @@ async def run_reader(
 async def reader_on(
     backend: Backend, settings: Settings, name: str, run_ids: Collection[str] | None
 ) -> AsyncIterator[LogRunReader]:
-    """As `run_reader`, on a backend that is open."""
+    """Yield a reader as `run_reader` does, on an open backend."""
     await require_agent(name, settings, backend)
     partitions = (
         None
@@ -93,7 +96,7 @@ async def reader_on(
 async def existing(
     runs: Collection[tuple[str, str]], backend: Backend, settings: Settings
 ) -> set[tuple[str, str]]:
-    """Those of the runs, by agent and id, that exist."""
+    """Return those of the runs, by (agent, run_id), that exist."""
     found: set[tuple[str, str]] = set()
     for agent in dict.fromkeys(agent for agent, _ in runs):
         run_ids = [run_id for name, run_id in runs if name == agent]
@@ -105,16 +108,23 @@ async def existing(
 
 
 async def require_agent(name: str, settings: Settings, backend: Backend) -> None:
-    """Raises ConfigError when no agent of that name has ever had its topics made, or when its runs
-    would be looked for, and new ones put, in the wrong partitions."""
+    """Check that the agent's topics exist and have the configured number of partitions.
+
+    With another number, its runs would be looked for, and new ones written, in the wrong
+    partitions.
+
+    Raises: ConfigError.
+    """
     topic = AgentTopics(settings.app, name).state
     partitions = await require_topic(topic, backend, check="the agent's name and SUREFOOT_APP")
     require_partitions(topic, partitions, settings)
 
 
 async def require_topic(topic: str, backend: Backend, *, check: str = "SUREFOOT_APP") -> int:
-    """How many partitions the topic has. Raises ConfigError when there is no such topic, and tells
-    what to check."""
+    """Return the topic's partition count.
+
+    Raises: ConfigError — there is no such topic; the message says what to check.
+    """
     async with backend.topics() as topics:
         found = await topics.partitions([topic])
     if topic not in found:
@@ -127,6 +137,9 @@ async def require_topic(topic: str, backend: Backend, *, check: str = "SUREFOOT_
 
 
 def require_partitions(topic: str, partitions: int, settings: Settings) -> None:
-    """Raises ConfigError when the topic has another number of partitions than it must have."""
+    """Check the topic's partition count.
+
+    Raises: ConfigError — it is not the configured one.
+    """
     if wrong := check_partitions(topic, partitions, settings.partitions):
         raise ConfigError("SF3005", "\n".join(wrong))

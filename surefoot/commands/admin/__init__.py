@@ -1,1 +1,1 @@
-"""What an operator looks after besides runs: topics, schedules, webhooks, dead letters."""
+"""Administration besides runs: topics, schedules, webhooks, dead letters."""

@@ -1,4 +1,4 @@
-"""`surefoot blobs`: the large payloads that are kept outside of the log."""
+"""`surefoot blobs`: large payloads, which are stored outside the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gc(
 
     Reads all of the app's records. Safe while everything runs, and to repeat.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     settings, clock = load_settings(), SystemClock()
 
     async def run() -> Swept:

@@ -1,4 +1,4 @@
-"""Dead letters: what is there, and putting events of topics back."""
+"""Dead letters: list them, and redrive those of topic events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_dead(
     as_json: Json = False,
 ) -> None:
     """Show unusable inputs and runs out of attempts, newest first."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
 
     def wanted(each: DeadLetter) -> bool:
         return agent in (None, each.agent) and code in (None, each.code)
@@ -83,7 +83,7 @@ def show_dead(
     as_json: Json = False,
 ) -> None:
     """Show one dead letter. Exit status 1 when it does not exist."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
 
     async def read() -> ConsumerRecord | None:
         async with _opened() as (_, _, reader):
@@ -119,7 +119,7 @@ def _text(data: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which dead letters are to be put back; None: any."""
+    """Selects the dead letters to redrive; None: any."""
 
     offsets: Collection[int] = ()
     code: str | None = None
@@ -133,7 +133,7 @@ class Chosen:
 
 
 class PutBack(NamedTuple):
-    """What became of one dead letter, for one agent."""
+    """The outcome of redriving one dead letter, for one agent."""
 
     offset: int
     agent: str
@@ -159,7 +159,7 @@ def redrive(
     that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
     when some cannot be used still, or there was none."""
     chosen = Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents = load_agents(agent_files)
 
     async def go() -> bool:
@@ -218,8 +218,10 @@ class _Redrive:
         self._appender = backend.appender()
 
     async def put_back(self, page: Sequence[ConsumerRecord]) -> list[PutBack]:
-        """What became of a page of dead letters. Raises Unavailable: some may have been started,
-        and starting them again makes no second run."""
+        """Redrive a page of dead letters.
+
+        Raises: Unavailable — some runs may have been started; repeating it starts no second one.
+        """
         done: list[PutBack] = []
         starts: list[tuple[PutBack, Mapped, EventMapping]] = []
         for record in page:
@@ -248,7 +250,8 @@ class _Redrive:
         return sorted(done)
 
     def _of(self, letter: DeadLetter, topic: str) -> list[EventMapping]:
-        """Whose it is; of one that does not say, everybody's who listens."""
+        """Return the mappings of the letter's agent; if it names none, of every agent that
+        listens."""
         return [
             mapping
             for (name, listened), mapping in self._mappings.items()

@@ -1,4 +1,4 @@
-"""Webhooks that go out: what is declared, and one to try it with."""
+"""Outgoing webhooks: list subscriptions, and send a test event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 from surefoot.state.steps.webhook_effect import WebhookEffect
 
-#: type of the event that is sent to try it
+#: type of the test event
 TEST = "surefoot.test"
 
 
@@ -36,7 +36,7 @@ app = group("Outgoing webhooks: list subscriptions, and test one.")
 @app.command("list")
 def list_subscriptions(agent_files: AgentFiles, as_json: Json = False) -> None:
     """List subscriptions, and whether their secrets are set here."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents, settings = load_agents(agent_files), load_settings()
     missing = without_secret(agents, settings)
     found: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def try_subscription(agent_file: AgentFile, name: NameArgument) -> None:
     As the relay would from here: with the secret that is set here, and only where
     SUREFOOT_OUT_ALLOW lets it go. Exit status 1 when it was not taken.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents, settings, clock = load_agents([agent_file]), load_settings(), SystemClock()
     having = [agent for agent in agents if name in agent.subscriptions]
     if not having:

@@ -1,4 +1,4 @@
-"""What is not done yet, by partition, and who has it."""
+"""The lag of each partition, and its owner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = commands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """One partition of an agent, with what is not done of both inputs."""
+    """One partition of an agent, with the lag of both inputs."""
 
     agent: str
     partition: int
@@ -43,7 +43,7 @@ class LagRow:
 @app.command("lag")
 def show_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
     """Show the lag by partition, and which worker owns it. Transaction markers do not count."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents, settings = load_agents(agent_files), load_settings()
 
     async def look() -> Sequence[AgentStanding]:
@@ -65,7 +65,7 @@ def show_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
 
 
 def lag_rows(standings: Sequence[AgentStanding]) -> list[LagRow]:
-    """The most lag first."""
+    """Return one row per partition, most lag first."""
     rows = []
     for each in standings:
         found: dict[int, list[PartitionStanding]] = {}
@@ -82,7 +82,7 @@ def lag_rows(standings: Sequence[AgentStanding]) -> list[LagRow]:
 
 
 def lag_table(rows: Sequence[LagRow]) -> Table:
-    """A "~" stands before a lag that has markers of transactions in it."""
+    """Build the table. A "~" marks a lag that includes transaction markers."""
     titles = ("AGENT", "PARTITION", "OWNER", "COMMANDS BEHIND", "TASKS BEHIND")
     lines = [
         (row.agent, str(row.partition), row.owner or "nobody", *map(_behind, row.inputs))

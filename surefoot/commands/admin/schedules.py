@@ -1,4 +1,4 @@
-"""Look at schedules and steer them: each is a run of the built-in agent `AGENT.schedules`."""
+"""List and control schedules. Each is a run of the built-in agent `AGENT.schedules`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ app = group("List, pause, resume, trigger and backfill schedules.")
 @app.command("list")
 def list_schedules(agent: AgentName, as_json: Json = False) -> None:
     """Show an agent's schedules: state, last and next ticks, runs, skipped ticks."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve(agent)
     known = asyncio.run(_read(name))
     now_ms = SystemClock().now_ms()
@@ -96,7 +96,7 @@ def show_next(
 
     Given the agent's file or module, as it declares them; nothing has to be running.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve(agent)
     now_ms = SystemClock().now_ms()
     if declared is not None and schedule in declared.schedules:
@@ -222,7 +222,7 @@ def _moment(option: str, text: str, book: Book) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """To one schedule, as it is now."""
+    """One schedule as it is now, and what is needed to send it a command."""
 
     id: str
     run: Run
@@ -239,7 +239,7 @@ def _asked(
     asked: Asked,
     verb: str,
 ) -> int:
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve(agent)
     clock = SystemClock()
     chosen = asked.command_id or clock.unique()
@@ -306,7 +306,10 @@ async def _read(name: str) -> dict[str, State]:
 def _known(
     name: str, declared: Agent | None, schedule: str, known: Mapping[str, State]
 ) -> tuple[Run, Book]:
-    """Raises ConfigError when there is no such schedule."""
+    """Return the schedule's run and its book.
+
+    Raises: ConfigError — there is no such schedule.
+    """
     state = known.get(schedule, State(None))
     book = book_of(state)
     if state.run is not None and book is not None:

@@ -1,4 +1,4 @@
-"""What agents do just now: runs by status, steps a second, who has which partition, and the lag."""
+"""What agents are doing: runs by status, steps per second, owners of partitions, lag."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from surefoot.state.reading.lag import AgentStanding, standing_json
 from surefoot.state.reading.query import Waiting
 from surefoot.state.reading.runs import counts_json
 
-#: how often it is looked, in seconds
+#: refresh interval, in seconds
 _EVERY_S = 1.0
-#: of these the one that has not moved for the longest time is shown
+#: statuses of which the run that has not moved for the longest time is shown
 _WAITS: tuple[Status, ...] = ("pending", "waiting", "attention")
-#: events that tell of a committed step, and of a failed attempt; the last ones end the run
+#: events of a committed step, and of a failed attempt; the last of each end the run
 _STEPS = ("step.completed", "run.completed")
 _FAILURES = ("step.retrying", "run.failing", "run.failed")
-#: partitions that are shown on a screen; the others have less lag
+#: most partitions shown on a screen; those left out have less lag
 _PARTITIONS_SHOWN = 16
 _STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -55,13 +55,13 @@ app = commands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """What one agent does."""
+    """The present activity of one agent."""
 
     agent: str
     statuses: Mapping[str, int]
     versions: Mapping[str, Any]
     steps_per_s: float
-    #: attempts that failed, a second
+    #: failed attempts per second
     failures_per_s: float
     oldest: Mapping[Status, Waiting]
 
@@ -76,11 +76,14 @@ class Snapshot:
 
 class Looking(Protocol):
     async def look(self) -> Snapshot:
-        """Raises: Unavailable — the log cannot be read just now."""
+        """Take a snapshot.
+
+        Raises: Unavailable — the log cannot be read now.
+        """
 
 
 class Top:
-    """Looks at agents, their pools and their schedules, again and again."""
+    """Takes snapshots of agents, their pools and their schedules."""
 
     def __init__(
         self, settings: Settings, backend: Backend, agents: Sequence[Agent], clock: Clock
@@ -135,7 +138,7 @@ def top(agent_file: AgentFile, as_json: Json = False) -> None:
 
     Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents = load_agents([agent_file])
     console = plain_console()
     asyncio.run(_show(agents, console, as_json=as_json))
@@ -155,7 +158,7 @@ async def _show(agents: Sequence[Agent], console: Console, *, as_json: bool) -> 
 
 
 async def shown_next(looking: Looking) -> RenderableType:
-    """What there is to see now; that the log is away, where it cannot be read."""
+    """Return the next screen, or a message if the log cannot be read."""
     try:
         return screen(await looking.look())
     except Unavailable as error:
@@ -201,7 +204,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def screen(snapshot: Snapshot) -> Group:
-    """For a person; nothing in it is acted upon by a terminal."""
+    """Render a snapshot for people. A terminal executes nothing in it."""
     shown = [status for status in _STATUSES if any(status in a.statuses for a in snapshot.agents)]
     titles = ("AGENT", *(status.upper() for status in shown), "STEPS/S", "FAILURES/S")
     runs = [

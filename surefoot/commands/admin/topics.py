@@ -1,4 +1,4 @@
-"""`surefoot topics`: create, check, and what is not done yet."""
+"""`surefoot topics`: create and check topics, and show their lag."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verify(agent_files: AgentFiles) -> None:
 
 
 def _checked(agent_files: AgentFiles, *, create: bool) -> None:
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     names, settings = names_of(load_agents(agent_files)), load_settings()
     specs = specs_for(names, settings)
 

@@ -1,4 +1,4 @@
-"""What came to the webhook sources, and mapping it again."""
+"""Deliveries to the webhook sources: show them, and map them again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def list_deliveries(
     as_json: Json = False,
 ) -> None:
     """Show deliveries, newest first: verified or why not, and the runs they became."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
 
     def wanted(each: Delivery) -> bool:
         return source in (None, each.source) and (not refused or each.outcome == "refused")
@@ -95,7 +95,7 @@ def _became(each: Delivery) -> str:
 @app.command("show")
 def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
     """Show one delivery. Exit status 1 when it does not exist."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
 
     async def read() -> Delivery | None:
         async with _opened("read") as (_, _, reader):
@@ -121,7 +121,7 @@ def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
 @app.command()
 def redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -> None:
     """Map a delivery again with these files, and start the runs that do not exist yet."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents = load_agents(agent_files)
 
     async def again() -> tuple[Planned, set[tuple[str, str]]] | None:

@@ -1,1 +1,1 @@
-"""What the author of an agent types, on their own machine or in CI."""
+"""Commands for authors of agents, on their own machine or in CI."""

@@ -1,4 +1,4 @@
-"""Tell what an error means. Nothing is asked of anybody: the table is part of the package."""
+"""Explains an error. Works offline: the table is part of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a first agent: something that runs, that is tested, and that can be put somewhere."""
+"""Writes a first agent: ready to run, tested, and deployable."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ volumes:
   kafka:
 """  # noqa: E501
 
-#: of one node, reached by its name from the other containers and from itself
+#: settings of one node, reached by its name from the other containers and from itself
 _NODE = {
     "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
     "advertised.listeners": "PLAINTEXT://kafka:9092",
@@ -152,7 +152,7 @@ def new(
 
 
 def files(name: str) -> dict[str, str]:
-    """What is written, by file."""
+    """Return the text of each file to write, by name."""
     texts = {
         "agent.py": AGENT,
         "test_agent.py": TEST,

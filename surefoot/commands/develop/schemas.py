@@ -1,4 +1,4 @@
-"""Check Avro schemas before they are released, and register them. Made for CI."""
+"""Checks Avro schemas before they are released, and registers them. Made for CI."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _named(files: Sequence[Path], subject: str | None) -> list[tuple[Path, str]]
 
 
 def _released(folder: Path, path: Path) -> Iterator[Path]:
-    """Files of that name in the folder and below it: one for each version, or the only one."""
+    """Yield files of that name in the folder and below it: one per version, or the only one."""
     if not folder.is_dir():
         raise ConfigError("SF1022", f"no such folder: {folder}")
     yield from sorted(each for each in folder.rglob(path.name) if not _same(each, path))

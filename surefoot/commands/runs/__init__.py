@@ -1,1 +1,1 @@
-"""Look at runs, start them and steer them."""
+"""Show, start and control runs."""

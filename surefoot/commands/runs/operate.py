@@ -1,4 +1,4 @@
-"""Steer runs: one command each, answered by the owner of the run's partition."""
+"""Control runs: one command each, answered by the owner of the run's partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from surefoot.state.machine.commands import COMMANDS, RunCommand
 from surefoot.state.machine.model import Operation
 from surefoot.state.reading.ports import RunView
 
-#: how many runs are asked before it is told how many are left
+#: number of runs asked before the number of those left is printed
 _PAGE = 500
 
 app = commands()
@@ -80,8 +80,8 @@ def retry_failed(
     as_json: Json = False,
 ) -> None:
     """Retry every failed run. For failed effects: `retry-failed outbox`."""
-    # what came of each is printed; the exit status is the highest of all
-    logging.configure(level="CRITICAL")  # what matters is raised
+    # Each outcome is printed; the exit status is the highest of all.
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve(agent)
     try:
         asked = retrying({"prefix": prefix, "by": by, "limit": _PAGE})
@@ -151,8 +151,8 @@ def approve(
 
 
 def _question(agent: str, run_id: str) -> str:
-    """What the run asks now. Ends the command, with status 1, when it asks nothing."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    """Return the run's present question. Exits with status 1 if there is none."""
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve(agent)
     checked_run_id(run_id)
 
@@ -209,7 +209,7 @@ def rewind(
     as_json: Json = False,
 ) -> None:
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
-    _command("pause", run_id, {}, asked)  # its id and `by` are checked alike
+    _command("pause", run_id, {}, asked)  # checks its id and `by`
     name, _ = resolve(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
@@ -255,7 +255,7 @@ def fork(
 
 
 def _operate(word: str, agent: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> int:
-    """Send the command and print what came of it; returns the exit status."""
+    """Send the command and print its outcome; returns the exit status."""
     wanted = _command(word, run_id, said, asked)
     name, _ = resolve(agent)
 
@@ -266,8 +266,10 @@ def _operate(word: str, agent: str, run_id: str, said: Mapping[str, Any], asked:
 
 
 def _command(word: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> Operation:
-    """What is said, with an id of its own unless one is given. Raises ConfigError when it, or its
-    id, cannot be."""
+    """Build the command, with a new id unless one is given.
+
+    Raises: ConfigError — a field or the id is invalid.
+    """
     everything = {**said, "by": asked.by, "id": asked.command_id}
     given = {key: value for key, value in everything.items() if value is not None}
     try:
@@ -277,7 +279,10 @@ def _command(word: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> O
 
 
 def _value(option: str, text: str) -> Any:
-    """The values of JSON that was typed. Raises ConfigError."""
+    """Parse JSON that was typed.
+
+    Raises: ConfigError — it is not strict JSON.
+    """
     try:
         return parse_json(text.encode("utf-8", "surrogateescape"))
     except BadPayload as error:

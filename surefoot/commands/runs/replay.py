@@ -1,4 +1,4 @@
-"""Go through a stretch of an agent's partitions again."""
+"""Replays a range of an agent's partitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def replay(
 
     The last line says what was done. Child runs are left to their parents.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     stretch = bounds(start, end)
     settings = load_settings()
     if partition is None and stretch.unit == "offset" and settings.partitions > 1:

@@ -1,4 +1,4 @@
-"""`surefoot runs list` and `show`: from the log itself, no gateway is needed."""
+"""`surefoot runs list` and `show`: read from the log itself, without a gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """Show the runs of an agent, most recently updated first."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     wanted = _status(status)
     name, _ = resolve(agent)
 
@@ -63,7 +63,7 @@ def _cells(run: RunView) -> tuple[str, ...]:
 @app.command("show")
 def show_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """Show one run, why it waits, and what to type. Exit status 1 when it does not exist."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve(agent)
     version = None if declared is None else declared.version
 

@@ -1,4 +1,4 @@
-"""`surefoot runs start`: straight into the log."""
+"""`surefoot runs start`: writes directly to the log."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def start(
 
 
 def start_run(agent: str, payload: str, run_id: str | None) -> str:
-    """Start a run; prints and returns its id.
+    """Start a run; prints and returns its run_id.
 
-    Raises: ConfigError — a payload or a run_id that cannot be; Unavailable — Kafka does not answer,
-    and then the same run_id can be started again.
+    Raises: ConfigError — an invalid payload or run_id; Unavailable — Kafka does not answer: the
+        same run_id can be started again.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve(agent)
     clock = SystemClock()
     try:

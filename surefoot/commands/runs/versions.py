@@ -1,4 +1,4 @@
-"""`surefoot runs count` and `versions`: of the agent, and of one run."""
+"""`surefoot runs count`, of an agent, and `versions`, of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = commands()
 @app.command("count")
 def count_runs(agent: AgentName, as_json: Json = False) -> None:
     """Count the runs of an agent by version and status."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve(agent)
 
     async def read() -> Mapping[tuple[int, Status], int]:
@@ -44,7 +44,7 @@ def count_runs(agent: AgentName, as_json: Json = False) -> None:
 @app.command("versions")
 def list_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """List the versions of a run that it can be rewound to: one after each step."""
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve(agent)
 
     async def read() -> Sequence[Version] | None:

@@ -1,4 +1,4 @@
-"""Follow one run until it is over: a line for each event, and on a terminal what it does now."""
+"""Follows one run until it is over: a line per event, and on a terminal what it is doing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from surefoot.state.reading.ports import RunView
 from surefoot.state.reading.runs import event_json, failure_text, run_json
 
 Show = Callable[[Mapping[str, Any]], None]
-#: of a result or a payload, what one line shows
+#: most characters of a result or a payload in one line
 _SHOWN = 120
 
 app = commands()
 
 
 class Reader(Protocol):
-    """What following needs of `ports.RunReader`."""
+    """The part of `ports.RunReader` that following needs."""
 
     def events(
         self, agent: str, run_id: str, after: int | None
@@ -47,7 +47,7 @@ def watch_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
 
     Ctrl-C ends the watching, not the run.
     """
-    logging.configure(level="CRITICAL")  # what matters is raised
+    logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve(agent)
     checked_run_id(run_id)
     with json_lines() if as_json else lines(plain_console()) as show:
@@ -65,8 +65,10 @@ async def _followed(
 
 
 async def follow(reader: Reader, name: str, run_id: str, show: Show) -> RunView:
-    """Give `show` each event once and in order; returns the run when it is over. A stream that
-    ends before that (this process was too slow for it) is gone on with."""
+    """Pass each event to `show`, once and in order; returns the run when it is over.
+
+    A stream that ends earlier, because this process was too slow for it, is resumed.
+    """
     after: int | None = None
     while True:
         async with aclosing(reader.events(name, run_id, after)) as events:
@@ -85,7 +87,8 @@ def json_lines() -> Iterator[Show]:
 
 @contextmanager
 def lines(console: Console) -> Iterator[Show]:
-    """Lines; on a terminal there is one more below them, with what the run does and since when."""
+    """Print a line per event; on a terminal, with one more below: what the run does and since
+    when."""
     if not console.is_terminal:
         yield lambda event: console.print(line(event), soft_wrap=True)
         return
@@ -106,7 +109,7 @@ def lines(console: Console) -> Iterator[Show]:
 
 
 def line(event: Mapping[str, Any]) -> str:
-    """One event, for a person."""
+    """Format one event for people."""
     told = [clock_time(event["at_ms"]), event["type"].ljust(17)]
     if event["step"]:
         told.append(event["step"])
@@ -125,7 +128,7 @@ def line(event: Mapping[str, Any]) -> str:
 
 
 def doing(event: Mapping[str, Any]) -> str:
-    """What the run does after that event."""
+    """Say what the run does after that event."""
     step = event["next_step"] or event["step"]
     return printable(f"{event['status']} at {step}" if step else event["status"])
 

@@ -1,1 +1,1 @@
-"""The parts of a system that run until they are told to stop."""
+"""The long-running parts of a system."""

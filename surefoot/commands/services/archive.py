@@ -1,4 +1,4 @@
-"""`surefoot archive`: events and finished runs, kept for good."""
+"""`surefoot archive`: long-term store of events and finished runs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def relay(processes: Processes = 1, slot: Slot = None) -> None:
     require_many_processes(settings, "relay")
     if slot is None:
         raise typer.Exit(asyncio.run(supervise(["relay"], [], processes, settings)))
-    # the supervisor does without the engine
+    # the supervisor does not need the engine
     from surefoot.infra.processes.relay import run_relay  # noqa: PLC0415
 
     start_telemetry(settings)

@@ -1,4 +1,4 @@
-"""Processes of one service, watched over and started again when they die."""
+"""Processes of one service, supervised and restarted when they die."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.runtime.supervisor import Child, Supervisor
 from surefoot.infra.telemetry.metrics import port_of_child
 
-#: beyond the workers' own drain deadline, before they are killed; in seconds
+#: time beyond the workers' own drain deadline before they are killed; in seconds
 GRACE_S = 10.0
 
 
 async def supervise(
     args: Sequence[str], agents: Sequence[str], processes: int, settings: Settings
 ) -> int:
-    """What no restart would mend is told at once: no Kafka there, or topics that are wrong."""
+    """Check the topics, then supervise the processes; returns the exit status.
+
+    Raises at once what no restart would fix: no Kafka there, or wrong topics.
+    """
     async with Topics(settings) as topics:
         await topics.verify(specs_for(agents, settings))
     supervisor = Supervisor(

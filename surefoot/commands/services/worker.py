@@ -45,7 +45,7 @@ def worker(
     require_many_processes(settings, "worker")
     if slot is None:
         raise typer.Exit(asyncio.run(supervise(args, names, processes, settings)))
-    # the supervisor does without the engine
+    # the supervisor does not need the engine
     from surefoot.infra.processes.worker import run_worker  # noqa: PLC0415
 
     start_telemetry(settings)
