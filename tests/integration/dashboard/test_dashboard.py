@@ -364,7 +364,7 @@ async def test_what_an_agents_steps_came_to_is_told_by_views(
         opened(browser, client) as page,
     ):
         await page.goto("agents")
-        table = page.get_by_role("table", name="What the steps of desk came to")
+        table = page.get_by_role("table", name="Outcomes of the steps of desk")
         await expect(table).to_contain_text("No step has ended")
         await start(client, "desk", "one", "tea", "completed")
         await start(client, "desk", "two", "fail", "failed")
