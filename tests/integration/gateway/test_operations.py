@@ -126,7 +126,7 @@ def test_a_signal_is_kept_until_its_wait_and_show_says_what_is_waited_for(worked
     until_shown(worked, "r", status="waiting")
     page = worked.ok("runs", "show", "ops", "r")
     assert "Waits for signal 'go' since" in page
-    assert "without it, the run fails at" in page
+    assert "it times out: the run fails" in page
     assert "do          surefoot runs signal ops r go PAYLOAD" in page
     worked.ok("runs", "signal", "ops", "r", "go", "[1, 2]", "--id", "s1")
     worked.run("runs", "signal", "ops", "r", "go", "[1, 2]", "--id", "s1")
