@@ -163,12 +163,15 @@ class Inputs:
         now_ms = self._context.clock.now_ms()
         run = decide(self._context.agent.rules, State(None), start, now_ms).run
         assert run is not None
-        if run.status != "running" or start.messages or start.actions:
+        if run.status != "running":
             self._steps.submit(start.run_id, start, source)
         elif (skipped := self._admission.skips(run)) is not None:
             self._ignore(source, start, record, skipped)
         elif self._admission.admit(start, run, source):
-            self._steps.start(run, source, start)
+            if start.messages or start.actions:  # its first step reads them from memory
+                self._steps.submit(start.run_id, start, source)
+            else:
+                self._steps.start(run, source, start)
 
     def _repeated(self, source: InputPosition, start: StartRun, record: ConsumerRecord) -> None:
         """Handle a start of a run that exists: the first start holds.

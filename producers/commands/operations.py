@@ -368,7 +368,7 @@ class Operator:
             return CommandReply(id=run_id, accepted=None)
         run = await self._latest(agent, run_id)
         if event["type"] == "start.ignored":
-            return _refusal(run_id, "not_possible", f"there is another run {run_id} already", run)
+            return _refusal(run_id, "not_possible", event["failure"]["message"], run)
         return CommandReply(id=run_id, accepted=True, event=event["type"], run=run)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from surefoot import Agent, ConfigError, Context, Done, Ended, Flow, Next, Rate, Wait
 from surefoot.state.admission.lanes import Lanes
+from surefoot.state.machine.model import Action, jsonable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.testing import Simulation, check_crashes
 
@@ -65,6 +66,29 @@ def test_runs_of_a_key_are_no_more_at_a_time_and_every_key_gets_its_turn() -> No
         assert {run.status for run in sim.runs()} == {"completed"}
     assert most_at_once(told) == {"a": 2, "b": 2, "c": 2}
     assert [begun(told, who) for who in "abc"] == [list(range(6))] * 3
+
+
+@pytest.mark.parametrize(
+    "told_of_the_first",
+    [
+        {"actions": [jsonable(Action(run_id="r", step="work", call="pay#0", digest=b""))]},
+        {"messages": [b'"hello"']},
+    ],
+    ids=["actions", "thread"],
+)
+def test_a_copy_of_a_run_waits_for_its_turn_as_any_start_does(
+    told_of_the_first: dict[str, Any],
+) -> None:
+    agent, told = jobs(Flow(key=by_who, concurrency=1))
+    with Simulation(agent) as sim:
+        sim.start({"who": "a", "n": 0}, run_id="r0")
+        for n in (1, 2):
+            payload = b'{"who": "a", "n": %d}' % n
+            name = agent.name_run(f"r{n}", payload)
+            sim._send(name, "start", agent="jobs", payload=payload, **told_of_the_first)
+        sim.settle()
+    assert most_at_once(told) == {"a": 1}
+    assert len(told) == 6
 
 
 def test_a_run_that_waits_counts_and_one_that_needs_a_person_does_not() -> None:

@@ -18,9 +18,11 @@ import pytest
 from surefoot.producers.commands.operations import REFUSALS, CommandReply, Operator, command
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine import decide as machine
-from surefoot.state.machine.commands import BODIES
-from surefoot.state.machine.model import Complete, Failure, GoTo, Park, Status
+from surefoot.state.machine.commands import BODIES, WireCommand
+from surefoot.state.machine.decide import ignored_start
+from surefoot.state.machine.model import Complete, EventRecord, Failure, GoTo, Park, Status
 from surefoot.state.machine.operations import DeliverSignal
+from surefoot.state.records.encoding import start_of
 from tests.support.fake_runs import AGENT, AWAY, World
 from tests.support.run_driver import PLAIN, fork, wait_for
 
@@ -508,6 +510,24 @@ async def test_the_same_fork_again_is_the_same_run_and_another_one_of_that_name_
     other = await forked(world, 0)
     assert (other.status, other.code) == (409, "not_possible")
     assert len(world.sent) == 1
+
+
+async def test_a_copy_that_the_flow_of_its_agent_skips_is_refused_with_that_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = world.started()
+    world.lead("r", lambda: life.goes("b", b"2"))
+
+    def skipped(command: WireCommand) -> None:
+        failure = Failure(code="skipped", message="run x of its key is under way")
+        for record in ignored_start(start_of(command, AGENT, 3, "a"), failure, 1):
+            assert isinstance(record, EventRecord)
+            world._tell(command.run_id, replace(record, run_id=command.run_id))
+
+    monkeypatch.setattr(world, "_obey", skipped)
+    reply = await forked(world, 1)
+    assert (reply.status, reply.code) == (409, "not_possible")
+    assert reply.message == "run x of its key is under way"
 
 
 async def test_a_version_that_waits_cannot_be_forked(world: World) -> None:
