@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -103,6 +103,18 @@ def _told(error: ValidationError) -> str:
     )
 
 
+class KeptAction(NamedTuple):
+    """A ctx.once that does not simply run again after a rewind, or in a copy."""
+
+    #: call and step; or that of children and pooled steps, which are not known one by one
+    what: str
+    #: whether its outcome is unknown: its probe decides, or a person
+    in_doubt: bool
+
+    def __str__(self) -> str:
+        return f"{self.what}, in doubt" if self.in_doubt else self.what
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReply:
     """The outcome of a command."""
@@ -118,7 +130,7 @@ class CommandReply:
     #: the run's state after the command; None: no such run, or it cannot be read now
     run: RunView | None = None
     #: for a rewind or a fork: actions of ctx.once that will not simply run again
-    kept: tuple[str, ...] = ()
+    kept: tuple[KeptAction, ...] = ()
 
     @property
     def status(self) -> int:
@@ -135,7 +147,7 @@ class CommandReply:
             number = number_of(self.code or "")
             told |= {"code": self.code, "number": number, "message": self.message}
         run = run_json(self.run) if self.run is not None else None
-        kept = {"kept": list(self.kept)} if self.kept else {}
+        kept = {"kept": [str(each) for each in self.kept]} if self.kept else {}
         return told | {"event": self.event, "run": run} | kept
 
 
@@ -409,14 +421,17 @@ def _not_done(
 
 def _kept(
     done: Sequence[Entry], others: Sequence[Action], repeat: Collection[str]
-) -> tuple[str, ...]:
+) -> tuple[KeptAction, ...]:
     """Describe, for people, the actions that will not simply run again."""
     own = [
-        f"{call_of(entry)} of step {entry.name!r}" + ("" if outcome(entry) else ", in doubt")
+        KeptAction(f"{call_of(entry)} of step {entry.name!r}", in_doubt=not outcome(entry))
         for entry in done
         if name_of(entry) not in repeat
     ]
-    return (*own, *(["what children and pooled steps have done, in doubt"] if others else []))
+    whole = (
+        [KeptAction("what children and pooled steps have done", in_doubt=True)] if others else []
+    )
+    return (*own, *whole)
 
 
 def no_version(run: RunView, seq: int) -> str:

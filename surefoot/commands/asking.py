@@ -26,12 +26,10 @@ from surefoot.state.errors.catalogue import numbered
 
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
-#: what happens to actions already done: --id for a rewound run (a command's id), --run-id for a
-#: copy
-_NOT_AGAIN = {
-    "--id": "not done again; its outcome holds (to do it again, rewind with --repeat NAME)",
-    "--run-id": "the new run asks its probe first, or a person (to do it again: --repeat NAME)",
-}
+#: what happens to an action that a rewound run has done
+_HOLDS = "not done again; its outcome holds (to do it again, rewind with --repeat NAME)"
+#: the same of one in doubt; for a copy of a run, all of its actions are
+_ASKS = "the run asks its probe first, or a person (to do it again: --repeat NAME)"
 
 AskOwner = Callable[[Operator, LogRunReader, str], Awaitable[CommandReply]]
 
@@ -135,6 +133,7 @@ def tell(name: str, run_id: str, reply: CommandReply, option: str, wait_s: float
     now = f"{run.run_id} is {run.status} at step {run.step!r} (seq {run.seq})" if run else run_id
     typer.echo(f"{reply.event}: {printable(now)}")
     for action in reply.kept:
-        typer.echo(f"{printable(action)}: {_NOT_AGAIN[option]}")
+        asks = action.in_doubt or option == "--run-id"
+        typer.echo(f"{printable(str(action))}: {_ASKS if asks else _HOLDS}")
     if option == "--id":
         typer.echo(f"command {reply.id}")

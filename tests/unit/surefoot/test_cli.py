@@ -29,7 +29,7 @@ from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
 from surefoot.state.errors import NotAllowed
 from surefoot.state.machine.commands import BODIES, COMMANDS
-from surefoot.state.machine.model import Failure, Park
+from surefoot.state.machine.model import EntryKind, Failure, Park
 from surefoot.testing import Simulation
 from tests.support.fake_runs import AWAY, World
 from tests.support.run_driver import wait_for
@@ -347,17 +347,22 @@ def test_each_verb_prints_what_came_of_it(
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("kind", "args", "told"),
     [
-        (["rewind", "x", "r", "--to", "0"], "pay#0 of step 'a': not done again"),
-        (["fork", "x", "r", "--at", "0"], "pay#0 of step 'a': the new run asks its probe first"),
+        ("call", ["rewind", "x", "r", "--to", "0"], "pay#0 of step 'a': not done again"),
+        ("intent", ["rewind", "x", "r", "--to", "0"], "in doubt: the run asks its probe first"),
+        (
+            "call",
+            ["fork", "x", "r", "--at", "0"],
+            "pay#0 of step 'a': the run asks its probe first",
+        ),
     ],
 )
 def test_what_has_been_done_once_is_told_and_repeated_if_it_is_named(
-    world: World, args: list[str], told: str
+    world: World, kind: EntryKind, args: list[str], told: str
 ) -> None:
     life = world.started()
-    life.journaled("c:pay#0", value=b"1", digest=b"d", action=True)
+    life.journaled("c:pay#0", kind, value=b"1", digest=b"d", action=True)
     life.goes("b")
     code, said, _ = run("runs", *args)
     assert code == 0
