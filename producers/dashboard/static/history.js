@@ -18,7 +18,7 @@ export function entry(topic, { partition, offset, source, event }, _run, signal)
     ["Waits for", event.wait ? waits(event.wait) : null],
     ["Children started", event.children || null],
     ["Answers", source === null ? null : h("code", null, source)],
-    ["Stands at", h("code", null, `${topic}/${partition}/${offset}`)],
+    ["Position", h("code", null, `${topic}/${partition}/${offset}`)],
   ];
   return h("li", null,
     h("div", { class: "line" },

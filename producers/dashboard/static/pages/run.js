@@ -129,7 +129,7 @@ function overview(run, why, perform) {
         ["Began", ago(run.created_ms)], ["Updated", ago(run.updated_ms)],
         ["Due", run.due_ms === null ? null : ago(run.due_ms)],
         ["Partition", String(why.backlog.partition)],
-        ["Before it", `${why.backlog.commands} commands, ${why.backlog.tasks} tasks`],
+        ["Queue ahead", `${why.backlog.commands} commands, ${why.backlog.tasks} tasks`],
         ["Workers", String(why.backlog.workers)],
         ["Part of", run.parent ? runLink(run.parent.agent, run.parent.run_id) : null],
         ["Used", run.memory && Object.keys(run.memory.spent).length ? pretty(run.memory.spent) : null],
