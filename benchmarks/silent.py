@@ -136,7 +136,7 @@ async def _connected(port: int) -> socket.socket:
     made = socket.socket()
     made.setblocking(False)
     await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
-    request = f"GET /events/{AGENT} HTTP/1.1\r\nHost: gateway\r\n\r\n"
+    request = f"GET /events/{AGENT} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     await asyncio.get_running_loop().sock_sendall(made, request.encode())
     return made
 

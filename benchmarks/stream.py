@@ -111,7 +111,7 @@ async def _writer(settings: Settings) -> AsyncIterator[Write]:
 async def _sse(port: int, path: str) -> AsyncIterator[Until]:
     """A socket as it is: two thousand clients of a library would be what is measured."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_048_576)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
     async def until(text: str) -> None:
         async with asyncio.timeout(_SEEN_S):

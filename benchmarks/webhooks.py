@@ -108,7 +108,7 @@ async def _send(port: int, rate: int, count: int) -> list[tuple[int, float]]:
     content = body.encode()
     signature = hmac.new(SECRET.encode(), content, hashlib.sha256).hexdigest()
     head = (
-        "POST /webhooks/github HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        "POST /webhooks/github HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\nX-GitHub-Event: issues\r\n"
         f"X-Hub-Signature-256: sha256={signature}\r\nX-GitHub-Delivery: d-"
     ).encode()
