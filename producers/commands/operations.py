@@ -18,7 +18,7 @@ from surefoot.schemas.payload import digest
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.machine import again
-from surefoot.state.machine.actions import call_of, found_by, handed_on, name_of, outcome
+from surefoot.state.machine.actions import call_name, call_of, found_by, inherited_actions, outcome
 from surefoot.state.machine.commands import ANSWERS, BODIES, COMMANDS, Name, row_of, write
 from surefoot.state.machine.model import Action, Entry, Operation, jsonable
 from surefoot.state.machine.operations import RetryRun, Rewind
@@ -362,7 +362,7 @@ class Operator:
         if (unknown := _not_done(repeat, done, others, seq)) is not None:
             return _refusal(new_id, "no_such_action", unknown, run)
         messages = await versions.messages(agent, run_id, thread_of(version))
-        actions = [*handed_on(done, repeat), *others]
+        actions = [*inherited_actions(done, repeat), *others]
         reply = await self._start(agent, new_id, start_fields(version, messages, actions, repeat))
         return replace(reply, kept=_kept(done, others, repeat))
 
@@ -398,7 +398,7 @@ def _refusal(identity: str, code: str, message: str, run: RunView | None = None)
 
 def _of_others(entries: Iterable[Entry], run: RunView, version: Version) -> Iterator[Action]:
     """Yield the unknown actions of the run's children and pooled steps since that version."""
-    return again.handed_on(entries, run.run_id, run.forks - version.forks)
+    return again.inherited_doubt(entries, run.run_id, run.forks - version.forks)
 
 
 def _not_done(
@@ -409,7 +409,7 @@ def _not_done(
     The names of actions of children and pooled steps are unknown here, so with those any name may
     be right.
     """
-    there = {name_of(entry) for entry in done}
+    there = {call_name(entry) for entry in done}
     unknown = [name for name in repeat if name not in there]
     if not unknown or others:
         return None
@@ -426,7 +426,7 @@ def _kept(
     own = [
         KeptAction(f"{call_of(entry)} of step {entry.name!r}", in_doubt=not outcome(entry))
         for entry in done
-        if name_of(entry) not in repeat
+        if call_name(entry) not in repeat
     ]
     whole = (
         [KeptAction("what children and pooled steps have done", in_doubt=True)] if others else []

@@ -49,28 +49,28 @@ def keep(builder: DecisionBuilder, run: Run) -> None:
             )
 
 
-def set_back(
+def set_back_actions(
     builder: DecisionBuilder, run: Run, seq: int, forks: int, repeat: Collection[str]
 ) -> None:
     """Mark the actions since version `seq` as past, and delete those named in `repeat`."""
     keep(builder, run)
-    again.set_back(builder, run, forks, repeat)
+    again.set_back_forks(builder, run, forks, repeat)
     for entry in list(builder.entries.values()):
         if not _since(entry, seq):
             continue
-        if name_of(entry) in repeat:
+        if call_name(entry) in repeat:
             builder.forget(entry.slot)
         elif entry.kind == "done":
             builder.write_entry(replace(entry, kind="past"))
 
 
-def inherit(
+def inherit_actions(
     builder: DecisionBuilder, run: Run, actions: Iterable[Action], repeat: Collection[str]
 ) -> None:
     """Write the actions that a copy of another run begins with."""
     for number, action in enumerate(actions):
         if again.is_again(action):
-            again.inherit(builder, run, action, repeat)
+            again.inherit_doubt(builder, run, action, repeat)
             continue
         builder.write_entry(
             Entry(
@@ -105,10 +105,10 @@ def by_call(entries: Iterable[Entry]) -> dict[tuple[str, bytes | None], list[Ent
     return past
 
 
-def handed_on(entries: Iterable[Entry], repeat: Collection[str]) -> Iterator[Action]:
+def inherited_actions(entries: Iterable[Entry], repeat: Collection[str]) -> Iterator[Action]:
     """Yield the actions that a copy of their run inherits."""
     for entry in entries:
-        if name_of(entry) not in repeat:
+        if call_name(entry) not in repeat:
             yield Action(
                 run_id=entry.by or entry.run_id,
                 step=entry.name or "",
@@ -129,7 +129,7 @@ def call_of(entry: Entry) -> str:
     return entry.slot.removeprefix("c:")
 
 
-def name_of(entry: Entry) -> str:
+def call_name(entry: Entry) -> str:
     """Return the call's name."""
     return call_of(entry).rpartition("#")[0]
 

@@ -161,7 +161,7 @@ def tell_parent(
     failure: Failure | None,
 ) -> None:
     if not parent.fork:
-        builder.records.append(wait_rules.ended(run, parent, failure))
+        builder.records.append(wait_rules.end_signal(run, parent, failure))
         return
     builder.records.append(
         CommandRecord(
@@ -259,14 +259,14 @@ def _spawn(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
     wait = replace(wait, fork=run.forks + 1)
     run = builder.update(run, status="waiting", forks=wait.fork, wait=wait)
     again.note_fork(builder, run, wait.fork)
-    for index in wait_rules.started(wait, builder.entries):
+    for index in wait_rules.branches_in_progress(wait, builder.entries):
         start_child(builder, run, wait, index)
     return run
 
 
 def start_child(builder: DecisionBuilder, run: Run, wait: WaitState, index: int) -> None:
-    start = wait_rules.start_child(run, wait, index)
-    builder.records.append(again.told(builder.entries, wait.fork, start))
+    start = wait_rules.child_start(run, wait, index)
+    builder.records.append(again.annotate_start(builder.entries, wait.fork, start))
 
 
 def spawn_and_tell(

@@ -30,7 +30,7 @@ _FORK = "a:f:"
 _DIGITS = 10
 
 
-def set_back(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[str]) -> None:
+def set_back_forks(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[str]) -> None:
     """Record that whatever was started since that version may be started again."""
     whole, known = builder.entries.get(_ALL), builder.entries.get(_FORKS)
     if whole is not None:
@@ -46,7 +46,9 @@ def set_back(builder: DecisionBuilder, run: Run, forks: int, repeat: Collection[
         _write(builder, run, _FORKS, seq=before + undone, by=by, repeat=repeat)
 
 
-def inherit(builder: DecisionBuilder, run: Run, action: Action, repeat: Collection[str]) -> None:
+def inherit_doubt(
+    builder: DecisionBuilder, run: Run, action: Action, repeat: Collection[str]
+) -> None:
     """Begin a child in the place of another one, or a copy of a run that has had children."""
     count = number_in(action.call)
     slot = _FORKS if count else _ALL
@@ -71,7 +73,7 @@ def note_fork(builder: DecisionBuilder, run: Run, number: int) -> None:
         builder.write_entry(copy)
 
 
-def told(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
+def annotate_start(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
     """Return the start of a child of that fork, with a note if it may take the place of another."""
     found = entries.get(_ALL)
     if found is None and f"{_FORK}{number}" in entries:
@@ -82,7 +84,7 @@ def told(entries: Entries, number: int, start: CommandRecord) -> CommandRecord:
     return replace(start, actions=(action,), repeat=repeatable(found))
 
 
-def handed_on(entries: Iterable[Entry], run_id: str, undone: int) -> Iterator[Action]:
+def inherited_doubt(entries: Iterable[Entry], run_id: str, undone: int) -> Iterator[Action]:
     """Yield what a copy of the run inherits if it begins before the last `undone` forks."""
     there = {entry.slot: entry for entry in entries}
     whole, known = there.get(_ALL), there.get(_FORKS)
@@ -99,7 +101,7 @@ def note_doubt(builder: DecisionBuilder, run: Run, slot: str) -> None:
     """
     note = Entry(
         run_id=run.run_id,
-        slot=raised(slot),
+        slot=doubt_slot(slot),
         kind="again",
         seq=run.seq,
         epoch=run.epoch,
@@ -132,7 +134,7 @@ def of_run(entries: Entries) -> Entry | None:
     return entries.get(_ALL)
 
 
-def raised(slot: str) -> str:
+def doubt_slot(slot: str) -> str:
     """Return the slot of the note that the doubt was raised for the call in `slot`."""
     return f"a:{slot}"
 

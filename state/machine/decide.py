@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from surefoot.state.machine import wait_rules
-from surefoot.state.machine.actions import inherit
+from surefoot.state.machine.actions import inherit_actions
 from surefoot.state.machine.advance import go_on, overspent, park, tell_parent
 from surefoot.state.machine.commands import COMMANDS, Statuses, row_of
 from surefoot.state.machine.decision import DecisionBuilder, InputRefused, Rules, at_work
@@ -232,6 +232,6 @@ def _new_run(builder: DecisionBuilder, input_: StartRun) -> Run:
 def _start(builder: DecisionBuilder, input_: StartRun) -> Run:
     run = _new_run(builder, input_)
     append_messages(builder, run.run_id, 0, input_.messages)
-    inherit(builder, run, input_.actions, input_.repeat)
+    inherit_actions(builder, run, input_.actions, input_.repeat)
     builder.emit(run, "run.started", version=True, by=input_.by)
     return go_on(builder, run, task=False)

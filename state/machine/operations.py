@@ -10,7 +10,7 @@ from typing import Any
 
 from surefoot.schemas.payload import strict_json
 from surefoot.state.machine import wait_rules
-from surefoot.state.machine.actions import set_back
+from surefoot.state.machine.actions import set_back_actions
 from surefoot.state.machine.advance import compensate, end, fail, go_on, spawn_and_tell
 from surefoot.state.machine.decision import DecisionBuilder, InputRefused
 from surefoot.state.machine.model import (
@@ -351,7 +351,7 @@ def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
             "the one after it",
         )
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))
-    set_back(builder, run, input_.seq, input_.forks, input_.repeat)
+    set_back_actions(builder, run, input_.seq, input_.forks, input_.repeat)
     builder.forget_all("signal")
     said = run.memory.thread if run.memory is not None else 0
     for number in range(len(input_.messages), said):  # of a run that is over, only the log has them

@@ -232,7 +232,7 @@ def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: dict[st
         baggage=run.baggage,
     )
     again.note_fork(builder, run, run.forks)
-    builder.records.append(again.told(builder.entries, run.forks, start))
+    builder.records.append(again.annotate_start(builder.entries, run.forks, start))
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
     run = replace(run, parent=ours)
     return _complete(builder, run, result, told | {"children": 1})
@@ -386,7 +386,7 @@ def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
         raise InputRefused("stale", "the run does not wait for that child")
     if slot in builder.entries:
         raise InputRefused("stale", "that child has been told of before")
-    was_started = wait_rules.started(wait, builder.entries) if wait.limit else []
+    was_started = wait_rules.branches_in_progress(wait, builder.entries) if wait.limit else []
     builder.write_entry(
         Entry(
             run_id=run.run_id,
@@ -401,7 +401,7 @@ def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
     )
     builder.emit(run, "child.finished", name=input_.child, failure=input_.failure)
     if wait.limit:
-        for index in wait_rules.started(wait, builder.entries):
+        for index in wait_rules.branches_in_progress(wait, builder.entries):
             if index not in was_started:
                 start_child(builder, run, wait, index)
     if input_.failure is None and len(builder.entries) < len(wait.branches):

@@ -111,7 +111,7 @@ def unfinished(wait: WaitState, entries: Entries) -> list[int]:
     return [index for index in range(len(wait.branches)) if slot_of(index) not in entries]
 
 
-def started(wait: WaitState, entries: Entries) -> list[int]:
+def branches_in_progress(wait: WaitState, entries: Entries) -> list[int]:
     """Return the branches in progress: as many unfinished ones as may run at the same time.
 
     A branch that has failed the wait makes no room for another.
@@ -125,7 +125,7 @@ def started(wait: WaitState, entries: Entries) -> list[int]:
     return left[: max(room, 0)]
 
 
-def start_child(run: Run, wait: WaitState, index: int) -> CommandRecord:
+def child_start(run: Run, wait: WaitState, index: int) -> CommandRecord:
     branch: Branch = wait.branches[index]
     return CommandRecord(
         agent=branch.agent,
@@ -144,13 +144,13 @@ def cancel_children(run: Run, entries: Entries) -> Iterator[CommandRecord]:
     """Yield commands that cancel the children in progress."""
     if run.wait is None or not run.wait.fork:
         return
-    for index in started(run.wait, entries):
+    for index in branches_in_progress(run.wait, entries):
         child = child_id(run.run_id, run.wait.fork, index)
         agent = run.wait.branches[index].agent
         yield CommandRecord(agent=agent, run_id=child, kind="cancel", id="parent")
 
 
-def ended(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
+def end_signal(run: Run, parent: Parent, failure: Failure | None) -> CommandRecord:
     """Return the signal of this run's end, for a run that does not wait for it."""
     told = {
         "number": parent.branch,

@@ -264,7 +264,7 @@ class Journal:
     def _of_others(self, slot: str, mark: bytes) -> Entry | None:
         """What another run may have done whose place this one takes; the doubt is raised once."""
         found = self._again
-        if found is None or again.raised(slot) in self._entries:
+        if found is None or again.doubt_slot(slot) in self._entries:
             return None
         if slot.removeprefix("c:").rpartition("#")[0] in again.repeatable(found):
             return None

@@ -33,7 +33,7 @@ from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.durations import duration_s
 from surefoot.state.errors import ConfigError, Numbered, Refused
 from surefoot.state.machine import again
-from surefoot.state.machine.actions import found_by, handed_on
+from surefoot.state.machine.actions import found_by, inherited_actions
 from surefoot.state.machine.commands import row_of, write
 from surefoot.state.machine.model import Operation, Run, State
 from surefoot.state.machine.operations import (
@@ -474,8 +474,8 @@ class Simulation:
         agent, run_id = self._which(run_id)
         run, version, messages = self._version(agent, run_id, seq)
         entries = self._view.state(agent, run_id).entries.values()
-        others = again.handed_on(entries, run_id, run.forks - version.forks)
-        actions = [*handed_on(found_by(entries, run, seq), repeat), *others]
+        others = again.inherited_doubt(entries, run_id, run.forks - version.forks)
+        actions = [*inherited_actions(found_by(entries, run, seq), repeat), *others]
         self._started.append((agent, new_id))
         told = start_fields(version, messages, actions, repeat)
         self._send(new_id, "start", agent=agent, **told)

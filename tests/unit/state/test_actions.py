@@ -20,7 +20,7 @@ from surefoot import (
     TerminalError,
     Wait,
 )
-from surefoot.state.machine.actions import call_of, found_by, name_of
+from surefoot.state.machine.actions import call_name, call_of, found_by
 from surefoot.state.machine.model import Action, Entry, Failure, jsonable
 from surefoot.state.machine.operations import Cancel
 from surefoot.state.reading.versions import Line
@@ -303,7 +303,7 @@ def test_a_name_may_have_whatever_is_in_a_slot() -> None:
     acted(life, "a:b#c|~")
     life.goes("b")
     (entry,) = (each for each in life.entries.values() if each.kind == "done")
-    assert (call_of(entry), name_of(entry)) == ("a:b#c|~#0", "a:b#c|~")
+    assert (call_of(entry), call_name(entry)) == ("a:b#c|~#0", "a:b#c|~")
 
 
 def test_what_a_copy_finds_is_what_was_done_since_that_version_and_by_others_before() -> None:
@@ -312,7 +312,7 @@ def test_what_a_copy_finds_is_what_was_done_since_that_version_and_by_others_bef
     acted(life)
     life.goes("b")
     acted(life, "refund", value=None)
-    assert [name_of(each) for each in found_by(life.entries.values(), life.run, 1)] == [
+    assert [call_name(each) for each in found_by(life.entries.values(), life.run, 1)] == [
         "fee",
         "refund",
     ]
