@@ -30,14 +30,14 @@ from surefoot.state.scheduling.book import (
     RunEnded,
     ScheduleCommand,
     Spec,
+    apply_command,
+    decide_ticks,
     instant,
     left_out,
-    look,
     ready,
-    run_id_of,
     started,
     tick_of,
-    told,
+    tick_run_id,
     wake_ms,
 )
 from surefoot.state.steps.context import Context
@@ -74,8 +74,10 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
         now_ms = clock.now_ms()
         book = before
         for ask in asks:
-            book = told(book if isinstance(ask, RunEnded) else look(book, now_ms), ask, now_ms)
-        book = look(book, now_ms)
+            if not isinstance(ask, RunEnded):
+                book = decide_ticks(book, now_ms)
+            book = apply_command(book, ask, now_ms)
+        book = decide_ticks(book, now_ms)
         if book.skipped > before.skipped:
             skipped = book.skipped - before.skipped
             log.warning("ticks_skipped", agent=target.name, schedule=book.name, ticks=skipped)
@@ -122,7 +124,7 @@ async def _start(ctx: Context, target: Agent, declared: Schedule, book: Book, du
     ctx.commands.append(
         CommandRecord(
             agent=target.name,
-            run_id=run_id_of(book.name, due),
+            run_id=tick_run_id(book.name, due),
             kind="start",
             payload=dump(target.start_step.adapter, payload),
             parent=parent,

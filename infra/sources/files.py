@@ -203,7 +203,7 @@ class FileSource:
         """Start the file's runs.
 
         Raises: BadEvent — after every agent that can use the file has its run."""
-        run_id = run_id_of(file)
+        run_id = file_run_id(file)
         started: set[str] = set()
         faults = []
         for agent, trigger in self._triggers:
@@ -281,7 +281,7 @@ def _tell_late(path: Path, what: str) -> None:
     )
 
 
-def run_id_of(file: WatchedFile) -> str:
+def file_run_id(file: WatchedFile) -> str:
     """Return the run_id: the same for the same name and content."""
     parts = [file.path.name, hashlib.sha256(file.body).hexdigest()]
     if file.path.name != file.name:  # not UTF-8

@@ -27,7 +27,12 @@ import structlog
 from surefoot.consumers.backoff import backoff
 from surefoot.infra.aws.client import Aws, AwsRefused
 from surefoot.infra.sources.starter import BadEvent, Mappings, Starter, name_of
-from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.sources.sqs_messages import (
+    NotThatShape,
+    events_in,
+    message_of,
+    queue_run_id,
+)
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.sources import QueueMessage, QueueTrigger
 from surefoot.state.errors import ConfigError, Unavailable
@@ -243,7 +248,7 @@ class SqsSource:
                 try:
                     payload = await self._mappings.payload_of(agent, trigger.fn, event)
                     if payload is not None:
-                        named = name_of(agent, run_id_of(event, self._queue), payload)
+                        named = name_of(agent, queue_run_id(event, self._queue), payload)
                         wanted.setdefault(agent.name, []).append((agent.name, named, payload))
                 except BadEvent as error:
                     faults.append(str(error))

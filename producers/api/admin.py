@@ -33,7 +33,7 @@ from surefoot.state.reading.deliveries import DeliveryOutcome, delivery_json
 from surefoot.state.reading.lag import standing_json
 from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
-from surefoot.state.scheduling.book import Due, book_of, run_id_of
+from surefoot.state.scheduling.book import Due, book_of, tick_run_id
 from surefoot.state.scheduling.view import schedule_json, unknown_json
 
 #: number of ticks shown per schedule
@@ -144,7 +144,7 @@ class AdminApi:
         reply = await steer(self.operator, run, known, command_id=asked.id, by=asked.by)
         told = reply.json()
         if known == "trigger":
-            told["run_id"] = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=asked.id))
+            told["run_id"] = tick_run_id(schedule, Due(at_ms=0, kind="trigger", id=asked.id))
         return JSONResponse(told, reply.status)
 
     # Dead letters, topics -------------------------------------------------------------------

@@ -78,7 +78,7 @@ def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent
         ) from None
 
 
-def run_id_of(event: QueueEvent, queue: str) -> str:
+def queue_run_id(event: QueueEvent, queue: str) -> str:
     """Return the run_id: the same for every delivery of the same event."""
     match event:
         case S3Object():

@@ -5,10 +5,10 @@ declaration, the time up to which ticks are decided, the run in progress, and wh
 is decided in the commit that starts its run, under a run_id made of the tick; it therefore has
 exactly one run, whenever a process is killed.
 
-    look(book, now)     the ticks since the last look, by the misfire and the overlap policy
-    told(book, ask)     a message from a person, the code or the run in progress
-    ready(book)         the run to start now, if any;  started / left_out: its outcome
-    wake_ms(book, now)  when to look again
+    decide_ticks(book, now)        the ticks since the last time, by the policies
+    apply_command(book, ask, now)  a command from a person, the code or the run in progress
+    ready(book)                    the run to start now, if any;  started / left_out: its outcome
+    wake_ms(book, now)             when to decide again
 
 Times are epoch milliseconds, UTC. A tick is a whole second; its run starts a jitter later.
 """
@@ -35,7 +35,7 @@ MISFIRES: Final = get_args(Misfire)
 
 #: name of the signal that carries messages to a schedule
 ASK: Final = "schedule"
-#: most entries of the queue, and most ticks that one look decides
+#: most entries of the queue, and most ticks that are decided at once
 QUEUE_MAX = 1_000
 
 
@@ -158,11 +158,11 @@ class RunEnded:
 
 
 ScheduleCommand = Declare | Say | Trigger | Backfill | RunEnded
-ENDS: Final[TypeAdapter[RunEnded]] = TypeAdapter(RunEnded)
+_RUN_ENDED: Final[TypeAdapter[RunEnded]] = TypeAdapter(RunEnded)
 #: by name of the signal
 ASKS: Final[dict[str, TypeAdapter[Any]]] = {
     ASK: TypeAdapter(Annotated[Declare | Say | Trigger | Backfill, Field(discriminator="do")]),
-    ENDED: ENDS,
+    ENDED: _RUN_ENDED,
 }
 
 
@@ -178,8 +178,8 @@ def book_of(state: State) -> Book | None:
         book = BOOK.validate_json(data)
         for signal in signals(state.entries):
             if signal.name == ENDED:
-                ended = ENDS.validate_json(signal.value or b"null")
-                book = told(book, ended, book.until_ms)
+                ended = _RUN_ENDED.validate_json(signal.value or b"null")
+                book = apply_command(book, ended, book.until_ms)
     except ValidationError:
         return None
     return book
@@ -220,7 +220,7 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def run_id_of(name: str, due: Due) -> str:
+def tick_run_id(name: str, due: Due) -> str:
     """Return the run_id of a tick's run: the same for everybody who asks, every time."""
     if due.kind == "trigger":
         return f"schedule~{name}~now~{due.id}"
@@ -270,7 +270,7 @@ def _come(book: Book, now_ms: int, most: int) -> Iterator[int]:
 # Decisions ----------------------------------------------------------------------------------
 
 
-def look(book: Book, now_ms: int) -> Book:
+def decide_ticks(book: Book, now_ms: int) -> Book:
     """Decide the ticks that are due."""
     if book.paused or book.removed:
         return replace(book, until_ms=max(book.until_ms, now_ms))
@@ -317,8 +317,8 @@ def _queued(book: Book, *dues: Due) -> Book:
     return replace(book, queue=(*book.queue[:place], *dues, *book.queue[place:]))
 
 
-def told(book: Book, ask: ScheduleCommand, now_ms: int) -> Book:
-    """Apply a message. Call `look` first: due ticks are decided by the declaration so far."""
+def apply_command(book: Book, ask: ScheduleCommand, now_ms: int) -> Book:
+    """Apply a command. Call `decide_ticks` first: due ticks go by the declaration so far."""
     match ask:
         case Declare():
             if ask.spec == book.spec and not book.removed:
@@ -362,7 +362,7 @@ def started(book: Book, due: Due) -> Book:
     number = book.runs + 1
     under_way = book.under_way
     if book.spec.overlap != "allow":
-        under_way = UnderWay(run_id=run_id_of(book.name, due), number=number, kind=due.kind)
+        under_way = UnderWay(run_id=tick_run_id(book.name, due), number=number, kind=due.kind)
     return replace(book, queue=book.queue[1:], runs=number, last=due, under_way=under_way)
 
 
@@ -372,7 +372,7 @@ def left_out(book: Book) -> Book:
 
 
 def wake_ms(book: Book, now_ms: int) -> int | None:
-    """Return when to look again; None: not before the next message."""
+    """Return when to decide again; None: not before the next command."""
     if ready(book) is not None:
         return now_ms
     if book.paused or book.removed or len(book.queue) >= QUEUE_MAX:

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from surefoot import Agent, Context, Done
 from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Schemas
 from surefoot.producers.guards import RequestRefused
-from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.sources.sqs_messages import (
+    NotThatShape,
+    events_in,
+    message_of,
+    queue_run_id,
+)
 from surefoot.producers.webhooks.intake import read_delivery
 from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.sources import QueueEvent
@@ -131,7 +136,7 @@ def test_of_a_queue(body: Any, attributes: Any) -> None:
         except NotThatShape:
             continue
         for event in events:
-            assert check_run_id(run_id_of(event, "q"))
+            assert check_run_id(queue_run_id(event, "q"))
             for name, text in _fields_of_text(event):
                 assert isinstance(text, str), name
 

@@ -39,8 +39,8 @@ from surefoot.state.scheduling.book import (
     book_of,
     instant,
     next_ticks,
-    run_id_of,
     starts_ms,
+    tick_run_id,
     ticks_between,
 )
 from surefoot.state.scheduling.view import schedule_json, unknown_json
@@ -108,7 +108,7 @@ def show_next(
         at = instant(at_ms)
         local = at.astimezone(book.spec.times.zone)
         starts = instant(starts_ms(book, at_ms))
-        run_id = run_id_of(schedule, Due(at_ms=at_ms))
+        run_id = tick_run_id(schedule, Due(at_ms=at_ms))
         if as_json:
             told = {"tick": local.isoformat(), "starts": starts.isoformat(), "run_id": run_id}
             typer.echo(json.dumps(told))
@@ -156,7 +156,7 @@ def trigger(
     """Start a run of a schedule now, after the one in progress; also of a paused schedule."""
 
     async def ask(way: _Way) -> CommandReply:
-        run_id = run_id_of(schedule, Due(at_ms=0, kind="trigger", id=way.id))
+        run_id = tick_run_id(schedule, Due(at_ms=0, kind="trigger", id=way.id))
         typer.echo(f"run {run_id}", err=as_json)
         return await steer(way.operator, way.run, "trigger", command_id=way.id, by=way.by)
 
@@ -195,7 +195,7 @@ def backfill(
                 f"--to {first}, and go on from there when these are done",
             )
         for at_ms in found:
-            typer.echo(run_id_of(schedule, Due(at_ms=at_ms, kind="backfill")), err=not dry_run)
+            typer.echo(tick_run_id(schedule, Due(at_ms=at_ms, kind="backfill")), err=not dry_run)
         if dry_run or not found:
             typer.echo(f"{len(found)} ticks", err=True)
             return None

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, ConfigError, Context, Done, Unavailable, WatchedFile
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.sources import files as file_source
-from surefoot.infra.sources.files import FileSource, run_id_of
+from surefoot.infra.sources.files import FileSource, file_run_id
 from surefoot.infra.sources.starter import Starter
 from surefoot.state.errors import RecordTooLarge
 from surefoot.state.ports.log import Position
@@ -255,19 +255,19 @@ async def test_a_name_that_is_not_utf_8_is_a_name(tmp_path: Path, inbox: Path) -
 
 def test_the_run_id_of_a_name_that_is_utf_8_stays_what_it_was_and_others_do_not_meet() -> None:
     plain = WatchedFile(path=PurePath("inbox/a.json"), body=b"1")
-    assert run_id_of(plain) == "file-773036c0077cf9424cefab12a8451175"
+    assert file_run_id(plain) == "file-773036c0077cf9424cefab12a8451175"
     one, two = (
         WatchedFile(path=PurePath(os.fsdecode(name)), body=b"1") for name in (b"\xff", b"\xfe")
     )
     assert one.name == two.name == "\ufffd"
-    assert run_id_of(one) != run_id_of(two)
+    assert file_run_id(one) != file_run_id(two)
 
 
 async def test_what_goes_wrong_with_a_file_is_told_with_its_name_and_done_to_no_other(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = Starts()
-    opening, naming = os.open, run_id_of
+    opening, naming = os.open, file_run_id
 
     def refusing(path: Any, *more: Any, **others: Any) -> int:
         if str(path).endswith("locked.json"):
@@ -280,7 +280,7 @@ async def test_what_goes_wrong_with_a_file_is_told_with_its_name_and_done_to_no_
         return naming(file)
 
     monkeypatch.setattr(os, "open", refusing)
-    monkeypatch.setattr(file_source, "run_id_of", failing)
+    monkeypatch.setattr(file_source, "file_run_id", failing)
     longest = "x" * 250 + ".json"
     (inbox / longest).write_text("no json")
     for name in ("locked.json", "odd.json", path_of(inbox, b"\xff.json").name):

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from surefoot import ConfigError, EventBridgeEvent, QueueMessage, S3Object
-from surefoot.producers.sources.sqs_messages import NotThatShape, events_in, message_of, run_id_of
+from surefoot.producers.sources.sqs_messages import (
+    NotThatShape,
+    events_in,
+    message_of,
+    queue_run_id,
+)
 from surefoot.state.declare.agent import Agent
 from surefoot.state.names.ids import check_run_id
 
@@ -82,25 +87,25 @@ def test_every_record_of_a_notification_is_a_run_of_its_own_and_deletions_are_no
     message = message_of("q", raw({"Records": [record("a"), gone, record("b")]}))
     events = events_in(message, S3Object)
     assert [event.key for event in events if isinstance(event, S3Object)] == ["a", "b"]
-    assert len({run_id_of(event, "q") for event in events}) == 2
+    assert len({queue_run_id(event, "q") for event in events}) == 2
 
 
 def test_the_run_id_is_of_the_object_and_not_of_the_message():
     once = only(message_of("q", raw({"Records": [record("a")]}, "m-1")), S3Object)
     again = only(message_of("q", raw({"Records": [record("a")]}, "m-2")), S3Object)
-    assert run_id_of(once, "q") == run_id_of(again, "q")
+    assert queue_run_id(once, "q") == queue_run_id(again, "q")
 
     later = record("a")
     later["s3"]["object"]["sequencer"] = "0055AED6DCD90281E6"
     overwritten = only(message_of("q", raw({"Records": [later]})), S3Object)
-    assert run_id_of(overwritten, "q") != run_id_of(once, "q")
+    assert queue_run_id(overwritten, "q") != queue_run_id(once, "q")
 
 
 def test_stores_that_give_no_sequencer_are_told_apart_by_time_and_etag():
     def bare(at: str) -> str:
         made = record("a", eventTime=at)
         del made["s3"]["object"]["sequencer"]
-        return run_id_of(only(message_of("q", raw({"Records": [made]})), S3Object), "q")
+        return queue_run_id(only(message_of("q", raw({"Records": [made]})), S3Object), "q")
 
     assert bare("2026-01-01T00:00:00Z") == bare("2026-01-01T00:00:00Z")
     assert bare("2026-01-01T00:00:00Z") != bare("2026-01-01T00:00:01Z")
@@ -118,7 +123,7 @@ def test_what_sns_has_wrapped_has_the_id_of_the_notification():
 
     assert wrapped("m-1").attributes == {"kind": "x"}
     assert wrapped("m-1").json == {"Records": []}
-    assert run_id_of(wrapped("m-1"), "q") == run_id_of(wrapped("m-2"), "q") == "sqs-q-sns-1"
+    assert queue_run_id(wrapped("m-1"), "q") == queue_run_id(wrapped("m-2"), "q") == "sqs-q-sns-1"
 
 
 def test_what_s3_says_when_notifications_are_switched_on_starts_nothing():
@@ -155,7 +160,7 @@ def test_any_message_is_a_message():
 @pytest.mark.parametrize("identity", ["m-1", "", "..", "a/b", "x" * 300, "\u202e"])
 def test_a_run_id_can_always_name_a_run(identity: str):
     message = QueueMessage(queue="q", id=identity, body="", attributes={})
-    check_run_id(run_id_of(message, "https://sqs.eu-west-1.amazonaws.com/1/orders.fifo"))
+    check_run_id(queue_run_id(message, "https://sqs.eu-west-1.amazonaws.com/1/orders.fifo"))
 
 
 def test_a_declaration_that_cannot_work_is_an_error_at_import():

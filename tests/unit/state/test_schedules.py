@@ -32,13 +32,13 @@ from surefoot.state.scheduling.book import (
     Say,
     TickKind,
     UnderWay,
+    apply_command,
+    decide_ticks,
     jitter_ms,
-    look,
     next_ticks,
     ready,
     spec_of,
     starts_ms,
-    told,
     wake_ms,
 )
 from surefoot.testing.simulation import SimulatedRun, Simulation
@@ -329,7 +329,7 @@ def test_three_days_without_a_scheduler_are_one_run_by_default() -> None:
     """C55: 4,320 ticks, and none of the late ones but the last."""
     book, now_ms, looks = _book(), at("00:00:30") + THREE_DAYS, 0
     while (wake := wake_ms(book, now_ms)) is not None and wake <= now_ms and not book.queue:
-        book, looks = look(book, now_ms), looks + 1
+        book, looks = decide_ticks(book, now_ms), looks + 1
     assert book.queue == (Due(at_ms=at("00:00:00") + THREE_DAYS, kind="missed"),)
     assert book.skipped == 4319
     assert looks == 5
@@ -337,7 +337,7 @@ def test_three_days_without_a_scheduler_are_one_run_by_default() -> None:
 
 def test_none_runs_no_late_tick() -> None:
     book, now_ms = _book("none"), at("00:05:30")
-    book = look(book, now_ms)
+    book = decide_ticks(book, now_ms)
     assert book.queue == ()
     assert book.skipped == 5
 
@@ -346,7 +346,7 @@ def test_all_takes_as_many_as_have_room_and_loses_none() -> None:
     now_ms, seen = at("00:00:30") + THREE_DAYS, []
     book = _book("all")
     while (wake := wake_ms(book, now_ms)) is not None and wake <= now_ms:
-        book = look(book, now_ms)
+        book = decide_ticks(book, now_ms)
         assert len(book.queue) <= QUEUE_MAX
         seen += [due.at_ms for due in book.queue]
         book = replace(book, queue=())
@@ -354,8 +354,8 @@ def test_all_takes_as_many_as_have_room_and_loses_none() -> None:
 
 
 def test_a_late_tick_within_its_grace_is_in_time() -> None:
-    assert look(_book("none"), at("00:01:10")).queue == (Due(at_ms=at("00:01:00")),)
-    assert look(_book("none"), at("00:01:11")).queue == ()
+    assert decide_ticks(_book("none"), at("00:01:10")).queue == (Due(at_ms=at("00:01:00")),)
+    assert decide_ticks(_book("none"), at("00:01:11")).queue == ()
 
 
 # Jitter -------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_what_passes_while_it_is_paused_has_passed(simulate) -> None:
 def test_what_waits_for_its_turn_is_dropped_unless_somebody_has_asked_for_it(do: Any) -> None:
     kinds: list[TickKind] = ["missed", "tick", "trigger", "backfill"]
     queue = tuple(Due(at_ms=n, kind=kind) for n, kind in enumerate(kinds))
-    rests = told(_book(queue=queue), Say(do=do), at("00:00:00"))
+    rests = apply_command(_book(queue=queue), Say(do=do), at("00:00:00"))
     assert [due.kind for due in rests.queue] == ["trigger", "backfill"]
     assert rests.skipped == 2
 
@@ -449,18 +449,22 @@ def test_a_tick_goes_before_a_backfill_and_is_not_skipped_for_it(simulate) -> No
 
 
 def test_a_tick_behind_what_was_missed_is_not_skipped_where_all_are_to_be_run() -> None:
-    book = look(_book("all"), at("00:03:05"))
+    book = decide_ticks(_book("all"), at("00:03:05"))
     assert [due.kind for due in book.queue] == ["missed", "missed", "tick"]
 
 
 def test_a_changed_declaration_holds_from_then_on() -> None:
     book = _book(until_ms=at("09:00:00"))
     hourly = replace(book.spec, cron="0 * * * *")
-    changed = told(look(book, at("09:01:05")), Declare(spec=hourly), at("09:01:05"))
+    changed = apply_command(
+        decide_ticks(book, at("09:01:05")), Declare(spec=hourly), at("09:01:05")
+    )
     assert wake_ms(replace(changed, queue=()), at("09:01:05")) == at("10:00:00")
     assert [due.at_ms for due in changed.queue] == [at("09:01:00")]
-    assert told(changed, Declare(spec=hourly), at("09:30:00")) == changed
-    dense = told(changed, Declare(spec=replace(hourly, cron="* * * * * *")), at("09:01:30"))
+    assert apply_command(changed, Declare(spec=hourly), at("09:30:00")) == changed
+    dense = apply_command(
+        changed, Declare(spec=replace(hourly, cron="* * * * * *")), at("09:01:30")
+    )
     assert wake_ms(replace(dense, queue=()), at("09:01:30")) == at("09:01:31"), "a tick of the past"
 
 
@@ -476,7 +480,7 @@ def test_a_full_queue_waits_until_there_is_room() -> None:
     full = tuple(Due(at_ms=n, kind="backfill") for n in range(QUEUE_MAX))
     busy = UnderWay(run_id="r", number=1, kind="backfill")
     book = _book(overlap="queue", queue=full, under_way=busy)
-    assert look(book, at("00:10:00")) == book
+    assert decide_ticks(book, at("00:10:00")) == book
     assert ready(book) is None
     assert wake_ms(book, at("00:10:00")) is None
 
