@@ -237,7 +237,7 @@ def _whole(value: Any) -> Any:
     except Exception:  # noqa: BLE001  (a class with its own kind of constructor)
         return value
     if len(made) < len(value):
-        raise _Refused(value, "two of its texts differ only in halves of surrogate pairs")
+        raise _Refused(value, "two of its texts differ only in lone surrogates")
     return made
 
 
@@ -543,7 +543,7 @@ def _compare_part(step: Any, sent: Any, back: Any) -> None:
 def _lost(key: Any, value: Any) -> _Refused:
     if isinstance(key, str):
         return _Refused(value, "it would be lost: the declared type does not have it", [key])
-    return _Refused(key, "as a key it would not come back; use text, or declare its type", [key])
+    return _Refused(key, "as a key it cannot be read back; use text, or declare its type", [key])
 
 
 def _same_leaf(kind: type, sent: Any, back: Any) -> bool:
@@ -715,7 +715,7 @@ def _advice(value: Any) -> str:
         case _ if inspect.isawaitable(value):
             return "await it first"
         case IOBase():
-            return "read it and store what it says"
+            return "read it, and store its content"
         case _ if hasattr(value, "__next__"):
             return "it can be read only once; make a list of it"
         case BaseException():

@@ -74,7 +74,7 @@ class Codec:
                  range, lone surrogate
         """
         if (target := self._write.get(name)) is None:
-            raise CodecError(f"no record is called {name!r}; there are {sorted(self._write)}")
+            raise CodecError(f"unknown record {name!r}; use one of {sorted(self._write)}")
         header, schema, check = target
         try:
             check(record)
@@ -109,7 +109,7 @@ class Codec:
             raise UndecodableError(f"unknown schema fingerprint {raw[2:_HEADER_BYTES].hex()}")
         name, written, wanted = source
         if expect is not None and name != expect:
-            raise UndecodableError(f"a {name} record where a {expect} belongs")
+            raise UndecodableError(f"expected a {expect} record, got a {name}")
         record = _body(name, raw, written, wanted)
         try:
             self._write[name][2](record)
@@ -128,7 +128,7 @@ def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
             f"the body is not a {name}: {type(error).__name__} {error}".rstrip()
         ) from error
     if extra := len(raw) - stream.tell():
-        raise UndecodableError(f"{extra} bytes too many after the {name}")
+        raise UndecodableError(f"{extra} unexpected bytes after the {name}")
     return record  # type: ignore[no-any-return]
 
 

@@ -38,7 +38,9 @@ def check(name: str, root: Path = catalog.ROOT) -> list[str]:
         if then is None:
             continue
         if now is None:
-            problems.append(f"{name} is gone, but {version} wrote such records; put it back")
+            problems.append(
+                f"the schema {name} is missing, but {version} wrote such records; restore it"
+            )
             continue
         problems += [
             f"this build cannot read the {name} of {version}: {problem}"

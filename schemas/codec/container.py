@@ -70,5 +70,7 @@ def read_rows(data: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
         rows: Any = list(opened)
         metadata = {name: str(value) for name, value in opened.metadata.items()}
     except Exception as error:  # fastavro raises any exception for corrupt bytes
-        raise UndecodableError(f"no file of events: {type(error).__name__} {error}") from error
+        raise UndecodableError(
+            f"not an Avro file of events: {type(error).__name__} {error}"
+        ) from error
     return metadata, rows

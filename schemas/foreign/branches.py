@@ -131,7 +131,7 @@ class ByBranch:
             {**choices, _NO_RECORD: made},
             _record_of,
             custom_error_type="branch",
-            custom_error_message=f"a record of the Avro union is none of {', '.join(choices)}",
+            custom_error_message=f"the Avro union takes one of: {', '.join(choices)}",
             ref=ref,
         )
 
@@ -177,7 +177,9 @@ class ByBranch:
         if len(mine) > 1 and len(records) > 1:
             for name in records:
                 if records.count(name) > 1 or mine.count(name) != 1:
-                    yield f"the record {name} of a union is none of {', '.join(mine)} alone"
+                    yield (
+                        f"the record {name} of a union must match exactly one of {', '.join(mine)}"
+                    )
         for name, branch in zip(theirs, branches, strict=True):
             choices = schema["choices"] if schema["type"] == "union" else [schema]
             for choice in choices:

@@ -64,9 +64,11 @@ def structured(value: bytes | None, content_type: str) -> CloudEvent:
     """Return the event in the value of a record. Raises BadCloudEvent."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != f"{_STRUCTURED}+json":
-        raise BadCloudEvent(f"a CloudEvent as {media_type} cannot be read; {_STRUCTURED}+json can")
+        raise BadCloudEvent(
+            f"a CloudEvent of content type {media_type} cannot be read; send {_STRUCTURED}+json"
+        )
     if value is None:
-        raise BadCloudEvent("a structured CloudEvent without a value")
+        raise BadCloudEvent("the structured CloudEvent has no value")
     try:
         event = parse_json(value)
     except BadPayload as error:
@@ -86,7 +88,7 @@ def structured(value: bytes | None, content_type: str) -> CloudEvent:
     try:
         return CloudEvent(attributes, odd, base64.b64decode(packed, validate=True), is_json=False)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise BadCloudEvent(f"its data is not base64: {error}") from None
+        raise BadCloudEvent(f"the CloudEvent's data is not base64: {error}") from None
 
 
 def _packed(event: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
@@ -141,10 +143,10 @@ def _oddity(name: str, value: Any) -> str | None:
         return "is not UTF-8"
     if name in _TEXT:
         if not isinstance(value, str) or not value:
-            return "is no text, or empty"
+            return "is not text, or is empty"
         return _oddity_of_text(name, value)
     if not _NAME.fullmatch(name):
-        return "is no name of an attribute"
+        return "is not a valid attribute name"
     if not isinstance(value, str | bool) and not (isinstance(value, int) and value in _INT):
         return "is neither text, a boolean nor a 32-bit integer"
     return None
@@ -152,11 +154,11 @@ def _oddity(name: str, value: Any) -> str | None:
 
 def _oddity_of_text(name: str, text: str) -> str | None:
     if name == "specversion" and not _VERSION.fullmatch(text):
-        return f"is {text[:20]!r}, neither 1.x nor 0.3"
+        return f"must be 1.x or 0.3; got {text[:20]!r}"
     if name == "datacontenttype" and not _MEDIA_TYPE.fullmatch(text):
-        return "is no media type"
+        return "is not a media type"
     if name == "time" and not _is_time(text):
-        return "is no RFC 3339 timestamp"
+        return "is not an RFC 3339 timestamp"
     return None
 
 

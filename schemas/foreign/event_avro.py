@@ -62,9 +62,9 @@ class AvroReader:
             )
         except Exception as error:  # fastavro raises any exception for corrupt bytes
             told = f"{type(error).__name__} {str(error)[:200]}".rstrip()
-            raise UndecodableError(f"the Avro does not fit its schema: {told}") from error
+            raise UndecodableError(f"the Avro value does not fit its schema: {told}") from error
         if extra := len(data) - stream.tell():
-            raise UndecodableError(f"{extra} bytes too many after the Avro value")
+            raise UndecodableError(f"{extra} unexpected bytes after the Avro value")
         return named(one["value"]) if self._branches else one["value"]
 
 
@@ -105,7 +105,7 @@ def _parsed(schema: Any) -> dict[str, Any]:
     try:
         parsed: Any = parse_schema(one, named_schemas={})
     except (SchemaParseException, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise BadSchema(f"this is no Avro schema: {type(error).__name__} {error}") from error
+        raise BadSchema(f"not an Avro schema: {type(error).__name__} {error}") from error
     _Measure(parsed["__named_schemas"]).of(parsed)
     return dict(parsed)
 
@@ -143,7 +143,7 @@ class _Measure:
                 return 1, 1
             case {"type": inner}:
                 return self.of(inner)
-        raise BadSchema(f"this is no Avro schema: {str(schema)[:80]}")
+        raise BadSchema(f"not an Avro schema: {str(schema)[:80]}")
 
     def _named(self, name: str, schema: Any) -> tuple[int, int]:
         if schema["type"] not in ("record", "error"):
@@ -158,5 +158,5 @@ class _Measure:
     def _sum(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
         least, parts = sum(size[0] for size in sizes), sum(size[1] for size in sizes) + 1
         if parts > PARTS_MAX:
-            raise BadSchema(f"a value has over {PARTS_MAX} parts")
+            raise BadSchema(f"a value has more than {PARTS_MAX} parts")
         return least, parts

@@ -125,7 +125,7 @@ def _frame(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
     if named is not None:
         found = _confluent(named)
         if found is None or found[1] != len(named):
-            raise UndecodableError(f"the header {_SCHEMA_HEADER} names no schema")
+            raise UndecodableError(f"the header {_SCHEMA_HEADER} is not a schema id")
         return Framed("schema", value, 0, found[0])
     if value[:1] in (_ID, _GUID):
         found = _confluent(value)
@@ -145,7 +145,7 @@ def _frame(value: bytes | None, headers: Mapping[str, bytes]) -> Framed:
 
 def _glue(value: bytes) -> tuple[SchemaRef, bytes]:
     if len(value) < _GLUE_END or value[1] not in (_GLUE_PLAIN, _GLUE_ZLIB):
-        raise UndecodableError("cut off in the version's UUID, or packed in an unknown way")
+        raise UndecodableError("cut off in the version's UUID, or of an unknown compression")
     version, body = SchemaRef("guid", str(UUID(bytes=value[2:_GLUE_END]))), value[_GLUE_END:]
     if value[1] == _GLUE_PLAIN:
         return version, body
@@ -153,9 +153,11 @@ def _glue(value: bytes) -> tuple[SchemaRef, bytes]:
     try:
         body = unpacking.decompress(body, _UNPACKED_MOST)
     except zlib.error as error:
-        raise UndecodableError(f"its body cannot be unpacked: {error}") from None
+        raise UndecodableError(f"the body cannot be decompressed: {error}") from None
     if not unpacking.eof:
-        raise UndecodableError(f"its body is cut off, or larger than {_UNPACKED_MOST} bytes")
+        raise UndecodableError(
+            f"the decompressed body is cut off, or larger than {_UNPACKED_MOST} bytes"
+        )
     return version, body
 
 

@@ -279,7 +279,7 @@ def test_apache_avro_writes_the_same_bytes_and_reads_ours(name: str):
             r"Event\.failure\.attempt",
         ),
         ("Checkpoint", replaced("Checkpoint", payload=bytearray(b"{}")), r"payload must be bytes"),
-        ("Tusk", RECORDS["Task"], r"no record is called 'Tusk'"),
+        ("Tusk", RECORDS["Task"], r"unknown record 'Tusk'"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused_by_field(name: str, record: Any, says: str):
@@ -318,7 +318,7 @@ TASK = encode("Task", RECORDS["Task"])
         (b"\xc3\x01" + b"\xff" * 8 + TASK[10:], "unknown schema fingerprint ffffffffffffffff"),
         (TASK[:10], "the body is not a Task: "),
         (TASK[:-1], "the body is not a Task: "),
-        (TASK + b"\x00", "1 bytes too many after the Task"),
+        (TASK + b"\x00", "1 unexpected bytes after the Task"),
         (TASK[:10] + b"\x02\xff\x00\x02a", "the body is not a Task: UnicodeDecodeError"),
         (TASK[:10] + b"\x01" + TASK[11:], "the body is not a Task: "),
     ],
@@ -336,7 +336,7 @@ def test_a_record_cut_off_anywhere_is_undecodable(cut: int):
 
 
 def test_a_record_of_another_kind_is_refused():
-    with pytest.raises(UndecodableError, match="a Task record where a Command belongs"):
+    with pytest.raises(UndecodableError, match="expected a Command record, got a Task"):
         decode(TASK, "Command")
 
 
@@ -540,7 +540,7 @@ def test_a_record_that_is_gone_is_reported(tmp_path: Path):
     (tmp_path / "avro" / "Task.avsc").unlink()
 
     assert compatibility.check("Task", tmp_path) == [
-        "Task is gone, but v1 wrote such records; put it back"
+        "the schema Task is missing, but v1 wrote such records; restore it"
     ]
 
 

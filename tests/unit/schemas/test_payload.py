@@ -547,7 +547,7 @@ def test_an_open_file_is_refused_and_not_read(tmp_path: pathlib.Path):
     path = tmp_path / "notes.txt"
     path.write_text("one\ntwo\n")
     with path.open() as file:
-        with pytest.raises(Unserialisable, match="read it and store what it says"):
+        with pytest.raises(Unserialisable, match="read it, and store its content"):
             dump(ANY, {"notes": file})
         assert file.read() == "one\ntwo\n"
 

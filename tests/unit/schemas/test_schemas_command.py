@@ -49,7 +49,7 @@ def test_a_schema_of_ours_that_is_gone_is_found(tmp_path: Path) -> None:
     (released / "Task.avsc").write_text(json.dumps({**ORDER, "name": "Task"}))
     assert catalog.current(tmp_path) == {}
     [problem] = check_all(tmp_path)
-    assert "Task is gone" in problem
+    assert "the schema Task is missing" in problem
 
 
 def test_every_released_version_is_looked_at_and_the_file_itself_is_not(
