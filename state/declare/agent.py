@@ -259,8 +259,8 @@ class Agent:
         if not name:
             raise ConfigError(
                 "SF1108",
-                f"agent {self.name!r}: {label(fn)} has no name of its own; say "
-                '@agent.step(name="..."), or write a def around it',
+                f"agent {self.name!r}: {label(fn)} has no name; write "
+                '@agent.step(name="..."), or wrap it in a def',
             )
         where = f"step {name!r} of agent {self.name!r}"
         if name in self.steps:
@@ -268,8 +268,8 @@ class Agent:
         if (same := self.step_of(fn)) is not None:
             raise ConfigError(
                 "SF1107",
-                f"{where} is the same function as step {same.name!r}, and Next(...) could not tell "
-                "them apart; give it another one, such as a partial",
+                f"{where} is the same function as step {same.name!r}, so Next(...) cannot tell "
+                "them apart; use another function, such as a functools.partial",
             )
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigError(
@@ -281,17 +281,18 @@ class Agent:
             )
         if pool == SCHEDULES:
             raise ConfigError(
-                "SF1110", f"{where}: the name {SCHEDULES!r} is that of its schedules' topics"
+                "SF1110", f"{where}: pool name {SCHEDULES!r} is reserved; choose another one"
             )
         if concurrency is not None and (pool is None or concurrency < 1):
             raise ConfigError(
-                "SF1110", f"{where}: concurrency is a number from 1, and needs pool=..."
+                "SF1110", f"{where}: concurrency must be 1 or more, and needs pool=..."
             )
         if rate is not None and (self.flow is None or pool is not None):
             raise ConfigError(
                 "SF1125",
-                f"{where}: a rate holds for the runs of one key, and not in a pool: declare "
-                "Agent(..., flow=Flow(key=...)), or flow=Flow() for all runs of the agent",
+                f"{where}: a rate needs a flow and cannot be used in a pool; declare "
+                "Agent(..., flow=Flow(key=...)) for a rate per key, or flow=Flow() for one of "
+                "all runs",
             )
         payload_type, carry_type = _argument_types(fn, where)
         step = Step(
@@ -326,8 +327,8 @@ class Agent:
         if ending in self.compensations:
             raise ConfigError(
                 "SF1114",
-                f"agent {self.name!r}: {self.compensations[ending]!r} is already what a run does "
-                f"before it is {ending}",
+                f"agent {self.name!r} already has a compensation for {ending} runs: "
+                f"{self.compensations[ending]!r}; remove one of them",
             )
         step = self._declare(fn, _DEFAULT_RETRY, None)
         if step.payload_type is not Ended or step.carry_type is not None:
@@ -358,8 +359,8 @@ class Agent:
             if not 1 <= from_version < self.version or from_version in self.upcasters:
                 raise ConfigError(
                     "SF1115",
-                    f"agent {self.name!r}: upcast(from_version={from_version}) must be below "
-                    f"version {self.version}, and declared once",
+                    f"agent {self.name!r}: upcast(from_version={from_version}) must be 1 or more, "
+                    f"below version {self.version}, and declared once",
                 )
             self.upcasters[from_version] = fn
             return fn
@@ -418,8 +419,8 @@ class Agent:
             if topic in self.event_triggers:
                 raise ConfigError(
                     "SF1126",
-                    f"agent {self.name!r} listens to topic {topic!r} twice; take a union of the "
-                    "types of its events instead",
+                    f"agent {self.name!r} listens to topic {topic!r} twice; declare one on_event "
+                    "with a union of the event types",
                 )
             self.event_triggers[topic] = declare_event(
                 self.name, fn, topic=topic, schema=schema, key=key, where=where, start=start
@@ -620,7 +621,8 @@ class Agent:
         if name not in self.pools:
             raise ConfigError(
                 "SF1110",
-                f"agent {self.name!r} has no pool {name!r}; it has: {', '.join(self.pools) or '-'}",
+                f"agent {self.name!r} has no pool {name!r}; its pools: "
+                f"{', '.join(self.pools) or 'none'}",
             )
         made = Agent(self.name, version=self.version)
         made.name = pool_agent_name(self.name, name)
@@ -637,8 +639,8 @@ def _argument_types(fn: Callable[..., Any], where: str) -> tuple[Any, Any]:
     if len(parameters) not in (2, 3):
         raise ConfigError(
             "SF1108",
-            f"{where} must take two arguments, (ctx: Context, payload: YourType), or a third one: "
-            f"what is carried over a wait{why_hidden(fn)}",
+            f"{where} must take (ctx: Context, payload: YourType), and optionally a third argument "
+            f"for the carry of a wait{why_hidden(fn)}",
         )
     types = [annotation(fn, parameter.name, where) for parameter in parameters[1:]]
     for parameter, kind in zip(parameters[1:], types, strict=True):

@@ -47,7 +47,7 @@ def why_hidden(fn: Callable[..., Any]) -> str:
     passes_on = any(each.kind in any_number for each in inspect.signature(fn).parameters.values())
     if not passes_on and not getattr(made, "__annotations__", None):
         passes_on = any(map(inspect.isroutine, _closed_over(made).values()))
-    told = "; if a decorator has made it, put @functools.wraps on the function that it returns"
+    told = "; if it is decorated, use @functools.wraps in the decorator"
     return told if passes_on else ""
 
 
@@ -89,7 +89,7 @@ def resolved(written: Any, known: dict[str, Any], names: dict[str, Any], module:
 
 
 def _unresolved(where: str, name: str, written: Any, why: str) -> ConfigError:
-    what = "what it returns" if name == "return" else repr(name)
+    what = "the return type" if name == "return" else repr(name)
     return ConfigError(
         "SF1183",
         f"{where}: the annotation {str(written)!r} of {what} cannot be resolved ({why}); define or "

@@ -20,8 +20,10 @@ def duration_s(value: str | float | None) -> float | None:
     if isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
-            raise ConfigError("SF1111", f'a duration looks like "30s", "2m" or "1h"; got {value!r}')
+            raise ConfigError(
+                "SF1111", f'a duration must look like "30s", "2m" or "1h"; got {value!r}'
+            )
         value = float(match[1]) * _UNIT_S[match[2]]
     if not value > 0:
-        raise ConfigError("SF1111", f"a duration must be greater than 0 seconds; got {value!r}")
+        raise ConfigError("SF1111", f"a duration must be above 0 seconds; got {value!r}")
     return float(value)

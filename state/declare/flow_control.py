@@ -32,7 +32,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.limit < 1:
-            raise ConfigError("SF1125", f"Rate: the limit is a number from 1; got {self.limit!r}")
+            raise ConfigError("SF1125", f"Rate: limit must be 1 or more; got {self.limit!r}")
         _ = self.per_ms
 
     @property
@@ -69,29 +69,29 @@ class Flow:
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError(
-                "SF1125", f"Flow: concurrency is a number from 1; got {self.concurrency!r}"
+                "SF1125", f"Flow: concurrency must be 1 or more; got {self.concurrency!r}"
             )
         if self.singleton not in (None, "skip", "cancel"):
             raise ConfigError(
-                "SF1125", f'Flow: singleton is "skip" or "cancel"; got {self.singleton!r}'
+                "SF1125", f'Flow: singleton must be "skip" or "cancel"; got {self.singleton!r}'
             )
         if self.singleton is not None and (self.concurrency is not None or self.debounce):
             raise ConfigError(
                 "SF1125",
-                "Flow: singleton says what becomes of a second run; it goes with neither "
-                "concurrency nor debounce",
+                "Flow: singleton allows one run at a time, so it cannot be combined with "
+                "concurrency or debounce; remove one of them",
             )
         if self.priority is not None and self.at_once is None and self.throttle is None:
             raise ConfigError(
                 "SF1125",
-                "Flow: priority orders the runs that wait; declare concurrency or throttle too",
+                "Flow: priority orders waiting runs, so it needs concurrency or "
+                "throttle; declare one of them",
             )
         for name in ("key", "id", "priority"):
             if is_async(getattr(self, name)):
                 raise ConfigError(
                     "SF1125",
-                    f"Flow: {name} is asked while a run is named, and cannot wait; write "
-                    "a plain def",
+                    f"Flow: {name} cannot be an async function; write a plain def",
                 )
         _ = self.debounce_ms, self.dedup_ms
 
@@ -126,7 +126,7 @@ def _word(value: object) -> str:
     """Return the text of a value if it can be part of a run_id, else a digest of it."""
     if inspect.iscoroutine(value):
         value.close()
-        raise TypeError("it gives something to be awaited; a Flow's functions cannot wait")
+        raise TypeError("it returned a coroutine; the functions of a Flow cannot be async")
     text = str(value)
     if _KEY.fullmatch(text):
         return text

@@ -73,7 +73,7 @@ class Retry:
                 )
             ):
                 raise ConfigError(
-                    "SF1112", f"Retry: {name} is a tuple of exception classes; got {kinds!r}"
+                    "SF1112", f"Retry: {name} must be a tuple of exception classes; got {kinds!r}"
                 )
         if not 0 <= self.jitter <= 1:
             raise ConfigError("SF1112", f"Retry: jitter must be from 0 to 1; got {self.jitter}")

@@ -121,7 +121,7 @@ def queue_trigger(agent: str, queue: str, fn: Callable[..., Any]) -> QueueTrigge
             "SF1128", f"{where}: annotate its argument with one of {names}{why_hidden(fn)}"
         )
     if not queue.strip():
-        raise ConfigError("SF1128", f"{where}: name the queue, or give its URL")
+        raise ConfigError("SF1128", f"{where}: the queue is empty; give its name or its URL")
     return QueueTrigger(queue=queue, shape=shape, fn=fn)
 
 
@@ -136,7 +136,7 @@ def folder_trigger(agent: str, pattern: str, fn: Callable[..., Any]) -> FolderTr
     if not folder or not name or any(sign in folder for sign in "*?["):
         raise ConfigError(
             "SF1128",
-            f"{where}: write a folder and then what its files are called, as in "
+            f"{where}: the pattern must be a folder and a file pattern, such as "
             f'"inbox/*.json"; got {pattern!r}',
         )
     return FolderTrigger(pattern=pattern, fn=fn)

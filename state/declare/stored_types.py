@@ -36,7 +36,7 @@ def check_stored(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
     if lost is not None:
         raise ConfigError(
             "SF1184",
-            f"{where}: {lost}; take one of them, or types that can be told apart, such as "
+            f"{where}: {lost}; use one of them, or types that can be told apart, such as "
             "dataclasses with a Literal field each",
         )
 
@@ -52,8 +52,8 @@ def check_defined(adapter: TypeAdapter[Any], kind: Any, where: str) -> None:
     except Exception as error:
         raise ConfigError(
             "SF1109",
-            f"{where}: {undefined[0] if undefined else _name(kind)} names a type that is not "
-            f"defined ({why_not_storable(error)}); define or import that type at module level, "
+            f"{where}: {undefined[0] if undefined else _name(kind)} uses an undefined type "
+            f"({why_not_storable(error)}); define or import that type at module level, "
             "outside of `if TYPE_CHECKING:`",
         ) from error
 

@@ -127,10 +127,11 @@ def subscription(
     if not wanted or wanted - _TYPES:
         unknown = ", ".join(sorted(wanted - _TYPES)) or "none"
         raise ConfigError(
-            "SF1138", f"{place}: events names {unknown}; there are: {', '.join(sorted(_TYPES))}"
+            "SF1138",
+            f"{place}: events must be of {', '.join(sorted(_TYPES))}; got {unknown}",
         )
     if start not in get_args(StartPosition):
-        raise ConfigError("SF1138", f'{place}: start is "latest" or "earliest"; got {start!r}')
+        raise ConfigError("SF1138", f'{place}: start must be "latest" or "earliest"; got {start!r}')
     try:
         target_of(url)
     except TerminalError as error:

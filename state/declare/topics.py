@@ -96,14 +96,17 @@ class EventTrigger:
             parse_json(text)  # strict: refuses what pydantic would accept
             return load(self.adapter, text.removeprefix(b"\xef\xbb\xbf"))
         except BadPayload as error:
-            raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
+            raise self._not_of_its_type(error) from None
 
     def of_value(self, value: Any) -> Any:
         """Return the event of a decoder's value. Raises Unusable."""
         try:
             return validate(self.by_branch or self.adapter, value)
         except BadPayload as error:
-            raise Unusable("undecodable", f"no {_name(self.event_type)}: {error}") from None
+            raise self._not_of_its_type(error) from None
+
+    def _not_of_its_type(self, error: BadPayload) -> Unusable:
+        return Unusable("undecodable", f"the event is not a {_name(self.event_type)}: {error}")
 
     def begin(self, event: Any, received: Received) -> EventStart | None:
         """Ask the author's functions which run to start; None: no run. Raises Unusable."""
@@ -118,7 +121,10 @@ class EventTrigger:
         made = self._asked["key"](event, received)
         if isinstance(made, bool) or not isinstance(made, str | int | UUID):
             told = f"key={self.key!r}" if isinstance(self.key, str) else "key"
-            raise Unusable("bad_run_id", f"{told} gave {_name(type(made))}, not a text or a number")
+            raise Unusable(
+                "bad_run_id",
+                f"{told} must return text, an integer or a UUID; got {_name(type(made))}",
+            )
         return str(made)
 
     @cached_property
@@ -156,11 +162,16 @@ def begin_at(
     if first <= committed <= end or (committed > end and not refused):
         return committed, None
     if committed < first:
-        told = f"retention has deleted {first - committed} offsets that had not been read"
+        told = f"retention has deleted {first - committed} offsets before they were read"
         return first, LostEvents(committed, first, f"{told}: {committed} to {first - 1}")
     position = first if start == "earliest" else end
-    told = f"the log ends at {end}, before the committed offset {committed}: cut, or made anew"
-    return position, LostEvents(end, committed, f"{told}; going on at {position} (start={start!r})")
+    told = (
+        f"the topic ends at {end}, before the committed offset {committed}: it was truncated or "
+        "created again"
+    )
+    return position, LostEvents(
+        end, committed, f"{told}; continuing at {position} (start={start!r})"
+    )
 
 
 def _always(_event: Any) -> bool:
@@ -200,9 +211,9 @@ def declare_event(
     """Check an event trigger's declaration. Raises ConfigError when it cannot work."""
     place = f"on_event {label(fn)!r} of agent {agent!r}"
     if not _TOPIC.fullmatch(topic) or len(topic) > _TOPIC_MAX:
-        raise ConfigError("SF1126", f"{place}: {topic[:80]!r} cannot be the name of a topic")
+        raise ConfigError("SF1126", f"{place}: {topic[:80]!r} is not a valid topic name")
     if start not in ("latest", "earliest"):
-        raise ConfigError("SF1126", f'{place}: start is "latest" or "earliest"; got {start!r}')
+        raise ConfigError("SF1126", f'{place}: start must be "latest" or "earliest"; got {start!r}')
     for each, name in ((fn, "the function"), (where, "where"), (key, "key")):
         if callable(each):
             _check_function(each, f"{place}: {name}")
@@ -236,7 +247,7 @@ def declare_event(
     if trigger.by_branch is not None and reader is not None:
         for line in trigger.by_branch.mistakable(*parsed(reader)):
             raise ConfigError(
-                "SF1167", f"{place}: {line}: call the types as the schema calls its records"
+                "SF1167", f"{place}: {line}; name each type as the schema names its record"
             )
     return trigger
 
@@ -256,7 +267,9 @@ def _arguments(fn: Callable[..., Any]) -> int:
 
 def _check_function(fn: Callable[..., Any], what: str) -> None:
     if _arguments(fn) not in (1, _BOTH):
-        raise ConfigError("SF1126", f"{what} takes (event) or (event, received){why_hidden(fn)}")
+        raise ConfigError(
+            "SF1126", f"{what} must take (event) or (event, received){why_hidden(fn)}"
+        )
 
 
 def _event_type(fn: Callable[..., Any], place: str) -> Any:
@@ -279,9 +292,7 @@ def _check_field(event_type: Any, name: str, place: str) -> None:
     elif hasattr(event_type, "__required_keys__"):  # a TypedDict, from typing or elsewhere
         fields = event_type.__annotations__
     if fields is not None and name not in fields:
-        raise ConfigError(
-            "SF1126", f"{place}: {_name(event_type)} has no field {name!r}, which key= names"
-        )
+        raise ConfigError("SF1126", f"{place}: key={name!r} is not a field of {_name(event_type)}")
 
 
 def _name(kind: Any) -> str:

@@ -34,7 +34,7 @@ def json_values(content_type: str, body: bytes) -> Any:
             return {name: _one(name, values) for name, values in fields.items()}
         text = _one("payload", fields["payload"]).encode()
     elif kind.startswith("multipart/"):
-        raise BadPayload("$", f"the body is {kind}, not JSON: read delivery.body")
+        raise BadPayload("$", f"the body is {kind}, not JSON; read delivery.body")
     elif not body:
         raise BadPayload("$", "the body is empty")
     else:
@@ -52,7 +52,8 @@ def form_fields(content_type: str, body: bytes) -> dict[str, list[str]]:
     """
     kind, charset = _kind(content_type)
     if kind != _FORM:
-        raise BadPayload("$", f"the body is {kind or 'of no type'}, no form: read delivery.body")
+        told = f"the body is not a form, its type is {kind or 'missing'}; read delivery.body"
+        raise BadPayload("$", told)
     try:
         pairs = parse_qsl(
             body.decode("latin-1"),  # maps every byte; the fields are decoded below
@@ -73,7 +74,7 @@ def form_fields(content_type: str, body: bytes) -> dict[str, list[str]]:
 
 def _one(name: str, values: list[str]) -> str:
     if len(values) > 1:
-        told = f"the form has the field {name[:80]!r} twice: delivery.form has all its values"
+        told = f"the form has the field {name[:80]!r} twice; delivery.form has all its values"
         raise BadPayload("$", told)
     return values[0]
 
@@ -90,11 +91,12 @@ def _kind(content_type: str) -> tuple[str, str]:
 
 def _decoded(data: bytes, charset: str) -> str:
     if charset not in _CHARSETS:
-        raise BadPayload("$", f"the charset {charset[:40]!r} is not read: decode delivery.body")
+        told = f"the charset {charset[:40]!r} is not supported; decode delivery.body"
+        raise BadPayload("$", told)
     try:
         if charset == "utf-8" and not halves_are_refused():
             return whole(data.decode(charset, "surrogatepass"))
         return data.decode(charset)
     except UnicodeDecodeError as error:
-        told = f"the body is not {charset}, and says no other charset: decode delivery.body"
+        told = f"the body is not {charset}, and names no other charset; decode delivery.body"
         raise BadPayload("$", f"{told} ({error.reason})") from None

@@ -50,7 +50,7 @@ def _check_header(declared: Any, name: str) -> None:
     value = getattr(declared, name)
     if value is not None and not _HEADER.fullmatch(value):
         raise ConfigError(
-            "SF1124", f"{type(declared).__name__}: {name}={value!r} is not a header's name"
+            "SF1124", f"{type(declared).__name__}: {name}={value!r} is not a valid header name"
         )
 
 
@@ -81,8 +81,8 @@ class Hmac(Naming):
         if not _SIGNED.fullmatch(self.signed) or self.signed.count("{body}") != 1:
             raise ConfigError(
                 "SF1124",
-                f"Hmac: signed={self.signed!r} has {{body}} once, and may have {{timestamp}} and "
-                "{id}",
+                "Hmac: signed must contain {body} exactly once, and may contain {timestamp} and "
+                f"{{id}}; got {self.signed!r}",
             )
         for place, header in (("timestamp", self.timestamp_header), ("id", self.id_header)):
             if f"{{{place}}}" in self.signed and header is None:
@@ -90,8 +90,8 @@ class Hmac(Naming):
         if self.timestamp_header is not None and "{timestamp}" not in self.signed:
             raise ConfigError(
                 "SF1124",
-                "Hmac: a timestamp that is not signed proves nothing; put {timestamp} into signed, "
-                "or leave timestamp_header out",
+                "Hmac: the timestamp is not signed, so anyone can change it; add {timestamp} to "
+                "signed, or remove timestamp_header",
             )
 
 
@@ -194,8 +194,8 @@ def declare(
     if chosen is None or (isinstance(chosen, str) and chosen not in KNOWN):
         raise ConfigError(
             "SF5101",
-            f"{named}: say who sends: provider= one of {', '.join(KNOWN)}, or Hmac(header=...) or "
-            "Bearer() for others",
+            f"{named}: unknown provider; set provider= to one of {', '.join(KNOWN)}, or to "
+            "Hmac(header=...) or Bearer() for others",
         )
     events = (event,) if isinstance(event, str) else event
     return WebhookTrigger(

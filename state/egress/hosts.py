@@ -54,9 +54,7 @@ def parse_hosts(text: str) -> Hosts:
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word and not _NAME.fullmatch(word) and _address(word.strip("[]")) is None:
-            raise ValueError(
-                f"{word!r} is none of: a name, *.suffix, an address, *; each without a port"
-            )
+            raise ValueError(f"{word!r} must be a name, *.suffix, an address or *, without a port")
     return Hosts().also(*words)
 
 

@@ -129,9 +129,9 @@ class Allowed:
 def forbidden(target: Target) -> Forbidden:
     """Return the error, with one message for all reasons."""
     return Forbidden(
-        f"{target.host} port {target.port} is not a target that may be reached: only public "
-        f"addresses, on ports {', '.join(map(str, sorted(PORTS)))}, and what SUREFOOT_OUT_ALLOW "
-        "names where the request is sent from"
+        f"{target.host} port {target.port} is not an allowed target: only public addresses on "
+        f"ports {', '.join(map(str, sorted(PORTS)))} are, and what SUREFOOT_OUT_ALLOW of the "
+        "sending process names"
     )
 
 
@@ -160,8 +160,8 @@ def _entry(word: str) -> _Host | _Network:
             if name == "*" or (_NAME.fullmatch(name.removeprefix("*.")) and not _number(name)):
                 return _Host(name, port)
     raise ValueError(
-        f"{word!r} is none of: a name, *.suffix, an address, a network such as 10.0.0.0/8, each "
-        "with or without :port"
+        f"{word!r} must be a name, *.suffix, an address or a network such as 10.0.0.0/8, each with "
+        "or without :port"
     )
 
 
@@ -177,13 +177,13 @@ def target_of(url: str) -> Target:
         host, port = parts.hostname or "", parts.port
         length = len(url.encode())
     except ValueError:
-        raise Forbidden("the URL cannot be read; its port is from 1 to 65535") from None
+        raise Forbidden("the URL cannot be parsed; ports are from 1 to 65535") from None
     if parts.scheme not in _DEFAULT_PORTS:
-        raise Forbidden("the URL does not begin with http:// or https://")
+        raise Forbidden("the URL must begin with http:// or https://")
     if "@" in parts.netloc or "\\" in url or _UNSEEN.search(url):
         raise Forbidden(
-            "the URL has credentials, a backslash, a space or a control character in it; put "
-            "credentials into headers, and write the others percent-encoded"
+            "the URL contains credentials, a backslash, a space or a control character; put "
+            "credentials into headers, and percent-encode the others"
         )
     if port == 0 or length > _URL_MAX:
         raise Forbidden(f"the URL has port 0, or is longer than {_URL_MAX} bytes")
@@ -199,8 +199,8 @@ def check_host(target: Target) -> None:
     named = len(target.host) <= _NAME_MAX and _NAME.fullmatch(target.host)
     if not named or _number(target.host):
         raise Forbidden(
-            f"the host {target.host!r} is neither an address in its usual form nor a name of "
-            "letters, digits, - and _ with dots between; write others in their xn-- form"
+            f"the host {target.host!r} is neither a canonical address nor a name of letters, "
+            "digits, -, _ and dots; write other names in their xn-- form"
         )
 
 

@@ -410,7 +410,7 @@ def test_a_declaration_that_cannot_work_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder"):
         FileSource(tmp_path, "nowhere/*.json", [(agent, agent.folders[0])], starter, settle_s=1)
     for pattern in ("*.json", "in*/x.json", "inbox/", ""):
-        with pytest.raises(ConfigError, match="write a folder"):
+        with pytest.raises(ConfigError, match="a folder and a file pattern"):
             agent.files(pattern)(agent.folders[0].fn)
 
 

@@ -244,8 +244,8 @@ def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
         ({"step": "first"}, "returned dict"),
         (Sleep(datetime(2030, 1, 1), first, 1), "needs a time zone"),  # noqa: DTZ001
         (Wait("go", then=first, timeout=datetime(2030, 1, 1)), "needs a time zone"),  # noqa: DTZ001
-        (Sleep(-1, first, 1), "greater than 0"),
-        (Next(first, 1, after="soon"), "a duration looks like"),
+        (Sleep(-1, first, 1), "above 0 seconds"),
+        (Next(first, 1, after="soon"), "a duration must look like"),
         (Next(first, 1, after=1e300), "at most 1000 years"),
         (Wait("go", then=first, timeout="9" * 30 + "d"), "at most 1000 years"),
         (Next(sold, 1), "whose third argument only a wait can give"),

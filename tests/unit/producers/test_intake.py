@@ -173,7 +173,7 @@ async def test_a_filter_that_reads_what_is_not_there_is_told_and_costs_its_agent
     [told] = answer.json()["errors"]
     assert told == {
         "agent": "picky",
-        "error": "what the webhook mapping reads: the form has the field 'to' twice: delivery.form "
+        "error": "what the webhook mapping reads: the form has the field 'to' twice; delivery.form "
         "has all its values",
     }
     assert [payload for _, _, payload, _ in commands.started] == [b'["a","b"]']

@@ -175,7 +175,7 @@ def test_a_declaration_that_cannot_work_is_an_error_at_import():
     for fn, told in ((untyped, "annotate"), (two, "one argument")):
         with pytest.raises(ConfigError, match=told):
             agent.sqs("q")(fn)
-    with pytest.raises(ConfigError, match="name the queue"):
+    with pytest.raises(ConfigError, match="give its name"):
         agent.sqs(" ")(lambda_of())
 
 

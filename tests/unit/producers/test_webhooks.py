@@ -182,14 +182,14 @@ def test_a_form_has_every_value_of_every_field(content_type, body, fields):
         ("application/json", b"\xff", "not strict JSON"),
         ("application/json", b"", "the body is empty"),
         ("", b"", "the body is empty"),
-        (MULTIPART, b"--x--", "multipart/form-data, not JSON: read delivery.body"),
+        (MULTIPART, b"--x--", "multipart/form-data, not JSON; read delivery.body"),
         (FORM, b'{"a": 1}', "not a form"),
         (FORM, b"payload=x", "not strict JSON"),
-        (FORM, b"to=a&to=b", "'to' twice: delivery.form has all its values"),
+        (FORM, b"to=a&to=b", "'to' twice; delivery.form has all its values"),
         (FORM, b"payload={}&payload={}", "'payload' twice"),
-        (FORM, b"a=%ff", "not utf-8, and says no other charset: decode delivery.body"),
-        (f"{FORM}; charset=punycode", b"a=1", "'punycode' is not read: decode delivery.body"),
-        (f"{FORM}; charset=nonsense", b"a=1", "'nonsense' is not read"),
+        (FORM, b"a=%ff", "not utf-8, and names no other charset; decode delivery.body"),
+        (f"{FORM}; charset=punycode", b"a=1", "'punycode' is not supported; decode delivery.body"),
+        (f"{FORM}; charset=nonsense", b"a=1", "'nonsense' is not supported"),
         (FORM, b"&".join(b"f%d=" % n for n in range(1001)), "not a form"),
     ],
 )
@@ -209,9 +209,9 @@ def test_a_large_body_that_is_no_form_is_not_told_back():
 @pytest.mark.parametrize(
     ("content_type", "told"),
     [
-        ("application/json", "application/json, no form: read delivery.body"),
-        (MULTIPART, "multipart/form-data, no form"),
-        ("", "of no type, no form"),
+        ("application/json", "not a form, its type is application/json; read delivery.body"),
+        (MULTIPART, "not a form, its type is multipart/form-data"),
+        ("", "not a form, its type is missing"),
     ],
 )
 def test_what_is_no_form_says_so(content_type, told):

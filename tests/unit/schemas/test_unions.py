@@ -251,7 +251,7 @@ def test_a_type_that_names_one_that_is_not_there_is_an_error_at_load() -> None:
     async def read(ctx: Context, payload: Torn) -> Done:
         return Done()
 
-    with pytest.raises(ConfigError, match=r"SF1109: step 'read' .* not defined .*Nowhere"):
+    with pytest.raises(ConfigError, match=r"SF1109: step 'read' .* undefined type .*Nowhere"):
         check(agent)
 
 

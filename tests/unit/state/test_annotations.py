@@ -47,7 +47,7 @@ def test_an_annotation_is_resolved_whatever_the_others_are(name: str, kind: Any)
     assert annotation(odd, name, "odd") == kind
 
 
-@pytest.mark.parametrize(("name", "what"), [("one", "'one'"), ("return", "what it returns")])
+@pytest.mark.parametrize(("name", "what"), [("one", "'one'"), ("return", "the return type")])
 def test_one_that_cannot_be_resolved_is_named(name: str, what: str) -> None:
     told = f"SF1183: step 'odd': the annotation 'Gone' of {what} cannot be resolved"
     with pytest.raises(ConfigError) as raised:
@@ -346,7 +346,7 @@ def test_a_field_of_a_type_that_nobody_has_loaded_is_named_with_what_to_do(
     with pytest.raises(ConfigError) as raised:
         load_agents([path])
     assert str(raised.value) == (
-        f"SF1109: step 'only' of agent 'one': {field} names a type that is not defined (name "
+        f"SF1109: step 'only' of agent 'one': {field} uses an undefined type (name "
         "'Decimal' is not defined); define or import that type at module level, outside of "
         "`if TYPE_CHECKING:`"
     )

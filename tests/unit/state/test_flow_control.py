@@ -321,10 +321,10 @@ def test_a_key_that_fails_is_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"concurrency": 0}, "from 1"),
+        ({"concurrency": 0}, "1 or more"),
         ({"singleton": "maybe"}, "skip"),
-        ({"singleton": "skip", "concurrency": 2}, "neither"),
-        ({"priority": by_who}, "declare concurrency or throttle"),
+        ({"singleton": "skip", "concurrency": 2}, "cannot be combined"),
+        ({"priority": by_who}, "needs concurrency or throttle"),
         ({"debounce": "soon"}, "duration"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_rate_needs_a_flow() -> None:
     agent = Agent("a")
     with pytest.raises(ConfigError, match="flow=Flow"):
         agent.step(rate=Rate(1, "1s"))(by_who)
-    with pytest.raises(ConfigError, match="from 1"):
+    with pytest.raises(ConfigError, match="1 or more"):
         Rate(0, "1s")
 
 

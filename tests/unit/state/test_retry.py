@@ -50,11 +50,11 @@ CHANCE = st.floats(0, 1)
         ({"jitter": -0.1}, "jitter must be from 0 to 1; got -0.1"),
         ({"jitter": 1.5}, "jitter"),
         ({"jitter": False}, "jitter"),
-        ({"on": ValueError}, "on is a tuple of exception classes; got <class 'ValueError'>"),
-        ({"on": ("ValueError",)}, "on is a tuple of exception classes"),
-        ({"on": (ValueError(),)}, "on is a tuple of exception classes"),
-        ({"give_up_on": [ValueError]}, "give_up_on is a tuple of exception classes"),
-        ({"give_up_on": (int,)}, "give_up_on is a tuple of exception classes"),
+        ({"on": ValueError}, "on must be a tuple of exception classes; got <class 'ValueError'>"),
+        ({"on": ("ValueError",)}, "on must be a tuple of exception classes"),
+        ({"on": (ValueError(),)}, "on must be a tuple of exception classes"),
+        ({"give_up_on": [ValueError]}, "give_up_on must be a tuple of exception classes"),
+        ({"give_up_on": (int,)}, "give_up_on must be a tuple of exception classes"),
     ],
 )
 def test_a_policy_that_cannot_work_says_what_would(wrong: dict[str, Any], says: str):

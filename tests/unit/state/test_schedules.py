@@ -595,7 +595,7 @@ def test_a_version_that_does_not_know_the_schedule_leaves_its_tick_to_one_that_d
         ({"tz": "Mars/Olympus"}, "no time zone"),
         ({"overlap": "maybe"}, "overlap is one of skip, queue, cancel, allow"),
         ({"misfire": "some"}, "misfire is one of all, latest, none"),
-        ({"jitter": "soon"}, "a duration looks like"),
+        ({"jitter": "soon"}, "a duration must look like"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused_at_import(

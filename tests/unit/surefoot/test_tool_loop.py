@@ -943,7 +943,7 @@ def with_context(ctx: Context) -> str:
         (lambda: looping(Scripted(), Greeter()), "give name="),
         (lambda: tool(once=True)(with_context), "call ctx.once in it instead"),
         (lambda: tool(probe=add)(add), "only with once=True"),
-        (lambda: tool(expires="soon")(add), "a duration looks like"),
+        (lambda: tool(expires="soon")(add), "a duration must look like"),
         (lambda: tool(chars_max=1)(add), "chars_max is a number from 100"),
         (lambda: looping(Scripted(), add, add), "two tools named 'add'"),
         (lambda: looping(Scripted(), max_turns=0), "max_turns is a number from 1"),
