@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from surefoot.consumers.builtin.outbox import send
 from surefoot.consumers.builtin.signing import Sign, secret_variable
@@ -54,8 +55,9 @@ class HookMapping(EventMapping):
         record = event.record
         try:
             told = event_json(decode(record.value, "Event")[1])
-            if told["failure"] is not None:  # the layout of the code is not for outsiders
-                del told["failure"]["frames"]
+            failure: Any = told["failure"]
+            if failure is not None:  # the layout of the code is not for outsiders
+                del failure["frames"]
             message = self.subscription.message(told, (record.partition, record.offset))
         except UndecodableError as error:
             return self.dead(record, Failure(code="undecodable", message=str(error)))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.archive.store import ArchiveStore, open_archive
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.event_hub import EventHub
-from surefoot.infra.readers.runs import LogRunReader
+from surefoot.infra.readers.runs import FollowStep, LogRunReader
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import read_rows
@@ -148,7 +147,7 @@ class ArchivedRunReader(LogRunReader):
 
     async def _follow(
         self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
-    ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[FollowStep, None]:
         """Like LogRunReader; for a run that only the archive has, yields its archived events."""
         if await super().get(agent, run_id) is None and (
             archived := await self._archive.history(agent, run_id)

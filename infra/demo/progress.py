@@ -11,6 +11,7 @@ from typing import Any
 
 from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
 from surefoot.schemas.codec.codec import decode
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.ports.log import ConsumerRecord
 
 #: window of the displayed rate, in seconds
@@ -56,7 +57,7 @@ class Progress:
         if event["type"] in ENDINGS:
             self._step(record, event)
 
-    def _step(self, record: ConsumerRecord, event: dict[str, Any]) -> None:
+    def _step(self, record: ConsumerRecord, event: AvroEvent) -> None:
         now_s = self._monotonic_s()
         self.steps += 1
         self.effects.update(event["effects"])

@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import structlog
 
 from surefoot.infra.log.ports import Backend
 from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.codec.records import AvroEvent, AvroStream
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import Unavailable
 from surefoot.state.feeds.event_id import part
@@ -44,7 +45,7 @@ class LiveEvent:
         self.offsets = offsets
 
     @cached_property
-    def event(self) -> dict[str, Any] | None:
+    def event(self) -> AvroEvent | None:
         return decoded(self.record, "Event")
 
     @cached_property
@@ -210,7 +211,11 @@ class Watcher(Generic[T]):
         return item
 
 
-def decoded(record: ConsumerRecord, schema: str) -> dict[str, Any] | None:
+@overload
+def decoded(record: ConsumerRecord, schema: Literal["Event"]) -> AvroEvent | None: ...
+@overload
+def decoded(record: ConsumerRecord, schema: Literal["Stream"]) -> AvroStream | None: ...
+def decoded(record: ConsumerRecord, schema: str) -> Any:
     """Decode the record; None, with a line in the log, if it cannot be decoded."""
     try:
         return decode(record.value, schema)[1]

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -21,6 +21,7 @@ from surefoot.infra.readers.event_hub import EventHub, OutputHub, decoded
 from surefoot.infra.readers.history_pages import latest_before, source_of
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.records import AvroEvent, AvroStream
 from surefoot.schemas.payload import strict_json
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.feeds.feed import FeedMessage
@@ -52,6 +53,14 @@ _EFFECTS_S = 30.0
 _SKEW_MS = 60_000
 #: pieces of output, of any run of the partition, searched for those of one run
 _PIECES = 20_000
+
+
+#: (what, offset, what it says): a step of following one run
+FollowStep = (
+    tuple[Literal["event"], int, AvroEvent]
+    | tuple[Literal["piece"], int, AvroStream]
+    | tuple[Literal["live", "slow"], int, None]
+)
 
 
 class LogRunReader:
@@ -198,9 +207,7 @@ class LogRunReader:
             return await self.agents[agent].backlog(run_id)
 
     @asynccontextmanager
-    async def answers(
-        self, agent: str, run_id: str
-    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    async def answers(self, agent: str, run_id: str) -> AsyncIterator[AsyncIterator[AvroEvent]]:
         """Yield events of one run from now on; see `ports.RunReader`.
 
         Ends for a watcher that is too slow, and when the reader stops."""
@@ -213,7 +220,7 @@ class LogRunReader:
 
     async def events(
         self, agent: str, run_id: str, after: int | None
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[tuple[int, AvroEvent], None]:
         """Yield (offset, event) from the offset after `after` on, then live: no gap, no repeat.
 
         Omits commands refused because the run was over. Ends after the event that ends the run,
@@ -225,9 +232,9 @@ class LogRunReader:
         Raises: Unavailable — the log cannot be read now; nothing has been omitted so far.
         """
         async with aclosing(self._follow(agent, run_id, after)) as steps:
-            async for kind, offset, values in steps:
-                if kind == "event":
-                    yield offset, values
+            async for step in steps:
+                if step[0] == "event":
+                    yield step[1], step[2]
 
     async def watch(
         self, agent: str, run_id: str, after: int | None
@@ -243,27 +250,27 @@ class LogRunReader:
         reader = self.agents[agent]
         seen = Shown()
         async with aclosing(self._follow(agent, run_id, after, reader.output)) as steps:
-            async for kind, offset, values in steps:
-                match kind:
-                    case "event":
-                        for void in seen.event(values):
+            async for step in steps:
+                match step:
+                    case "event", offset, event:
+                        for void in seen.event(event):
                             yield _output(void)
                         after = offset
-                        yield FeedMessage(str(offset), values["type"], _json(event_json(values)))
-                    case "piece":
-                        for each in seen.piece(values):
+                        yield FeedMessage(str(offset), event["type"], _json(event_json(event)))
+                    case "piece", _, piece:
+                        for each in seen.piece(piece):
                             yield _output(each)
-                    case "live":
+                    case "live", _, _:
                         for each in settled(await reader.written(run_id, seen)):
                             yield _output(each)
-                    case "slow":
+                    case "slow", _, _:
                         resume = None if after is None else str(after)
                         yield FeedMessage(None, "slow", _json({"resume": resume}))
 
     async def _follow(
         self, agent: str, run_id: str, after: int | None, output: EventHub | None = None
-    ) -> AsyncGenerator[tuple[str, int, dict[str, Any]], None]:
-        """Yield (what, offset, values): each `event`, and with `output` each `piece` of it.
+    ) -> AsyncGenerator[FollowStep, None]:
+        """Yield each `event`, and with `output` each `piece` of it.
 
         `live` comes once, after everything written before; `slow` ends a watcher that is too
         slow."""
@@ -288,7 +295,7 @@ class LogRunReader:
                         yield "event", record.offset, event
             if over:
                 return
-            yield "live", 0, {}
+            yield "live", 0, None
             async for record in live:
                 if record.topic != reader.hub.topic:
                     if (piece := decoded(record, "Stream")) is not None:
@@ -300,9 +307,9 @@ class LogRunReader:
                     if ends_run(event):
                         return
             if live.too_slow():
-                yield "slow", 0, {}
+                yield "slow", 0, None
 
-    async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
+    async def effect(self, effect_id: str, since_ms: int) -> AvroEvent | None:
         """See `ports.RunBrowser`.
 
         Raises: Unavailable — the log cannot be read now.
@@ -564,7 +571,7 @@ class AgentReader:
         await self.states.stop()
 
 
-async def _decoded(records: AsyncIterator[ConsumerRecord]) -> AsyncGenerator[dict[str, Any], None]:
+async def _decoded(records: AsyncIterator[ConsumerRecord]) -> AsyncGenerator[AvroEvent, None]:
     async for record in records:
         if (event := _event(record)) is not None:
             yield event
@@ -578,7 +585,7 @@ def _json(values: Any) -> str:
     return strict_json(values).decode()
 
 
-def _event(record: ConsumerRecord) -> dict[str, Any] | None:
+def _event(record: ConsumerRecord) -> AvroEvent | None:
     return decoded(record, "Event")
 
 

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -22,6 +21,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
@@ -221,7 +221,7 @@ def _all(_key: bytes | None) -> bool:
     return True
 
 
-def _event(record: ConsumerRecord) -> Mapping[str, Any] | None:
+def _event(record: ConsumerRecord) -> AvroEvent | None:
     try:
         return decode(record.value, "Event")[1]
     except UndecodableError as error:

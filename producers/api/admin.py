@@ -93,10 +93,10 @@ class AdminApi:
         Headers and bodies are left out.
         """
         found = await self.overview.deliveries(source=source, outcome=outcome, limit=limit)
-        told = [delivery_json(each) for each in found]
-        for each in told:
-            for name in _NOT_LISTED:
-                del each[name]
+        told = [
+            {name: value for name, value in delivery_json(each).items() if name not in _NOT_LISTED}
+            for each in found
+        ]
         return JSONResponse({"deliveries": told})
 
     async def list_schedules(self, agent: Annotated[str | None, Query()] = None) -> Response:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.schemas.payload import digest
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
@@ -227,7 +228,7 @@ class Operator:
             accepted=not refused,
             event=event["type"],
             code=event["name"] if refused else None,
-            message=event["failure"]["message"] if refused else None,
+            message=_reason(event) if refused else None,
             run=run,
         )
 
@@ -380,11 +381,11 @@ class Operator:
             return CommandReply(id=run_id, accepted=None)
         run = await self._latest(agent, run_id)
         if event["type"] == "start.ignored":
-            return _refusal(run_id, "not_possible", event["failure"]["message"], run)
+            return _refusal(run_id, "not_possible", _reason(event), run)
         return CommandReply(id=run_id, accepted=True, event=event["type"], run=run)
 
 
-async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[str, Any] | None:
+async def _answer(events: AsyncIterator[AvroEvent], identity: str) -> AvroEvent | None:
     """Return the event that answers the command, or None if the stream ends without one."""
     async for event in events:
         if event["id"] == identity and event["type"] in ANSWERS:
@@ -392,7 +393,13 @@ async def _answer(events: AsyncIterator[dict[str, Any]], identity: str) -> dict[
     return None
 
 
-def _refusal(identity: str, code: str, message: str, run: RunView | None = None) -> CommandReply:
+def _reason(event: AvroEvent) -> str | None:
+    return event["failure"]["message"] if event["failure"] is not None else None
+
+
+def _refusal(
+    identity: str, code: str, message: str | None, run: RunView | None = None
+) -> CommandReply:
     return CommandReply(id=identity, accepted=False, code=code, message=message, run=run)
 
 

@@ -16,20 +16,23 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 ROOT = Path(__file__).parents[1]
 _NAMESPACE = "surefoot."
 
+#: an Avro schema: JSON as Avro defines it
+Schema = dict[str, Any]
 
-def current(root: Path = ROOT) -> dict[str, dict[str, Any]]:
+
+def current(root: Path = ROOT) -> dict[str, Schema]:
     """Return the schemas that this build writes, by name. Reads files."""
     return _read(root / "avro")
 
 
-def released(root: Path = ROOT) -> dict[str, dict[str, dict[str, Any]]]:
+def released(root: Path = ROOT) -> dict[str, dict[str, Schema]]:
     """Return the schemas of every released version, by version and name, oldest first. Reads
     files."""
     versions = sorted((root / "released").glob("v*"), key=lambda folder: int(folder.name[1:]))
     return {folder.name: _read(folder) for folder in versions}
 
 
-def crc64(schema: dict[str, Any]) -> bytes:
+def crc64(schema: Schema) -> bytes:
     """Return the CRC-64-AVRO of the schema's parsing canonical form: 8 bytes, little-endian.
 
     Source: Avro 1.12 specification, "Schema Fingerprints"
@@ -37,12 +40,12 @@ def crc64(schema: dict[str, Any]) -> bytes:
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
-def _read(folder: Path) -> dict[str, dict[str, Any]]:
+def _read(folder: Path) -> dict[str, Schema]:
     files = {path.stem: json.loads(path.read_text("utf-8")) for path in folder.glob("*.avsc")}
     return {name: _inline(schema, files, {name}) for name, schema in sorted(files.items())}
 
 
-def _inline(schema: Any, files: dict[str, Any], seen: set[str]) -> Any:
+def _inline(schema: Any, files: dict[str, Schema], seen: set[str]) -> Any:
     """Return `schema` with each reference to another file replaced by its definition, once."""
     match schema:
         case str() if schema.startswith(_NAMESPACE):

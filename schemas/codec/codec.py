@@ -13,13 +13,23 @@ Source: Avro 1.12 specification, "Single-object encoding"
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.catalog import Schema
+from surefoot.schemas.codec.records import (
+    AvroApplied,
+    AvroCommand,
+    AvroDelivery,
+    AvroEntry,
+    AvroEvent,
+    AvroStream,
+    AvroTask,
+)
 
 __all__ = ["Codec", "CodecError", "UndecodableError", "decode", "encode", "guarded"]
 
@@ -28,6 +38,7 @@ _HEADER_BYTES = 10
 _RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 _Check = Callable[[Any], None]
+_Data = bytes | memoryview | None
 
 
 class CodecError(ValueError):
@@ -65,11 +76,11 @@ class Codec:
         for name, schema in current.items():
             self._read[catalog.crc64(schema)] = (name, guarded(_parse(schema)), None)
 
-    def encode(self, name: str, record: dict[str, Any]) -> bytes:
+    def encode(self, name: str, record: Mapping[str, object]) -> bytes:
         """Return `record` as bytes. Pure.
 
-        Args:    name: the record's name in avro/, such as "Task"; record: exactly the schema's
-                 fields, including those with a default
+        Args:    name: the record's name in avro/, such as "Task"; record: a dict of exactly the
+                 schema's fields, including those with a default
         Raises:  CodecError: unknown record, unknown or missing field, wrong type, number out of
                  range, lone surrogate
         """
@@ -85,14 +96,28 @@ class Codec:
         schemaless_writer(out, schema, record)
         return out.getvalue()
 
-    def decode(
-        self, data: bytes | memoryview | None, expect: str | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    @overload
+    def decode(self, data: _Data, expect: Literal["Applied"]) -> tuple[str, AvroApplied]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Command"]) -> tuple[str, AvroCommand]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Delivery"]) -> tuple[str, AvroDelivery]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Entry"]) -> tuple[str, AvroEntry]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Event"]) -> tuple[str, AvroEvent]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Stream"]) -> tuple[str, AvroStream]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Task"]) -> tuple[str, AvroTask]: ...
+    @overload
+    def decode(self, data: _Data, expect: str | None = None) -> tuple[str, Any]: ...
+    def decode(self, data: _Data, expect: str | None = None) -> tuple[str, Any]:
         """Return (name, record) of bytes that any released version of Surefoot wrote. Pure.
 
         The record has the fields of the current schema, whichever schema it was written with.
-        `expect` refuses any other kind of record. Memory use is bounded by the size of `data`.
-        Integers with padding bytes are accepted.
+        `expect` refuses any other kind of record, and types the record (codec.records). Memory use
+        is bounded by the size of `data`. Integers with padding bytes are accepted.
 
         Raises:  UndecodableError for anything else, whatever the bytes are
         """
@@ -118,7 +143,7 @@ class Codec:
         return name, record
 
 
-def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
+def _body(name: str, raw: bytes, written: Any, wanted: Any) -> Any:
     stream = io.BytesIO(raw)
     stream.seek(_HEADER_BYTES)
     try:
@@ -129,7 +154,7 @@ def _body(name: str, raw: bytes, written: Any, wanted: Any) -> dict[str, Any]:
         ) from error
     if extra := len(raw) - stream.tell():
         raise UndecodableError(f"{extra} unexpected bytes after the {name}")
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 class _Branches(list[Any]):
@@ -148,7 +173,7 @@ class _Branches(list[Any]):
         return super().__getitem__(index)
 
 
-def _parse(schema: dict[str, Any]) -> Any:
+def _parse(schema: Schema) -> Any:
     return parse_schema(schema, named_schemas={})
 
 

@@ -12,22 +12,32 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastavro import parse_schema, reader, writer
 
 from surefoot.schemas.codec import catalog
+from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.records import AvroEvent
 
-__all__ = ["FINGERPRINT", "OFFSET", "TIME", "read_rows", "write_rows"]
+__all__ = ["FINGERPRINT", "OFFSET", "TIME", "ArchivedRow", "read_rows", "write_rows"]
 
-OFFSET, TIME = "offset", "timestamp_ms"
+OFFSET: Final = "offset"
+TIME: Final = "timestamp_ms"
 _CODEC = "deflate"
 #: size of a block before compression, in bytes
 _BLOCK = 65_536
 
 
-def _schema() -> dict[str, Any]:
+class ArchivedRow(AvroEvent):
+    """An event, and where it stood."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def _schema() -> Schema:
     event = catalog.current()["Event"]
     own = [
         {"name": OFFSET, "type": "long", "doc": "of the record in its partition"},
@@ -41,7 +51,7 @@ FINGERPRINT = catalog.crc64(_schema()).hex()
 _PARSED = parse_schema(_schema(), named_schemas={})
 
 
-def write_rows(rows: Iterable[dict[str, Any]], metadata: Mapping[str, str]) -> bytes:
+def write_rows(rows: Iterable[ArchivedRow], metadata: Mapping[str, str]) -> bytes:
     """Return a whole file. Equal rows and metadata give equal bytes. Pure.
 
     Args: rows: events that the codec has decoded, each with the two fields of its record
@@ -60,7 +70,7 @@ def write_rows(rows: Iterable[dict[str, Any]], metadata: Mapping[str, str]) -> b
     return out.getvalue()
 
 
-def read_rows(data: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def read_rows(data: bytes) -> tuple[dict[str, str], list[ArchivedRow]]:
     """Return (metadata, rows) of a file that any version wrote; rows have the current fields. Pure.
 
     Raises: UndecodableError - not such a file, or damaged

@@ -18,6 +18,7 @@ from surefoot.state.egress.policy import target_of
 from surefoot.state.errors import ConfigError, TerminalError
 from surefoot.state.machine.model import EventType
 from surefoot.state.ports.sources import StartPosition
+from surefoot.state.reading.runs import EventJson
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TYPES: frozenset[str] = frozenset(get_args(EventType))
@@ -70,7 +71,7 @@ class Subscription:
     data: Callable[[RunEvent], Any] | None
     start: StartPosition
 
-    def message(self, event: Mapping[str, Any], place: tuple[int, int]) -> WebhookMessage | None:
+    def message(self, event: EventJson, place: tuple[int, int]) -> WebhookMessage | None:
         """Return what to send for the event at (partition, offset); None: nothing.
 
         Args:    event: its JSON values, as state.reading.runs.event_json makes them
@@ -89,9 +90,25 @@ class Subscription:
         return WebhookMessage(id=identity, body=strict_json(body).decode())
 
 
-def run_event(event: Mapping[str, Any]) -> RunEvent:
+def run_event(event: EventJson) -> RunEvent:
     """Return the part of an event that may leave the system: no inputs, no carried data."""
-    return RunEvent(**{name: event[name] for name in RunEvent.__slots__})
+    return RunEvent(
+        type=event["type"],
+        agent=event["agent"],
+        run_id=event["run_id"],
+        version=event["version"],
+        status=event["status"],
+        seq=event["seq"],
+        at_ms=event["at_ms"],
+        step=event["step"],
+        next_step=event["next_step"],
+        attempt=event["attempt"],
+        epoch=event["epoch"],
+        result=event["result"],
+        failure=event["failure"],
+        name=event["name"],
+        by=event["by"],
+    )
 
 
 def default_data(event: RunEvent, offset: int) -> dict[str, Any]:

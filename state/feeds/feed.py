@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from surefoot.schemas.codec.records import AvroEvent
 
 
 class FeedMessage(NamedTuple):
@@ -26,7 +28,7 @@ class EventFilter:
     statuses: frozenset[str] = frozenset()
     steps: frozenset[str] = frozenset()
 
-    def __call__(self, event: Mapping[str, Any]) -> bool:
+    def __call__(self, event: AvroEvent) -> bool:
         """Whether an event is selected. A step matches if the event ends it, or if it is next."""
         return (
             (not self.types or event["type"] in self.types)

@@ -7,11 +7,27 @@ attempt is over or its step is committed) and `begin` (the output of that name s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Literal, TypedDict
 
-#: fields of a piece of output
-StreamRecord = Mapping[str, Any]
+from surefoot.schemas.codec.records import AvroEvent, AvroStream
+
+
+class Discard(TypedDict):
+    """Says that all output shown so far is void."""
+
+    run_id: str
+    name: None
+    seq: int
+    attempt: int
+    kind: Literal["discard"]
+    offset: int
+    text: str
+    at_ms: int
+
+
+#: what a watcher is shown
+StreamRecord = AvroStream | Discard
 
 
 class Shown:
@@ -24,7 +40,7 @@ class Shown:
         #: characters shown, by name
         self._length: dict[str, int] = {}
 
-    def piece(self, piece: StreamRecord) -> list[StreamRecord]:
+    def piece(self, piece: AvroStream) -> list[StreamRecord]:
         """Return what to show for a piece of output: nothing if its attempt is over, or if it has
         been shown."""
         work, name, length = (piece["seq"], piece["attempt"]), piece["name"], len(piece["text"])
@@ -41,7 +57,7 @@ class Shown:
         self._length[name] = piece["offset"] + length
         return [*told, piece]
 
-    def event(self, event: Mapping[str, Any]) -> list[StreamRecord]:
+    def event(self, event: AvroEvent) -> list[StreamRecord]:
         """Return what to show before an event: a `discard`, if the event makes output void."""
         kind, seq, attempt = event["type"], event["seq"], event["attempt"]
         if kind == "run.rewound":
@@ -54,7 +70,7 @@ class Shown:
             return []
         return self._discard(event)
 
-    def _discard(self, cause: Mapping[str, Any]) -> list[StreamRecord]:
+    def _discard(self, cause: AvroEvent | AvroStream) -> list[StreamRecord]:
         if not self._length:
             return []
         self._length.clear()
@@ -75,11 +91,11 @@ class Shown:
 _STEP_OVER = frozenset({"step.completed", "run.completed", "run.failed", "run.cancelled"})
 
 
-def settled(pieces: Iterable[StreamRecord]) -> list[StreamRecord]:
+def settled(pieces: Iterable[StreamRecord]) -> list[AvroStream]:
     """Return the same output in fewer pieces, for a watcher who has seen none of it."""
-    kept: dict[str, list[dict[str, Any]]] = {}
+    kept: dict[str, list[AvroStream]] = {}
     for piece in pieces:
-        if piece["kind"] == "discard":
+        if piece["name"] is None:  # a `discard`
             kept.clear()
             continue
         mine = kept.setdefault(piece["name"], [])
@@ -88,11 +104,11 @@ def settled(pieces: Iterable[StreamRecord]) -> list[StreamRecord]:
         if mine and _follows(mine[-1], piece):
             mine[-1]["text"] += piece["text"]
         else:
-            mine.append(dict(piece))
+            mine.append(piece.copy())
     return [piece for mine in kept.values() for piece in mine]
 
 
-def _follows(last: StreamRecord, piece: StreamRecord) -> bool:
+def _follows(last: AvroStream, piece: AvroStream) -> bool:
     """Whether the two are adjacent pieces of text."""
-    end: int = last["offset"] + len(last["text"])
+    end = last["offset"] + len(last["text"])
     return (last["kind"], piece["kind"], piece["offset"]) == ("text", "text", end)

@@ -200,7 +200,8 @@ def _rewind(wire: WireCommand) -> dict[str, Any]:
 
 
 def _rewind_out(input_: do.Rewind) -> dict[str, Any]:
-    fields = jsonable(input_) | {"name": str(input_.forks), "emit": int(input_.emit)}
+    fields: dict[str, Any] = jsonable(input_)
+    fields |= {"name": str(input_.forks), "emit": int(input_.emit)}
     del fields["forks"]
     return fields
 

@@ -9,13 +9,23 @@ from collections.abc import (
     Mapping,
 )
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, overload
 
+from surefoot.schemas.codec.records import (
+    AvroAction,
+    AvroDecided,
+    AvroEntry,
+    AvroEvent,
+    AvroFailure,
+    AvroMemory,
+    AvroParent,
+    AvroPlanItem,
+    AvroStatus,
+    AvroTask,
+)
 from surefoot.state.errors.scrubbing import scrub
 
-Status = Literal[
-    "pending", "running", "waiting", "paused", "attention", "completed", "failed", "cancelled"
-]
+Status = AvroStatus
 TERMINAL: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
 #: statuses in which a step may be in progress
 CAN_WORK: Final[tuple[Status, ...]] = ("pending", "running", "waiting", "paused")
@@ -643,8 +653,28 @@ class Decision:
 _AS_IS: Final = frozenset({type(None), str, int, bytes})
 
 
-def jsonable(value: Any) -> dict[str, Any]:
-    """Return the fields of one of these values, as the codec takes them."""
+@overload
+def jsonable(value: TaskRecord) -> AvroTask: ...
+@overload
+def jsonable(value: EventRecord) -> AvroEvent: ...
+@overload
+def jsonable(value: Entry) -> AvroEntry: ...
+@overload
+def jsonable(value: Failure) -> AvroFailure: ...
+@overload
+def jsonable(value: Parent) -> AvroParent: ...
+@overload
+def jsonable(value: Memory) -> AvroMemory: ...
+@overload
+def jsonable(value: PlanItem) -> AvroPlanItem: ...
+@overload
+def jsonable(value: Decided) -> AvroDecided: ...
+@overload
+def jsonable(value: Action) -> AvroAction: ...
+@overload
+def jsonable(value: Any) -> Any: ...
+def jsonable(value: Any) -> Any:
+    """Return a dict of the fields of one of these values, as the codec takes them."""
     fields = {name: getattr(value, name) for name in value.__slots__}
     for name, item in fields.items():
         if type(item) not in _AS_IS:

@@ -21,10 +21,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from surefoot.schemas.codec.codec import UndecodableError, decode
-from surefoot.schemas.codec.container import FINGERPRINT, OFFSET, TIME, read_rows, write_rows
+from surefoot.schemas.codec.container import (
+    FINGERPRINT,
+    OFFSET,
+    TIME,
+    ArchivedRow,
+    read_rows,
+    write_rows,
+)
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.ports import RunView
@@ -39,7 +47,7 @@ DAY = "day"
 _INDEX_KEY = re.compile(r"date=(\d{4}-\d\d-\d\d)/(\d{20}|day)")
 
 #: (offset, event)
-ArchivedEvent = tuple[int, dict[str, Any]]
+ArchivedEvent = tuple[int, AvroEvent]
 
 
 def date_of(time_ms: int) -> str:
@@ -137,12 +145,12 @@ def pack(
     rows, unread = [], []
     for record in records:
         try:
-            event = decode(record.value, "Event")[1]
+            row = cast("ArchivedRow", decode(record.value, "Event")[1])
         except UndecodableError as error:
             unread.append((record.offset, str(error)))
         else:
-            event[OFFSET], event[TIME] = record.offset, record.timestamp_ms
-            rows.append(event)
+            row[OFFSET], row[TIME] = record.offset, record.timestamp_ms
+            rows.append(row)
     metadata = {
         "surefoot.topic": topic,
         "surefoot.partition": str(partition),
@@ -171,13 +179,13 @@ def unpack(date: str, events: bytes) -> File:
 
 def _file(
     metadata: Mapping[str, str],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[ArchivedRow],
     events: bytes,
     date: str,
     unread: Sequence[tuple[int, str]],
 ) -> File:
     first = int(metadata["surefoot.first"])
-    ends = [dict(row) for row in rows if ends_run(row)]
+    ends = [row for row in rows if ends_run(row)]
     told = {name: value for name, value in metadata.items() if name.startswith("surefoot.")}
     return File(
         date=date,
@@ -246,13 +254,13 @@ def newest(index: bytes) -> int | None:
 # Runs -----------------------------------------------------------------------------------------
 
 
-def events_of(rows: Iterable[Mapping[str, Any]], run_id: str) -> list[ArchivedEvent]:
+def events_of(rows: Iterable[ArchivedRow], run_id: str) -> list[ArchivedEvent]:
     """Return the events of one run in the rows of a file."""
-    return [
-        (row[OFFSET], {name: row[name] for name in row if name not in (OFFSET, TIME)})
-        for row in rows
-        if row["run_id"] == run_id
-    ]
+    return [(row[OFFSET], _event(row)) for row in rows if row["run_id"] == run_id]
+
+
+def _event(row: Mapping[str, Any]) -> AvroEvent:
+    return cast("AvroEvent", {name: row[name] for name in row if name not in (OFFSET, TIME)})
 
 
 def latest_life(items: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:

@@ -7,9 +7,10 @@ is not here either. An unsigned delivery leaves little, since anybody can send o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, TypedDict, get_args
 
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.records import AvroRunName
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
 from surefoot.state.ports.log import ProducerRecord
@@ -65,17 +66,49 @@ def delivery_out(app: str, partitions: int, delivery: Delivery) -> ProducerRecor
 
 def read_delivery(value: bytes | None) -> Delivery:
     """Decode a delivery. Raises UndecodableError."""
-    fields: dict[str, Any] = decode(value, "Delivery")[1]
+    fields = decode(value, "Delivery")[1]
     if fields["outcome"] not in OUTCOMES:
         raise UndecodableError(f"Delivery.outcome is {fields['outcome']!r}")
-    fields["verified"] = bool(fields["verified"])
-    fields["headers"] = tuple((each["name"], each["value"]) for each in fields["headers"])
-    fields["runs"] = tuple((each["agent"], each["run_id"]) for each in fields["runs"])
-    fields["errors"] = tuple(fields["errors"])
-    return Delivery(**fields)
+    return Delivery(
+        id=fields["id"],
+        source=fields["source"],
+        at_ms=fields["at_ms"],
+        outcome=fields["outcome"],
+        status=fields["status"],
+        reason=fields["reason"],
+        verified=bool(fields["verified"]),
+        delivery=fields["delivery"],
+        event=fields["event"],
+        headers=tuple((each["name"], each["value"]) for each in fields["headers"]),
+        body=fields["body"],
+        body_bytes=fields["body_bytes"],
+        runs=tuple((each["agent"], each["run_id"]) for each in fields["runs"]),
+        errors=tuple(fields["errors"]),
+        unrecorded=fields["unrecorded"],
+    )
 
 
-def delivery_json(delivery: Delivery) -> dict[str, Any]:
+class DeliveryJson(TypedDict):
+    """A delivery as the API and the command line show it."""
+
+    id: str
+    source: str
+    at_ms: int
+    outcome: DeliveryOutcome
+    status: int
+    reason: str | None
+    verified: bool
+    delivery: str | None
+    event: str | None
+    runs: list[AvroRunName]
+    errors: list[str]
+    unrecorded: int
+    headers: dict[str, str]
+    body_bytes: int
+    body: str | None
+
+
+def delivery_json(delivery: Delivery) -> DeliveryJson:
     """Return its JSON values for display, with the body as text."""
     body = None if delivery.body is None else delivery.body.decode("utf-8", "backslashreplace")
     return {

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.model import Memory, Parent, Status, WaitState
 from surefoot.state.ports.log import Position
 from surefoot.state.reading.query import Activity, HistoryPage, PageCursor, RunQuery
@@ -124,13 +125,13 @@ class RunReader(Protocol):
 
     def events(
         self, agent: str, run_id: str, after: int | None
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[tuple[int, AvroEvent], None]:
         """Yield (offset, event) of one run from the offset after `after`, then live; ends after the
         event that ends the run."""
 
     def answers(
         self, agent: str, run_id: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[AvroEvent]]:
         """Yield the events of one run from now on: everything committed after entering the context
         is included. A watcher that is too slow is dropped.
 
@@ -184,7 +185,7 @@ class RunBrowser(RunReader, Protocol):
         Raises: Unavailable - the log cannot be read
         """
 
-    async def effect(self, effect_id: str, since_ms: int) -> dict[str, Any] | None:
+    async def effect(self, effect_id: str, since_ms: int) -> AvroEvent | None:
         """Return the latest event of the delivery of an effect that was asked for at `since_ms`;
         None: it has not begun, or its history has expired. Raises Unavailable."""
 

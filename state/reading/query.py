@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine.model import Status
 
@@ -89,7 +90,7 @@ class HistoryEntry(NamedTuple):
     offset: int
     #: what caused it: topic/partition/offset of a command or task, or the timer
     source: str | None
-    event: dict[str, Any]
+    event: AvroEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,10 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NotRequired, TypedDict, cast
 
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.records import AvroEvent, AvroFailure, AvroParent, AvroPlanItem
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.schemas.pointer import unescaped
 from surefoot.state.errors.catalogue import number_of, numbered
@@ -197,7 +198,7 @@ def ends_run(event: Mapping[str, Any]) -> bool:
     return event["type"] in _ENDS
 
 
-def is_history(event: Mapping[str, Any]) -> bool:
+def is_history(event: AvroEvent) -> bool:
     """Whether a watcher of the run sees it: not if it refuses a request to a finished run."""
     over = event["status"] in TERMINAL
     return not over or ends_run(event) or event["type"] == "signal.unread"
@@ -206,21 +207,156 @@ def is_history(event: Mapping[str, Any]) -> bool:
 # As JSON --------------------------------------------------------------------------------------
 
 
-def run_json(run: RunView) -> dict[str, Any]:
+class FailureJson(TypedDict):
+    #: what `surefoot explain` takes; None for a code of another version
+    number: str | None
+    code: str
+    message: str
+    #: this field and the following are left out in a list
+    kind: NotRequired[str]
+    step: NotRequired[str | None]
+    attempt: NotRequired[int]
+    frames: NotRequired[list[str]]
+
+
+class WaitJson(TypedDict):
+    kind: WaitKind
+    since_ms: int
+    then: str | None
+    on_timeout: str | None
+    names: list[str]
+    mode: str
+    need: int
+    question: str | None
+    by: list[str]
+    fork: int
+    limit: int
+    #: their number
+    branches: int
+
+
+class DecidedJson(TypedDict):
+    question: str
+    approved: bool
+    by: str | None
+    at_ms: int
+
+
+class MemoryJson(TypedDict):
+    plan: list[AvroPlanItem]
+    thread: int
+    #: the budget, by name, in the author's units
+    spent: dict[str, float]
+    granted: dict[str, float]
+    decided: list[DecidedJson]
+
+
+class RunListJson(TypedDict):
+    """A run in a list."""
+
+    run_id: str
+    agent: str
+    version: int
+    status: Status
+    seq: int
+    step: str
+    attempt: int
+    created_ms: int
+    updated_ms: int
+    due_ms: int | None
+    failure: FailureJson | None
+    epoch: int
+    #: True, or left out
+    archived: NotRequired[bool]
+
+
+class RunJson(RunListJson):
+    """One run. Its payload, result and carry are JSON values."""
+
+    payload: Any
+    result: Any
+    wait: WaitJson | None
+    carry: Any
+    memory: MemoryJson | None
+    parent: AvroParent | None
+    ending: Status | None
+
+
+class EventJson(TypedDict):
+    """One event. Its result, payload and carry are JSON values."""
+
+    run_id: str
+    agent: str
+    version: int
+    type: str
+    status: Status
+    seq: int
+    step: str | None
+    next_step: str | None
+    attempt: int
+    at_ms: int
+    started_ms: int | None
+    due_ms: int | None
+    effects: list[str]
+    result: Any
+    failure: AvroFailure | None
+    epoch: int
+    id: str | None
+    name: str | None
+    by: str | None
+    payload: Any
+    carry: Any
+    memory: MemoryJson | None
+    wait: WaitJson | None
+    children: int
+
+
+class CountsJson(TypedDict):
+    """Numbers of runs: in total, by status, and by status for each agent version."""
+
+    runs: int
+    statuses: dict[str, int]
+    versions: dict[str, dict[str, int]]
+
+
+def run_json(run: RunView) -> RunJson:
     """Return the JSON values of one run. Integers are exact, even beyond 2**53."""
-    fields = {name: getattr(run, name) for name in RunView.__slots__}
-    del fields["input_digest"], fields["forks"]
-    if not run.archived:
-        del fields["archived"]
-    return fields | {
+    told: RunJson = {
+        "run_id": run.run_id,
+        "agent": run.agent,
+        "version": run.version,
+        "status": run.status,
+        "seq": run.seq,
+        "step": run.step,
+        "attempt": run.attempt,
+        "created_ms": run.created_ms,
+        "updated_ms": run.updated_ms,
+        "due_ms": run.due_ms,
         "payload": _parsed(run.payload),
         "result": _parsed(run.result),
         "failure": _failure_json(run.failure),
+        "epoch": run.epoch,
         "wait": _wait_json(run.wait),
         "carry": _parsed(run.carry),
         "memory": _memory_json(run.memory),
         "parent": jsonable(run.parent) if run.parent is not None else None,
+        "ending": run.ending,
     }
+    if run.archived:
+        told["archived"] = True
+    return told
+
+
+#: fields that a list leaves out
+_NOT_LISTED: Final = ("payload", "result", "wait", "carry", "memory", "parent", "ending")
+
+
+def run_list_json(run: RunView) -> RunListJson:
+    """Return the JSON values of a run in a list."""
+    fields: Any = run_json(run)
+    for name in _NOT_LISTED:
+        del fields[name]
+    return cast("RunListJson", fields)
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
@@ -230,24 +366,14 @@ def failure_text(failure: Mapping[str, Any]) -> str:
     return f"{numbered(failure['code'])}: {told}"
 
 
-def _failure_json(failure: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _failure_json(failure: Mapping[str, Any] | None) -> FailureJson | None:
     """Add the number that `surefoot explain` takes."""
-    return None if failure is None else {"number": number_of(failure["code"]), **failure}
+    if failure is None:
+        return None
+    return cast("FailureJson", {"number": number_of(failure["code"]), **failure})
 
 
-#: fields that a list leaves out
-_NOT_LISTED = ("payload", "result", "wait", "carry", "memory", "parent", "ending")
-
-
-def run_list_json(run: RunView) -> dict[str, Any]:
-    """Return the JSON values of a run in a list."""
-    fields = run_json(run)
-    for name in _NOT_LISTED:
-        del fields[name]
-    return fields
-
-
-def counts_json(counts: Mapping[tuple[int, Status], int]) -> dict[str, Any]:
+def counts_json(counts: Mapping[tuple[int, Status], int]) -> CountsJson:
     """Return the number of runs: in total, by status, and by status for each agent version."""
     statuses: Counter[str] = Counter()
     versions: dict[str, dict[str, int]] = {}
@@ -257,7 +383,7 @@ def counts_json(counts: Mapping[tuple[int, Status], int]) -> dict[str, Any]:
     return {"runs": statuses.total(), "statuses": dict(statuses), "versions": versions}
 
 
-def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
+def event_json(event: AvroEvent) -> EventJson:
     """Return the JSON values of one event."""
     return {
         **event,
@@ -269,20 +395,37 @@ def event_json(event: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wait_json(wait: WaitState | None) -> dict[str, Any] | None:
+def _wait_json(wait: WaitState | None) -> WaitJson | None:
     """Return a wait's JSON values, with only the number of a fork's branches."""
-    return None if wait is None else jsonable(wait) | {"branches": len(wait.branches)}
+    if wait is None:
+        return None
+    return {
+        "kind": wait.kind,
+        "since_ms": wait.since_ms,
+        "then": wait.then,
+        "on_timeout": wait.on_timeout,
+        "names": list(wait.names),
+        "mode": wait.mode,
+        "need": wait.need,
+        "question": wait.question,
+        "by": list(wait.by),
+        "fork": wait.fork,
+        "limit": wait.limit,
+        "branches": len(wait.branches),
+    }
 
 
-def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
+def _memory_json(memory: Memory | None) -> MemoryJson | None:
     """Return a memory's JSON values, with the budget in the author's units."""
     if memory is None:
         return None
-    return jsonable(memory) | {
+    return {
+        "plan": [jsonable(item) for item in memory.plan],
+        "thread": memory.thread,
         "spent": amounts_json(memory.spent),
         "granted": amounts_json(memory.granted),
         "decided": [
-            jsonable(answer) | {"approved": bool(answer.approved)} for answer in memory.decided
+            {**jsonable(answer), "approved": bool(answer.approved)} for answer in memory.decided
         ],
     }
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.model import TERMINAL
 
 MINUTE_MS = 60_000
@@ -212,7 +213,7 @@ class PartitionStatistics:
         return RunStanding.decode(value) if value is not None else None
 
     def fold(
-        self, events: Iterable[tuple[int, Mapping[str, Any] | None]]
+        self, events: Iterable[tuple[int, AvroEvent | None]]
     ) -> list[tuple[bytes, bytes | None]]:
         """Apply (offset, event) in order, with None for an event that cannot be decoded.
 
@@ -285,7 +286,7 @@ class PartitionStatistics:
                 self.people[run_id] = now
 
     def _measure(
-        self, was: RunStanding | None, now: RunStanding, event: Mapping[str, Any]
+        self, was: RunStanding | None, now: RunStanding, event: AvroEvent
     ) -> tuple[int, str] | None:
         """Add what an event says of an attempt to its window. Returns the window's place."""
         kind, step = event["type"], event["step"]
@@ -310,7 +311,7 @@ class PartitionStatistics:
         return place
 
 
-def _moved(was: RunStanding | None, event: Mapping[str, Any], offset: int) -> RunStanding:
+def _moved(was: RunStanding | None, event: AvroEvent, offset: int) -> RunStanding:
     status, kind, wait = event["status"], event["type"], event["wait"]
     waits = wait["kind"] if wait else was.wait if was and kind in _STILL_WAITS else None
     about = was.about if was and (waits or status == was.status) else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.again import number_in
 from surefoot.state.machine.model import Entry, Memory, WaitState
 from surefoot.state.reading.runs import RunSummary
@@ -48,9 +49,9 @@ class Line:
         self._forks = 0
         self.versions: dict[int, Version] = {}
         #: ids of the rewinds that led to it
-        self.rewinds: set[str] = set()
+        self.rewinds: set[str | None] = set()
 
-    def apply(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: AvroEvent) -> None:
         """Apply one decoded event."""
         self._forks = max(self._forks, _fork_in(event))
         match event["type"]:
@@ -74,7 +75,7 @@ class Line:
         for later in [number for number in self.versions if number >= seq]:
             del self.versions[later]
 
-    def _add(self, event: Mapping[str, Any], seq: int) -> None:
+    def _add(self, event: AvroEvent, seq: int) -> None:
         step = event["next_step"]
         if step is None or not self._keep(seq, step):
             return
@@ -92,12 +93,11 @@ class Line:
         )
 
 
-def _fork_in(event: Mapping[str, Any]) -> int:
+def _fork_in(event: AvroEvent) -> int:
     """Number of the fork that an event is about; 0: of none. The child that is over may be the heir
     of an heir of a branch, and have their numbers too in its name."""
     if event["wait"] is not None:
-        number: int = event["wait"]["fork"]
-        return number
+        return event["wait"]["fork"]
     if event["type"] != "child.finished":
         return 0
     child, mine = event["name"] or "", f"{event['run_id']}~"

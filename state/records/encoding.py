@@ -6,12 +6,21 @@ check which transaction it is part of, which input it answers, and which run and
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from surefoot.schemas import trace
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.records import (
+    AvroAmount,
+    AvroCheckpoint,
+    AvroFailure,
+    AvroMemory,
+    AvroParent,
+    AvroTask,
+    AvroWait,
+)
 from surefoot.schemas.payload import digest
 from surefoot.state.machine.commands import WireCommand, read
 from surefoot.state.machine.model import (
@@ -274,7 +283,7 @@ def command_out(
     )
 
 
-_COMMAND: dict[str, Any] = {
+_COMMAND: dict[str, object] = {
     "step": None,
     "traceparent": None,
     "tracestate": None,
@@ -304,7 +313,7 @@ def _command(**fields: Any) -> bytes:
 
 
 def _own_fields(record: CommandRecord) -> dict[str, Any]:
-    fields = jsonable(record)
+    fields: dict[str, Any] = jsonable(record)
     del fields["agent"]
     return fields
 
@@ -336,17 +345,18 @@ def decode_checkpoint(value: bytes) -> Run:
 
     Raises: UndecodableError — also for counters that no run can reach.
     """
-    fields = decode(value, "Checkpoint")[1]
+    checkpoint: AvroCheckpoint = decode(value, "Checkpoint")[1]
+    fields = _own(checkpoint)
     for name, end in _COUNTS.items():
         if not 0 <= fields[name] < end:
             raise UndecodableError(f"Checkpoint.{name} is {fields[name]}")
     del fields["records"]
-    fields["failure"] = _failure(fields["failure"])
-    fields["reason"] = _failure(fields["reason"])
-    fields["wait"] = wait_of(fields["wait"])
-    fields["parent"] = _parent(fields["parent"])
-    fields["memory"] = memory_of(fields["memory"])
-    fields["commands"] = tuple(fields["commands"])
+    fields["failure"] = _failure(checkpoint["failure"])
+    fields["reason"] = _failure(checkpoint["reason"])
+    fields["wait"] = wait_of(checkpoint["wait"])
+    fields["parent"] = _parent(checkpoint["parent"])
+    fields["memory"] = memory_of(checkpoint["memory"])
+    fields["commands"] = tuple(checkpoint["commands"])
     return Run(**fields)
 
 
@@ -355,18 +365,24 @@ def decode_entry(value: bytes) -> Entry:
 
     Raises: UndecodableError.
     """
-    fields = decode(value, "Entry")[1]
-    fields["failure"] = _failure(fields["failure"])
-    fields["cost"] = _amounts(fields["cost"])
+    entry = decode(value, "Entry")[1]
+    fields = _own(entry)
+    fields["failure"] = _failure(entry["failure"])
+    fields["cost"] = _amounts(entry["cost"])
     return Entry(**fields)
 
 
-def wait_of(fields: dict[str, Any] | None) -> WaitState | None:
+def _own(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the decoded record itself, whose fields are about to become those of its value."""
+    return cast("dict[str, Any]", record)
+
+
+def wait_of(fields: AvroWait | None) -> WaitState | None:
     """Build a WaitState from its decoded fields."""
     if fields is None:
         return None
     return WaitState(
-        **fields
+        **_own(fields)
         | {
             "names": tuple(fields["names"]),
             "by": tuple(fields["by"]),
@@ -375,7 +391,7 @@ def wait_of(fields: dict[str, Any] | None) -> WaitState | None:
     )
 
 
-def memory_of(fields: dict[str, Any] | None) -> Memory | None:
+def memory_of(fields: AvroMemory | None) -> Memory | None:
     """Build a Memory from its decoded fields."""
     if fields is None:
         return None
@@ -388,17 +404,17 @@ def memory_of(fields: dict[str, Any] | None) -> Memory | None:
     )
 
 
-def _failure(fields: dict[str, Any] | None) -> Failure | None:
+def _failure(fields: AvroFailure | None) -> Failure | None:
     if fields is None:
         return None
-    return Failure(**fields | {"frames": tuple(fields["frames"])})
+    return Failure(**_own(fields) | {"frames": tuple(fields["frames"])})
 
 
-def _parent(fields: dict[str, Any] | None) -> Parent | None:
+def _parent(fields: AvroParent | None) -> Parent | None:
     return Parent(**fields) if fields is not None else None
 
 
-def _amounts(items: list[dict[str, Any]]) -> tuple[Amount, ...]:
+def _amounts(items: list[AvroAmount]) -> tuple[Amount, ...]:
     return tuple(Amount(**item) for item in items)
 
 
@@ -414,9 +430,10 @@ def decode_applied(
         fields = decode(value, "Applied")[1]
     except UndecodableError:
         return {}, frozenset()
-    commands: list[tuple[InputKind, int]] = [("commands", o) for o in fields.pop("answered")]
-    tasks: list[tuple[InputKind, int]] = [("tasks", o) for o in fields.pop("answered_tasks")]
-    return fields, frozenset([*commands, *tasks])
+    commands: list[tuple[InputKind, int]] = [("commands", o) for o in fields["answered"]]
+    tasks: list[tuple[InputKind, int]] = [("tasks", o) for o in fields["answered_tasks"]]
+    offsets = {"commands": fields["commands"], "tasks": fields["tasks"]}
+    return offsets, frozenset([*commands, *tasks])
 
 
 def decode_command(record: ConsumerRecord) -> WireCommand:
@@ -424,14 +441,16 @@ def decode_command(record: ConsumerRecord) -> WireCommand:
 
     Raises: UndecodableError — also for an invalid run_id.
     """
-    fields = _with_run_id(decode(record.value, "Command")[1])
-    fields["parent"] = _parent(fields["parent"])
-    fields["memory"] = memory_of(fields["memory"])
-    fields["messages"] = tuple(fields["messages"])
-    fields["failure"] = _failure(fields["failure"])
-    fields["wait"] = wait_of(fields["wait"])
-    fields["repeat"] = tuple(fields["repeat"])
-    fields["actions"] = tuple(Action(**action) for action in fields["actions"])
+    command = decode(record.value, "Command")[1]
+    _check_run_id(command["run_id"])
+    fields = _own(command)
+    fields["parent"] = _parent(command["parent"])
+    fields["memory"] = memory_of(command["memory"])
+    fields["messages"] = tuple(command["messages"])
+    fields["failure"] = _failure(command["failure"])
+    fields["wait"] = wait_of(command["wait"])
+    fields["repeat"] = tuple(command["repeat"])
+    fields["actions"] = tuple(Action(**action) for action in command["actions"])
     return WireCommand(**fields)
 
 
@@ -479,17 +498,18 @@ def start_of(command: WireCommand, agent: str, version: int, first: str) -> Star
     )
 
 
-def decode_task(record: ConsumerRecord) -> dict[str, Any]:
+def decode_task(record: ConsumerRecord) -> AvroTask:
     """Decode a task.
 
     Raises: UndecodableError — also for an invalid run_id.
     """
-    return _with_run_id(decode(record.value, "Task")[1])
+    task = decode(record.value, "Task")[1]
+    _check_run_id(task["run_id"])
+    return task
 
 
-def _with_run_id(fields: dict[str, Any]) -> dict[str, Any]:
+def _check_run_id(run_id: str) -> None:
     try:
-        check_run_id(fields["run_id"])
+        check_run_id(run_id)
     except ValueError as error:
         raise UndecodableError(str(error)) from error
-    return fields

@@ -27,6 +27,7 @@ from surefoot.infra.simulation.process import Point, Process, World
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.producers.commands.operations import rewind_to, start_fields, thread_of
 from surefoot.schemas.codec.codec import decode
+from surefoot.schemas.codec.records import AvroEvent, AvroFailure
 from surefoot.schemas.payload import dump, parse_json, strict_json
 from surefoot.schemas.pointer import escaped, unescaped
 from surefoot.state.declare.agent import Agent
@@ -98,7 +99,7 @@ class SimulatedRun:
     #: result of a completed run; None otherwise
     result: Any
     #: code, message, kind and step of the latest unresolved failure
-    failure: dict[str, Any] | None
+    failure: AvroFailure | None
     #: committed steps, by name
     steps: list[str]
     #: effects delivered for this run, in order
@@ -111,7 +112,7 @@ class SimulatedRun:
     #: virtual time from its start to its latest event
     elapsed: timedelta
     #: its events, decoded
-    history: list[dict[str, Any]]
+    history: list[AvroEvent]
 
 
 @dataclass(slots=True)
@@ -501,6 +502,8 @@ class Simulation:
         self._drive(_seconds(_WITHIN), strict=True)
         for event in self._view.history(agent, run_id):
             if event["id"] == input_.id and event["type"] == "command.refused":
+                assert event["name"] is not None
+                assert event["failure"] is not None
                 raise Refused(event["name"], event["failure"]["message"])
         return self.look(run_id, agent=agent)
 
@@ -628,7 +631,7 @@ class _View:
     def __init__(self, world: World) -> None:
         self._world = world
         self._stores: dict[str, RunStore] = {}
-        self._events: dict[str, list[dict[str, Any]]] = {}
+        self._events: dict[str, list[AvroEvent]] = {}
         self._positions: dict[tuple[str, int], int] = {}
 
     def run(self, agent: str, run_id: str) -> Run | None:
@@ -653,7 +656,7 @@ class _View:
     def run_ids(self, agent: str) -> list[str]:
         return list(dict.fromkeys(event["run_id"] for event in self._history(agent)))
 
-    def history(self, agent: str, run_id: str) -> list[dict[str, Any]]:
+    def history(self, agent: str, run_id: str) -> list[AvroEvent]:
         return [event for event in self._history(agent) if event["run_id"] == run_id]
 
     def _store(self, agent: str) -> RunStore:
@@ -662,7 +665,7 @@ class _View:
             store.apply(records)
         return store
 
-    def _history(self, agent: str) -> list[dict[str, Any]]:
+    def _history(self, agent: str) -> list[AvroEvent]:
         events = self._events.setdefault(agent, [])
         for records in self._news(self._world.topics(agent).events):
             events += [decode(record.value, "Event")[1] for record in records]
@@ -680,21 +683,22 @@ class _View:
             yield records
 
 
-def _steps(history: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _steps(history: Sequence[AvroEvent]) -> Iterator[str]:
     """Yield the names of the committed steps, in order."""
     compensating = False
     for event in history:
+        step = event["step"] or ""
         match event["type"]:
             case "step.completed" | "run.completed":
-                yield event["step"]
+                yield step
             case "run.cancelling" | "run.failing":
                 compensating = True
             case "run.cancelled" | "run.failed" if compensating:
-                yield event["step"]
+                yield step
                 compensating = False
 
 
-def _elapsed(history: Sequence[dict[str, Any]]) -> timedelta:
+def _elapsed(history: Sequence[AvroEvent]) -> timedelta:
     """Return the time from first to last. The first step begins before the run's first event."""
     times = [event["at_ms"] for event in history]
     times += [event["started_ms"] for event in history if event["started_ms"] is not None]

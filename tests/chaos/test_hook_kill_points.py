@@ -65,7 +65,7 @@ async def wanted(kafka: Cluster) -> list[str]:
     found = []
     for record in await kafka.read(kafka.topics("shop").events):
         event = decode(record.value or b"", "Event")[1]
-        if event["type"] == "run.completed" and int(event["result"]) % 2 == 0:
+        if event["type"] == "run.completed" and int(event["result"] or b"") % 2 == 0:
             found.append(f"shop-{record.partition}-{record.offset}-{event['at_ms']}")
     return found
 

@@ -149,7 +149,8 @@ async def _history(kafka: Cluster) -> AsyncIterator[AsyncIterator[dict[str, Any]
         while True:
             async with asyncio.timeout(_STUCK_S):
                 record = await consumer.getone()
-            yield decode(record.value or b"", "Event")[1]
+            event: Any = decode(record.value or b"", "Event")[1]
+            yield event
 
     try:
         consumer.assign([TopicPartition(topic, n) for n in range(kafka.settings.partitions)])

@@ -331,7 +331,9 @@ class Cluster:
 
     async def events(self, agent: Agent | str, run_id: str | None = None) -> list[dict[str, Any]]:
         """The committed history, of one run or of all."""
-        events = [decode(r.value, "Event")[1] for r in await self.read(self.topics(agent).events)]
+        events: list[Any] = [
+            decode(r.value, "Event")[1] for r in await self.read(self.topics(agent).events)
+        ]
         return [e for e in events if run_id is None or e["run_id"] == run_id]
 
     async def checkpoint(self, agent: Agent | str, run_id: str) -> dict[str, Any] | None:
@@ -419,7 +421,7 @@ class Cluster:
                     if source != b"timer":
                         answers.setdefault(source, []).append(whose[:2])
                 if topic == topics.events:
-                    event = decode(record.value, "Event")[1]
+                    event: Any = decode(record.value, "Event")[1]
                     steps.setdefault(record.key, []).append(event)
                     if event["type"] == "run.started":
                         started.add(whose[:2])

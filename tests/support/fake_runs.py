@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surefoot.schemas.codec.codec import decode
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.schemas.pointer import escaped
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.machine.commands import WireCommand
@@ -38,7 +39,7 @@ class World:
 
     lives: dict[str, Life] = field(default_factory=dict)
     #: decoded events of all runs
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[AvroEvent] = field(default_factory=list)
     #: decoded commands
     sent: list[WireCommand] = field(default_factory=list)
     #: nobody owns the partitions: commands are written and not answered
@@ -46,7 +47,7 @@ class World:
     #: raised instead of writing a command
     away: Exception | None = None
     watching: Counter[str] = field(default_factory=Counter)
-    _queues: dict[str, list[asyncio.Queue[dict[str, Any]]]] = field(default_factory=dict)
+    _queues: dict[str, list[asyncio.Queue[AvroEvent]]] = field(default_factory=dict)
     _wire: Wire = field(default_factory=lambda: Wire("app", AgentTopics("app", AGENT), 1))
 
     def life(self, run_id: str) -> Life:
@@ -141,20 +142,18 @@ class World:
 
     async def events(
         self, _agent: str, run_id: str, after: int | None
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[tuple[int, AvroEvent], None]:
         for offset, event in enumerate(self.history):
             if event["run_id"] == run_id and offset > (-1 if after is None else after):
                 yield offset, event
 
     @asynccontextmanager
-    async def answers(
-        self, _agent: str, run_id: str
-    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    async def answers(self, _agent: str, run_id: str) -> AsyncIterator[AsyncIterator[AvroEvent]]:
+        queue: asyncio.Queue[AvroEvent] = asyncio.Queue()
         self._queues.setdefault(run_id, []).append(queue)
         self.watching[run_id] += 1
 
-        async def taken() -> AsyncIterator[dict[str, Any]]:
+        async def taken() -> AsyncIterator[AvroEvent]:
             while True:
                 yield await queue.get()
 

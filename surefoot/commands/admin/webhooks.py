@@ -108,14 +108,15 @@ def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(fields))
         return
-    headers, body = fields.pop("headers"), fields.pop("body")
     for field, value in fields.items():
+        if field in ("headers", "body"):
+            continue
         if value not in (None, [], 0) or field == "verified":
             typer.echo(f"{field:<12}{told(field, value)}")
-    for name, value in headers.items():
-        typer.echo(f"{'header':<12}{printable(f'{name}: {value}')}")
-    if body is not None:
-        typer.echo(f"{'body':<12}{printable(body)}")
+    for name, text in fields["headers"].items():
+        typer.echo(f"{'header':<12}{printable(f'{name}: {text}')}")
+    if fields["body"] is not None:
+        typer.echo(f"{'body':<12}{printable(fields['body'])}")
 
 
 @app.command()

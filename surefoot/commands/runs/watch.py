@@ -17,12 +17,13 @@ from surefoot.commands.options import AgentName, Json, RunId
 from surefoot.commands.readers import checked_run_id, resolve, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console, printable
+from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.model import TERMINAL
 from surefoot.state.reading.explain import clock_time
 from surefoot.state.reading.ports import RunView
-from surefoot.state.reading.runs import event_json, failure_text, run_json
+from surefoot.state.reading.runs import EventJson, event_json, failure_text, run_json
 
-Show = Callable[[Mapping[str, Any]], None]
+Show = Callable[[EventJson], None]
 #: most characters of a result or a payload in one line
 _SHOWN = 120
 
@@ -34,7 +35,7 @@ class Reader(Protocol):
 
     def events(
         self, agent: str, run_id: str, after: int | None
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]: ...
+    ) -> AsyncGenerator[tuple[int, AvroEvent], None]: ...
 
     async def get(self, agent: str, run_id: str) -> RunView | None: ...
 
@@ -101,14 +102,14 @@ def lines(console: Console) -> Iterator[Show]:
     ) as progress:
         task = progress.add_task("waiting for its first event", total=None)
 
-        def show(event: Mapping[str, Any]) -> None:
+        def show(event: EventJson) -> None:
             console.print(line(event), soft_wrap=True)
             progress.reset(task, description=doing(event))
 
         yield show
 
 
-def line(event: Mapping[str, Any]) -> str:
+def line(event: EventJson) -> str:
     """Format one event for people."""
     told = [clock_time(event["at_ms"]), event["type"].ljust(17)]
     if event["step"]:
@@ -127,7 +128,7 @@ def line(event: Mapping[str, Any]) -> str:
     return printable(" ".join(told))
 
 
-def doing(event: Mapping[str, Any]) -> str:
+def doing(event: EventJson) -> str:
     """Say what the run does after that event."""
     step = event["next_step"] or event["step"]
     return printable(f"{event['status']} at {step}" if step else event["status"])

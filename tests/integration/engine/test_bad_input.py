@@ -148,8 +148,8 @@ async def test_what_cannot_be_used_is_dead_lettered_byte_for_byte_once_and_the_r
 
 async def moved_together(kafka: Cluster, agent: Agent, kind: str, dead: Sequence[Any]) -> None:
     """The offsets past a dead letter's original were in its transaction, and never fall."""
-    applied = [
-        (headers_of(r)["sf-txn"], decode(r.value or b"", "Applied")[1][kind])
+    applied: list[tuple[bytes, Any]] = [
+        (headers_of(r)["sf-txn"], dict(decode(r.value or b"", "Applied")[1])[kind])
         for r in await kafka.read(kafka.topics(agent).state)
         if r.key == APPLIED_KEY
     ]

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from surefoot import Agent, CallFailed, Context, Done, Next, Partial, Retry
 from surefoot.schemas.codec.codec import decode
+from surefoot.schemas.codec.records import AvroStream
 from tests.support.cluster import Cluster, Running, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -258,7 +258,7 @@ async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
             await gate.hold()
         return Done(draft.text)
 
-    async def pieces() -> list[dict[str, Any]]:
+    async def pieces() -> list[AvroStream]:
         topic = kafka.topics(agent).stream
         return [decode(record.value, "Stream")[1] for record in await kafka.read(topic)]
 
@@ -266,7 +266,7 @@ async def test_partial_output_is_told_live_and_given_to_the_next_attempt(
         """Pieces are told beside the commits, and are lost with their worker."""
         return [piece["kind"] for piece in await pieces()] == ["begin", "text"]
 
-    async def over() -> list[dict[str, Any]]:
+    async def over() -> list[AvroStream]:
         read = await pieces()
         return read if read and read[-1]["kind"] == "end" else []
 

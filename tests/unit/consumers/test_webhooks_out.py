@@ -25,6 +25,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.producers.webhooks.signatures import standard_verifier
 from surefoot.schemas.codec.codec import decode, encode
+from surefoot.schemas.codec.records import AvroCommand
 from surefoot.state.names.partitioner import affinity
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.http import HttpResponse
@@ -85,7 +86,7 @@ async def mapped(agent: Agent, value: bytes | None, *, limit: int = 100_000) -> 
     return event if isinstance(event, Mapped) else mapping.map(event, NOW_MS)
 
 
-def delivery_of(found: Mapped) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def delivery_of(found: Mapped) -> tuple[AvroCommand, dict[str, Any], dict[str, Any]]:
     """The start command, what it delivers, and the body of that."""
     assert found.out is not None
     assert found.failure is None

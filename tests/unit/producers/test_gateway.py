@@ -146,7 +146,7 @@ class FakeReader:
 
     def __init__(self):
         self.runs: dict[str, RunView] = {}
-        self.history: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self.history: dict[str, list[tuple[int, Any]]] = {}
         self.asked: list[int | None] = []
         self.queries: list[RunQuery] = []
         self.closed = 0
@@ -403,7 +403,7 @@ def run(**fields) -> RunView:
     )
 
 
-def event(kind: str, status: str = "running", **fields) -> dict[str, Any]:
+def event(kind: str, status: str = "running", **fields) -> Any:
     return {
         "type": kind,
         "run_id": RUN,

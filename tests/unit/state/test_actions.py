@@ -21,7 +21,7 @@ from surefoot import (
     Wait,
 )
 from surefoot.state.machine.actions import call_name, call_of, found_by
-from surefoot.state.machine.model import Action, Entry, Failure, jsonable
+from surefoot.state.machine.model import Action, Entry, EventRecord, Failure, jsonable
 from surefoot.state.machine.operations import Cancel
 from surefoot.state.reading.versions import Line
 from surefoot.state.records.run_store import RunStore
@@ -515,13 +515,17 @@ def test_a_run_that_had_no_children_keeps_nothing_of_them() -> None:
     assert life.entries == {}
 
 
+def decoded(event: EventRecord) -> Any:
+    return jsonable(event)
+
+
 def test_the_end_of_an_heir_tells_the_number_of_its_branchs_fork() -> None:
     life = made()
     life.returned(fork(1))
     life.legal(replace(child_done(1, 0), child="r~1~0~7~0"))
     line = Line()
     for event in life.history:
-        line.apply(jsonable(event))
+        line.apply(decoded(event))
     life.goes("c")
-    line.apply(jsonable(life.event("step.completed")))
+    line.apply(decoded(life.event("step.completed")))
     assert line.versions[2].forks == 1

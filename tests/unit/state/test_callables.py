@@ -286,7 +286,7 @@ async def test_a_message_of_a_queue(fn: Callable[..., Any]) -> None:
 def test_a_subscription(fn: Callable[..., Any]) -> None:
     agent = an_agent()
     agent.subscribe("crm", url="https://crm.example/", where=of(fn), data=of(fn))
-    event = dict.fromkeys(RunEvent.__slots__) | {
+    event: Any = dict.fromkeys(RunEvent.__slots__) | {
         "type": "run.completed",
         "agent": "a",
         "run_id": "r",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -46,7 +47,7 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 
 
 def test_what_is_chosen_meets_every_filter_that_is_given() -> None:
-    event = {"type": "step.completed", "status": "running", "step": "a", "next_step": "b"}
+    event: Any = {"type": "step.completed", "status": "running", "step": "a", "next_step": "b"}
     assert EventFilter()(event)
     assert EventFilter(types=frozenset({"step.completed", "x"}), steps=frozenset({"b"}))(event)
     assert not EventFilter(types=frozenset({"step.completed"}), statuses=frozenset({"failed"}))(

@@ -252,7 +252,7 @@ def test_of_a_single_run_the_second_is_skipped_and_can_be_asked_for_again() -> N
     with Simulation(agent) as sim:
         sim.start({"who": "a", "n": 0}, run_id="first")
         sim.start({"who": "a", "n": 1}, run_id="second")
-        history = sim._view.history("jobs", "all=second")
+        history: list[Any] = sim._view.history("jobs", "all=second")
         assert [event["type"] for event in history] == ["start.ignored"]
         assert history[0]["failure"]["code"] == "skipped"
         sim.settle()

@@ -8,8 +8,14 @@ from surefoot.state.feeds.live_output import Shown, settled
 
 
 def piece(
-    kind: str, text: str = "", offset: int = 0, *, seq: int = 0, attempt: int = 0, name: str = "d"
-) -> dict[str, Any]:
+    kind: str,
+    text: str = "",
+    offset: int = 0,
+    *,
+    seq: int = 0,
+    attempt: int = 0,
+    name: str | None = "d",
+) -> Any:
     return {
         "run_id": "r",
         "name": name,
@@ -22,7 +28,7 @@ def piece(
     }
 
 
-def event(kind: str, *, seq: int = 0, attempt: int = 0) -> dict[str, Any]:
+def event(kind: str, *, seq: int = 0, attempt: int = 0) -> Any:
     return {"type": kind, "run_id": "r", "seq": seq, "attempt": attempt, "at_ms": 2}
 
 
@@ -77,7 +83,7 @@ def test_somebody_who_comes_late_has_the_same_in_fewer_pieces() -> None:
     pieces = [
         piece("begin"),
         piece("text", "void"),
-        piece("discard", name=""),
+        piece("discard", name=None),
         piece("begin", attempt=1),
         piece("text", "Once "),
         piece("begin", name="e"),

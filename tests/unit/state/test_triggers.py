@@ -73,7 +73,7 @@ async def mapped(made: EventMapping, sent: Sent, offset: int = 4) -> Mapped:
 def command(result: Mapped) -> dict[str, Any]:
     assert result.failure is None
     assert result.out is not None
-    return decode(result.out.value, "Command")[1]
+    return dict(decode(result.out.value, "Command")[1])
 
 
 def why(result: Mapped) -> tuple[str, str]:

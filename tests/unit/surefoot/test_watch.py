@@ -12,7 +12,7 @@ from surefoot.commands.runs.watch import ending, follow, line, lines
 from tests.unit.producers.test_gateway import RUN, FakeReader, event, run
 
 
-def told(kind: str, status: str = "running", **fields: Any) -> dict[str, Any]:
+def told(kind: str, status: str = "running", **fields: Any) -> Any:
     return event(kind, status, **({"next_step": None, "attempt": 0, "by": None} | fields))
 
 
