@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.records import AGENT
 from benchmarks.site import (
     Process,
+    cpu_s,
     create_topics,
     events_reader,
     process,
@@ -130,9 +131,9 @@ async def sleepers(settings: Settings, *, runs: int, idle_s: float) -> dict[str,
             await _all_written(reader, 2 * runs, worker)
             filled_s = time.perf_counter() - began_s
             full = watched.memory_info().rss
-            before_s = _cpu_s(watched)
+            before_s = cpu_s(worker.pid)
             await asyncio.sleep(idle_s)
-            used_s = _cpu_s(watched) - before_s
+            used_s = cpu_s(worker.pid) - before_s
     return {
         "runs": runs,
         "bytes_per_run": (full - empty) / runs,
@@ -149,8 +150,3 @@ async def _all_written(reader: AIOKafkaConsumer, events: int, worker: Process) -
         worker.check()
         before = now
         await asyncio.sleep(1.0)
-
-
-def _cpu_s(watched: psutil.Process) -> float:
-    times = watched.cpu_times()
-    return times.user + times.system

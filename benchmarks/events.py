@@ -17,7 +17,15 @@ import psutil
 from fastavro import schemaless_writer
 
 from benchmarks.event_agent import SCHEMA, topic_of
-from benchmarks.site import commands_reader, create_topics, process, producer, start_times, written
+from benchmarks.site import (
+    commands_reader,
+    cpu_s,
+    create_topics,
+    process,
+    producer,
+    start_times,
+    written,
+)
 from surefoot.infra.kafka_client.topics import Topics
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.catalog import crc64
@@ -47,7 +55,7 @@ async def measure(kind: str, settings: Settings, *, events: int) -> dict[str, An
                         deadline.reschedule(asyncio.get_running_loop().time() + _STUCK_S)
                     await asyncio.sleep(_EVERY_S)
             times = await start_times(reader)
-            used = psutil.Process(child.pid).cpu_times()
+            used_s = cpu_s(child.pid)
             peak = psutil.Process(child.pid).memory_info().rss
     if len(times) != events:
         raise RuntimeError(f"{len(times)} start commands, where {events} were asked for")
@@ -56,7 +64,7 @@ async def measure(kind: str, settings: Settings, *, events: int) -> dict[str, An
         "encoding": kind,
         "events": events,
         "events_per_s": events / took_s,
-        "cpu_ms_per_event": (used.user + used.system) * 1000 / events,
+        "cpu_ms_per_event": used_s * 1000 / events,
         "rss_mb": peak / 1e6,
     }
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from rich.table import Table
 from surefoot.infra.broker.find import Broker
 
 Row = Mapping[str, Any]
+#: heading, field, and how it is formatted
+Column = tuple[str, str, str]
 
 #: "one loop": with the author's code on the loop of the Kafka clients
 NAMES = {
@@ -50,116 +55,86 @@ def _cpu_model() -> str:
     return models[0] if models else platform.processor()
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One kind's value over another's. Rows that give `name` the same text are compared."""
+
+    row: str
+    #: field that tells the two apart, and what it holds in the one and in the other
+    field: str
+    over: object
+    under: object
+    value: str
+    #: template, filled in from the row
+    name: str
+
+
+_RATIOS = (
+    Ratio("throughput", "kind", "engine", "bare", "steps_per_s", "steps_per_s_{in_flight}"),
+    Ratio("latency", "kind", "engine", "bare", "ms_p50", "idle_ms_p50"),
+    Ratio("executor", "kind", "engine", "one_loop", "steps_per_s", "own_thread_steps_per_s"),
+    Ratio("call", "kind", "calling", "engine", "steps_per_s", "call_steps_per_s_{in_flight}"),
+    Ratio("fork", "processes", 4, 1, "branches_per_s", "fork_4_over_1"),
+    Ratio(
+        "embedded", "kind", "log", "bare", "steps_per_s", "embedded_log_steps_per_s_{steps_per_run}"
+    ),
+    Ratio(
+        "embedded",
+        "kind",
+        "engine",
+        "bare",
+        "steps_per_s",
+        "embedded_engine_steps_per_s_{steps_per_run}",
+    ),
+)
+
+
 def ratios(results: Mapping[str, Any]) -> dict[str, float]:
     """Engine over bare, two threads over one, and so on, within this measurement."""
-    found: dict[str, float] = {}
-    rows = {(row["kind"], row["in_flight"]): row for row in results.get("throughput", ())}
-    for (kind, in_flight), row in rows.items():
-        if kind == "engine":
-            bare = rows["bare", in_flight]
-            found[f"steps_per_s_{in_flight}"] = row["steps_per_s"] / bare["steps_per_s"]
-    idle = {row["kind"]: row for row in results.get("latency", ())}
-    if idle:
-        found["idle_ms_p50"] = idle["engine"]["ms_p50"] / idle["bare"]["ms_p50"]
-    executor = {row["kind"]: row for row in results.get("executor", ())}
-    if executor:
-        found["own_thread_steps_per_s"] = (
-            executor["engine"]["steps_per_s"] / executor["one_loop"]["steps_per_s"]
-        )
-    calls = {(row["kind"], row["in_flight"]): row for row in results.get("call", ())}
-    for (kind, in_flight), row in calls.items():
-        if kind == "calling":
-            without = calls["engine", in_flight]
-            found[f"call_steps_per_s_{in_flight}"] = row["steps_per_s"] / without["steps_per_s"]
-    forks = {row["processes"]: row for row in results.get("fork", ())}
-    if forks:
-        found["fork_4_over_1"] = forks[4]["branches_per_s"] / forks[1]["branches_per_s"]
-    files = {(row["kind"], row["steps_per_run"]): row for row in results.get("embedded", ())}
-    for (kind, steps), row in files.items():
-        if kind != "bare":
-            bare = files["bare", steps]
-            found[f"embedded_{kind}_steps_per_s_{steps}"] = row["steps_per_s"] / bare["steps_per_s"]
-    return found
+    return {name: value for ratio in _RATIOS for name, value in _ratio(ratio, results).items()}
+
+
+def _ratio(ratio: Ratio, results: Mapping[str, Any]) -> dict[str, float]:
+    values: dict[object, dict[str, float]] = defaultdict(dict)
+    for row in results.get(ratio.row, ()):
+        values[row[ratio.field]][ratio.name.format(**row)] = row[ratio.value]
+    under = values[ratio.under]
+    return {name: value / under[name] for name, value in values[ratio.over].items()}
 
 
 def show(report: Mapping[str, Any]) -> None:
     """Tables for a person, on stdout."""
     console = Console(width=110)
-    where, results = report["machine"], report["results"]
+    where = report["machine"]
     console.print(
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python "
         f"{where['python']}, Kafka {where['broker']}; load {where['load_1m']} at the start"
     )
-    for name in ("throughput", "executor", "call"):
-        if name in results:
-            console.print(_throughput(name, results[name]))
-    if "latency" in results:
-        console.print(_latency(results["latency"]))
-    if "recovery" in results:
-        console.print(_recovery(results["recovery"]))
-    for name in (
-        "signal",
-        "fork",
-        "sleepers",
-        "embedded",
-        "events",
-        "schedules",
-        "views",
-        "webhooks",
-        "archive",
-        "stream",
-        "silent",
-        "dashboard",
-    ):
-        if name in results:
-            rows = results[name] if isinstance(results[name], list) else [results[name]]
-            console.print(_plain(name, rows))
+    for name, found in report["results"].items():
+        rows = found if isinstance(found, list) else [found]
+        console.print(_TABLES.get(name, _plain)(name, rows))
     for name, value in report["ratios"].items():
         console.print(f"{name}: {value:.2f}")
 
 
-def _throughput(name: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=name, title_justify="left")
-    table.add_column("")
-    for heading in (
-        "in flight",
-        "steps",
-        "per txn",
-        "steps/s",
-        "p50 ms",
-        "p99 ms",
-        "CPU ms/step",
-        "broker",
-        "peak MB",
-    ):
+def _chosen(columns: Sequence[Column], name: str, rows: Sequence[Row]) -> Table:
+    """These columns, after the kind in words."""
+    table = Table("", title=name, title_justify="left")
+    for heading, _, _ in columns:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(
-            NAMES[row["kind"]],
-            str(row["in_flight"]),
-            str(row["steps"]),
-            f"{row['steps_per_transaction']:.1f}",
-            f"{row['steps_per_s']:.0f}",
-            f"{row['step_ms_p50']:.0f}",
-            f"{row['step_ms_p99']:.0f}",
-            _number(row["cpu_ms_per_step"]),
-            _number(row["broker_cpu_ms_per_step"]),
-            f"{row['rss_peak_mb']:.0f}",
-        )
+        cells = ("" if row[key] is None else format(row[key], spec) for _, key, spec in columns)
+        table.add_row(NAMES[row["kind"]], *cells)
     return table
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
 def _plain(name: str, rows: Sequence[Row]) -> Table:
+    """Every field, as it is named."""
     table = Table(title=name, title_justify="left")
     for heading in rows[0]:
         table.add_column(heading, justify="right")
     for row in rows:
-        cells = (_cell(value) for value in row.values())
-        table.add_row(*cells)
+        table.add_row(*map(_cell, row.values()))
     return table
 
 
@@ -171,20 +146,9 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _latency(rows: Sequence[Row]) -> Table:
-    table = Table(title="a single step, idle", title_justify="left")
-    table.add_column("")
-    for heading in ("runs", "p50 ms", "p99 ms", "max ms"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        numbers = (f"{row[key]:.1f}" for key in ("ms_p50", "ms_p99", "ms_max"))
-        table.add_row(NAMES[row["kind"]], str(row["runs"]), *numbers)
-    return table
-
-
-def _recovery(row: Row) -> Table:
-    table = Table(title=f"after kill -9 ({row['kills']} times)", title_justify="left")
-    table.add_column("")
+def _recovery(_: str, rows: Sequence[Row]) -> Table:
+    (row,) = rows
+    table = Table("", title=f"after kill -9 ({row['kills']} times)", title_justify="left")
     for heading in ("p50 s", "max s", "each"):
         table.add_column(heading, justify="right")
     for name, key in (
@@ -194,3 +158,30 @@ def _recovery(row: Row) -> Table:
         each = " ".join(f"{value:.2f}" for value in row[key])
         table.add_row(name, f"{row[f'{key}_p50']:.2f}", f"{row[f'{key}_max']:.2f}", each)
     return table
+
+
+_THROUGHPUT: Sequence[Column] = (
+    ("in flight", "in_flight", "d"),
+    ("steps", "steps", "d"),
+    ("per txn", "steps_per_transaction", ".1f"),
+    ("steps/s", "steps_per_s", ".0f"),
+    ("p50 ms", "step_ms_p50", ".0f"),
+    ("p99 ms", "step_ms_p99", ".0f"),
+    ("CPU ms/step", "cpu_ms_per_step", ".3f"),
+    ("broker", "broker_cpu_ms_per_step", ".3f"),
+    ("peak MB", "rss_peak_mb", ".0f"),
+)
+_LATENCY: Sequence[Column] = (
+    ("runs", "runs", "d"),
+    ("p50 ms", "ms_p50", ".1f"),
+    ("p99 ms", "ms_p99", ".1f"),
+    ("max ms", "ms_max", ".1f"),
+)
+#: how a row is shown, where its fields as they are would be hard to read
+_TABLES: Mapping[str, Callable[[str, Sequence[Row]], Table]] = {
+    "throughput": partial(_chosen, _THROUGHPUT),
+    "executor": partial(_chosen, _THROUGHPUT),
+    "call": partial(_chosen, _THROUGHPUT),
+    "latency": partial(_chosen, _LATENCY),
+    "recovery": _recovery,
+}

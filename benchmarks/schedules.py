@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from aiokafka import AIOKafkaConsumer
 
 from benchmarks.records import AGENT
@@ -23,6 +22,7 @@ from benchmarks.site import (
     Died,
     Process,
     commands_reader,
+    cpu_s,
     events_reader,
     process,
     quantile,
@@ -94,12 +94,12 @@ async def measure(settings: Settings, *, schedules: int, when: When) -> dict[str
                 if when != "at once":
                     first_ms = _minute_after(SystemClock().now_ms())
                 await asyncio.sleep((first_ms - SystemClock().now_ms()) / 1000)
-                cpu_s = _cpu_s(worker)
+                before_s = cpu_s(worker.pid)
                 seen = _Window(first_ms, (jitter_s or 0) * 1000, ticks, worker)
                 tick_ms, run_ms = await asyncio.gather(
                     seen.lateness(commands, _started_by), seen.lateness(events, _begun_by)
                 )
-                cpu_s = _cpu_s(worker) - cpu_s
+                used_s = cpu_s(worker.pid) - before_s
     return {
         "schedules": schedules,
         "when": when,
@@ -111,7 +111,7 @@ async def measure(settings: Settings, *, schedules: int, when: When) -> dict[str
         "run_ms_p50": quantile(run_ms, 0.5),
         "run_ms_max": max(run_ms),
         "begin_s": took_s,
-        "cpu_ms_per_tick": cpu_s * 1000 / len(tick_ms),
+        "cpu_ms_per_tick": used_s * 1000 / len(tick_ms),
     }
 
 
@@ -175,8 +175,3 @@ def _due_ms(run_id: str, most_ms: int) -> int:
 
 def _minute_after(at_ms: int) -> int:
     return (at_ms // _MINUTE_MS + 1) * _MINUTE_MS
-
-
-def _cpu_s(worker: Process) -> float:
-    used = psutil.Process(worker.pid).cpu_times()
-    return used.user + used.system

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import psutil
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.records import AGENT, payload, run_name
@@ -134,6 +135,12 @@ async def until_ready(port: int, gateway: Process) -> None:
                 if (await client.get("/ready")).status_code == httpx.codes.OK:
                     return
             await asyncio.sleep(0.1)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time that the process has used so far, in seconds."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def arguments(kind: Kind, steps: int) -> list[str]:

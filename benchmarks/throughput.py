@@ -23,6 +23,7 @@ from benchmarks.site import (
     Step,
     all_steps,
     arguments,
+    cpu_s,
     create_topics,
     events_reader,
     process,
@@ -82,8 +83,6 @@ async def _watch(
     worker: Process, reader: AIOKafkaConsumer, runs: int, broker_pid: int | None
 ) -> list[Sample]:
     """Look until every event has been written and nothing more comes."""
-    watched = psutil.Process(worker.pid)
-    broker = psutil.Process(broker_pid) if broker_pid else None
     wanted = runs * (STEPS + 1)
     samples: list[Sample] = []
     still = 0
@@ -92,9 +91,9 @@ async def _watch(
         samples.append(
             Sample(
                 events=await written(reader),
-                cpu_s=_cpu_s(watched),
-                broker_cpu_s=_cpu_s(broker) if broker else 0.0,
-                rss_bytes=watched.memory_info().rss,
+                cpu_s=cpu_s(worker.pid),
+                broker_cpu_s=cpu_s(broker_pid) if broker_pid else 0.0,
+                rss_bytes=psutil.Process(worker.pid).memory_info().rss,
             )
         )
         quiet = _looks_without_change(samples)
@@ -103,11 +102,6 @@ async def _watch(
             raise Wrong(f"no progress for {_STUCK_S:g} s\n{worker.log_tail()}")
         await asyncio.sleep(_EVERY_S)
     return samples
-
-
-def _cpu_s(watched: psutil.Process) -> float:
-    times = watched.cpu_times()
-    return times.user + times.system
 
 
 def _looks_without_change(samples: Sequence[Sample]) -> int:

@@ -9,7 +9,6 @@ the views follow it, with the broker on the same machine.
 from __future__ import annotations
 
 import asyncio
-import socket
 import tempfile
 import time
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from benchmarks.site import (
     Process,
     all_steps,
     arguments,
+    cpu_s,
     create_topics,
     events_reader,
     process,
@@ -29,6 +29,7 @@ from benchmarks.site import (
     start_runs,
 )
 from benchmarks.throughput import STEPS
+from surefoot.infra.broker.config import free_ports
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import encode
 from surefoot.state.machine.model import EventRecord, EventType, Status, jsonable
@@ -58,8 +59,9 @@ async def measure(kind: Kind, settings: Settings, *, events: int) -> dict[str, A
     each = STEPS + 1 if kind == "beside a worker" else len(_KINDS)
     runs = events // each
     with tempfile.TemporaryDirectory(prefix="surefoot-bench-") as folder:
-        extra = {"SUREFOOT_VIEWS_PORT": str(_free_port()), "SUREFOOT_VIEWS_DIR": folder}
-        url = f"http://127.0.0.1:{extra['SUREFOOT_VIEWS_PORT']}/views/{AGENT}/summary"
+        (port,) = free_ports(1)
+        extra = {"SUREFOOT_VIEWS_PORT": str(port), "SUREFOOT_VIEWS_DIR": folder}
+        url = f"http://127.0.0.1:{port}/views/{AGENT}/summary"
         if kind == "from zero":
             await _write(settings, runs)
         if kind == "beside a worker":
@@ -69,7 +71,7 @@ async def measure(kind: Kind, settings: Settings, *, events: int) -> dict[str, A
             before_s = 0.0
             if kind != "from zero":
                 await _until(url, 0, views)
-                before_s = _cpu_s(views)
+                before_s = cpu_s(views.pid)
             match kind:
                 case "from zero":
                     last = first
@@ -83,7 +85,7 @@ async def measure(kind: Kind, settings: Settings, *, events: int) -> dict[str, A
                     with process(arguments("engine", STEPS), settings):
                         lag_ms = await _until(url, runs, views)
             level = time.time()
-            cpu_s = _cpu_s(views) - before_s
+            used_s = cpu_s(views.pid) - before_s
             rss = psutil.Process(views.pid).memory_info().rss
     if kind == "beside a worker":
         first, last = await _written(settings)
@@ -95,14 +97,9 @@ async def measure(kind: Kind, settings: Settings, *, events: int) -> dict[str, A
         "events_per_s": count / (level - first),
         "behind_s": level - last,
         "lag_ms_max": lag_ms,
-        "cpu_ms_per_event": cpu_s * 1000 / count,
+        "cpu_ms_per_event": used_s * 1000 / count,
         "rss_mb": rss / 1e6,
     }
-
-
-def _cpu_s(child: Process) -> float:
-    times = psutil.Process(child.pid).cpu_times()
-    return times.user + times.system
 
 
 async def _until(url: str, runs: int, child: Process) -> int:
@@ -160,8 +157,3 @@ def _event(kind: EventType, run_id: str, seq: int, at_ms: int) -> bytes:
         payload=None if over else b'{"n":1}',
     )
     return encode("Event", jsonable(record))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])

@@ -17,10 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-import psutil
-
-from benchmarks.site import Process, process, quantile
+from benchmarks.site import cpu_s, process, quantile, until_ready
 from surefoot import Agent, Context, Done, Webhook
 from surefoot.infra.broker.config import free_ports
 from surefoot.infra.kafka_client.topics import Topics, specs_for
@@ -29,7 +26,6 @@ from surefoot.infra.runtime.settings import Settings
 FILE = Path(__file__).resolve()
 AGENT = "hooked"
 SECRET = "benchmarks-are-known-to-all"  # noqa: S105  (of a gateway on loopback, while it is measured)
-_READY_S = 30.0
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 #: connections, each with one delivery at a time
 _SENDERS = 64
@@ -56,21 +52,19 @@ async def measure(
     async with Topics(settings) as topics:
         await topics.apply(specs_for([AGENT], settings))
     (port,) = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
     args = ["surefoot", "gateway", str(FILE)]
     extra = {
         "SUREFOOT_GATEWAY_PORT": str(port),
         "SUREFOOT_WEBHOOK_GITHUB_SECRET": SECRET,
     }
     with process(args, settings, extra) as gateway:
-        async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
-            await _until_ready(client, gateway)
+        await until_ready(port, gateway)
         pids = {"": gateway.pid, "sender_": os.getpid(), "broker_": broker_pid}
-        watched = {name: psutil.Process(pid) for name, pid in pids.items() if pid is not None}
-        before_s = {name: _cpu_s(each) for name, each in watched.items()}
+        watched = {name: pid for name, pid in pids.items() if pid is not None}
+        before_s = {name: cpu_s(pid) for name, pid in watched.items()}
         answers = await _send(port, rate, round(rate * seconds))
         gateway.check()
-        used_s = {name: _cpu_s(each) - before_s[name] for name, each in watched.items()}
+        used_s = {name: cpu_s(pid) - before_s[name] for name, pid in watched.items()}
     counted = [took_ms for _, took_ms in answers[rate:]]
     refused = sum(status != 202 for status, _ in answers)  # noqa: PLR2004
     return {
@@ -82,23 +76,6 @@ async def measure(
         "ms_max": max(counted),
         **{f"{name}cpu_ms": each_s * 1000 / len(answers) for name, each_s in used_s.items()},
     }
-
-
-def _cpu_s(watched: psutil.Process) -> float:
-    times = watched.cpu_times()
-    return times.user + times.system
-
-
-async def _until_ready(client: httpx.AsyncClient, gateway: Process) -> None:
-    async with asyncio.timeout(_READY_S):
-        while True:
-            gateway.check()
-            try:
-                if (await client.get("/ready")).status_code == 200:  # noqa: PLR2004
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.1)
 
 
 async def _send(port: int, rate: int, count: int) -> list[tuple[int, float]]:
