@@ -38,7 +38,7 @@ from surefoot.infra.runtime.settings import load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
-from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.ports.log import ConsumerRecord, Headers, ProducerRecord
 from surefoot.state.records.encoding import Wire, start_out
 
 Kind = Literal["bare", "log", "engine"]
@@ -120,7 +120,13 @@ async def _log(path: Path, steps: int, in_flight: int, runs: int) -> float:
 
 def _out(template: Template, key: bytes, seq: int, partition: int) -> ProducerRecord:
     source = f"{TOPICS.tasks}/{partition}/12345".encode()
-    headers = (("sf-txn", b"0" * 32), ("sf-src", source), ("sf-run", key), ("sf-seq", b"%d" % seq))
+    headers: Headers = (
+        ("sf-txn", b"0" * 32),
+        ("sf-src", source),
+        ("sf-run", key),
+        ("sf-seq", b"%d" % seq),
+        *template.headers,
+    )
     return ProducerRecord(template.topic, partition, key, template.value, headers)
 
 

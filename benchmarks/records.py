@@ -10,6 +10,7 @@ from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Complete, GoTo, Record, StartRun, State, StepReturned, Work
 from surefoot.state.names.topics import AgentTopics
+from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.encoding import Wire
 
 AGENT = "bench"
@@ -18,14 +19,18 @@ STEP = "work"
 STATE_BYTES = 1024
 #: any time of today's size, in epoch ms: a varint is as long as its number
 _NOW_MS = 1_800_000_000_000
+#: headers of today's size that a record has of its transaction; an event's id is made from them
+_TRANSACTION = (("sf-txn", b"0" * 32), ("sf-src", b"surefoot.bench.tasks/0/12345"))
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One record of a step, but for its key, partition and headers."""
+    """One record of a step, but for its key, its partition and the headers of its transaction."""
 
     topic: str
     value: bytes
+    #: those of CloudEvents, on an event
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 def payload(left: int) -> bytes:
@@ -63,11 +68,15 @@ def chain(app: str, partitions: int, steps: int) -> list[list[Template]]:
         run = decision.run
         assert run is not None
         records = (*pending, *decision.records)
-        outs = [wire.checkpoint(run, len(records) + 1, (), 0)]
-        outs += [wire.out(record, run.run_id, 0, (), _NOW_MS) for record in records]
-        templates.append([Template(out.topic, out.value or b"") for out in outs])
+        outs = [wire.checkpoint(run, len(records) + 1, _TRANSACTION, 0)]
+        outs += [wire.out(record, run.run_id, 0, _TRANSACTION, _NOW_MS) for record in records]
+        templates.append([_template(out) for out in outs])
         pending = ()
     return templates
+
+
+def _template(out: ProducerRecord) -> Template:
+    return Template(out.topic, out.value or b"", tuple(out.headers)[len(_TRANSACTION) :])
 
 
 def applied(app: str, partitions: int) -> Template:
