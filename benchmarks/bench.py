@@ -1,6 +1,6 @@
 """Measures the engine against a bare aiokafka loop that writes the same records.
 
-    python -m benchmarks.bench [--quick] [--rows throughput,latency,...]
+    python -m benchmarks.bench [--quick] [--rows throughput,latency,...] [--in-flight 64]
 
 One broker, started for it and ended with its data, serves every row. Tables go to stdout, all
 numbers to benchmarks/results/latest.json. `--quick` checks that it works; its numbers say nothing.
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks import (
     archive,
+    closed,
     control,
     dashboard,
     embedded,
@@ -44,6 +45,7 @@ from surefoot.infra.runtime.supervisor import HEALTHY_S
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
 ROWS = (
     "throughput",
+    "closed",
     "latency",
     "recovery",
     "executor",
@@ -73,6 +75,8 @@ class Scale:
     #: runs of the first, uncounted row of each kind, which also warms the broker up
     warm_up_runs: int
     runs_least: int
+    #: of each row of the closed loop
+    closed_s: float
     idle_warm_up: int
     idle_runs: int
     kills: int
@@ -103,6 +107,7 @@ FULL = Scale(
     seconds=17.0,
     warm_up_runs=1_500,
     runs_least=1_000,
+    closed_s=10.0,
     idle_warm_up=50,
     idle_runs=500,
     kills=5,
@@ -126,6 +131,7 @@ QUICK = Scale(
     seconds=1.0,
     warm_up_runs=60,
     runs_least=60,
+    closed_s=3.0,
     idle_warm_up=3,
     idle_runs=20,
     kills=1,
@@ -155,6 +161,11 @@ class Bench:
     broker: Broker
     partitions: int
     scale: Scale
+    #: runs at a time, and worker processes, of the closed loop
+    in_flight: Sequence[int] = closed.IN_FLIGHT
+    processes: Sequence[int] = closed.PROCESSES
+    #: begins the prefix of every row's topics
+    app: str = "bench"
     #: latest rate of each kind, in steps/s
     rates: dict[Kind, float] = field(default_factory=dict)
     _apps: int = 0
@@ -176,6 +187,19 @@ class Bench:
             for in_flight in IN_FLIGHT
             for kind in kinds
         ]
+
+    async def closed(self) -> list[dict[str, Any]]:
+        rows = []
+        for setup in closed.setups(self.in_flight, self.processes, self.partitions):
+            settings = self._settings(
+                f"closed-{setup.kind}-{setup.in_flight}", setup.in_flight, setup.partitions
+            )
+            rows.append(
+                await closed.measure(
+                    setup, settings, seconds=self.scale.closed_s, broker_pid=self.broker.pid
+                )
+            )
+        return closed.compared(rows)
 
     async def executor(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("engine", "one_loop")
@@ -335,15 +359,15 @@ class Bench:
         wanted = int(self.rates[kind] * self.scale.seconds / throughput.STEPS)
         return max(self.scale.runs_least, wanted)
 
-    def _settings(self, name: str, in_flight: int) -> Settings:
+    def _settings(self, name: str, in_flight: int, partitions: int | None = None) -> Settings:
         """Topics of its own for every row."""
         self._apps += 1
-        app = f"bench-{self._apps}-{name.replace('_', '-')}"
+        app = f"{self.app}-{self._apps}-{name.replace('_', '-')}"
         sys.stderr.write(f"{app}\n")
         return load_settings(
             app=app,
             bootstrap_servers=self.broker.bootstrap,
-            partitions=self.partitions,
+            partitions=partitions or self.partitions,
             in_flight=in_flight,
             instance="bench",
         )
@@ -356,7 +380,13 @@ def main() -> None:
     # Whoever ends this ends what it has started, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with start_broker(options.bootstrap, ways=("java",)) as broker:
-        bench = Bench(broker, options.partitions, QUICK if options.quick else FULL)
+        bench = Bench(
+            broker,
+            options.partitions,
+            QUICK if options.quick else FULL,
+            in_flight=options.in_flight,
+            processes=options.processes,
+        )
         report: dict[str, Any] = {
             "machine": machine(broker),
             "settings": {
@@ -378,6 +408,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny numbers: does it work?")
     parser.add_argument("--rows", type=_rows, default=ROWS, help=f"of {','.join(ROWS)}")
     parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument(
+        "--in-flight", type=_numbers, default=closed.IN_FLIGHT, help="of the row closed: 64,256"
+    )
+    parser.add_argument(
+        "--processes", type=_numbers, default=closed.PROCESSES, help="of the row closed: 1,2"
+    )
     parser.add_argument("--bootstrap", help="a broker that runs already, instead of starting one")
     return parser.parse_args()
 
@@ -387,6 +423,10 @@ def _rows(text: str) -> list[str]:
     if unknown := set(rows) - set(ROWS):
         raise argparse.ArgumentTypeError(f"no such row: {', '.join(sorted(unknown))}")
     return rows
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":

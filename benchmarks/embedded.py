@@ -16,7 +16,6 @@ import json
 import os
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +24,7 @@ from typing import Any, Literal
 
 from benchmarks.agents import agent
 from benchmarks.records import AGENT, Template, applied, chain, payload, run_name
+from benchmarks.site import folder_on_disk, row_of
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.worker import Worker
@@ -44,7 +44,6 @@ from surefoot.state.records.encoding import Wire, start_out
 Kind = Literal["bare", "log", "engine"]
 KINDS: tuple[Kind, ...] = ("bare", "log", "engine")
 
-ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = load_settings(app="bench")
 TOPICS = AgentTopics(SETTINGS.app, AGENT)
 #: start commands in one append
@@ -56,19 +55,7 @@ _STUCK_S = 60.0
 async def measure(kind: Kind, *, steps: int, in_flight: int, runs: int) -> dict[str, Any]:
     """One row, by a child process."""
     arguments = [kind, str(steps), str(in_flight), str(runs)]
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "benchmarks.embedded",
-        *arguments,
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await child.communicate()
-    if child.returncode:
-        raise RuntimeError(f"benchmarks.embedded {arguments} ended with {child.returncode}")
-    row: dict[str, Any] = json.loads(output)
-    return row
+    return await row_of(["benchmarks.embedded", *arguments], {})
 
 
 def _bare(path: Path, steps: int, runs: int) -> float:
@@ -216,9 +203,8 @@ async def _broker(path: Path) -> AsyncIterator[SqliteBroker]:
 def _row(kind: str, steps: int, in_flight: int, runs: int) -> dict[str, Any]:
     with suppress(AttributeError):  # not every system can
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    # Not in /tmp, which may be memory.
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
-        path = Path(folder) / "log.db"
+    with folder_on_disk() as folder:
+        path = folder / "log.db"
         match kind:
             case "bare":
                 in_flight = 1

@@ -28,6 +28,8 @@ NAMES = {
     "engine": "engine",
     "one_loop": "engine, one loop",
     "calling": "engine, a call a step",
+    "embedded": "embedded",
+    "fsync": "file",
 }
 
 
@@ -104,7 +106,7 @@ def _ratio(ratio: Ratio, results: Mapping[str, Any]) -> dict[str, float]:
 
 def show(report: Mapping[str, Any]) -> None:
     """Tables for a person, on stdout."""
-    console = Console(width=110)
+    console = Console(width=130)
     where = report["machine"]
     console.print(
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python "
@@ -177,11 +179,27 @@ _LATENCY: Sequence[Column] = (
     ("p99 ms", "ms_p99", ".1f"),
     ("max ms", "ms_max", ".1f"),
 )
+_CLOSED: Sequence[Column] = (
+    ("in flight", "in_flight", "d"),
+    ("parts", "partitions", "d"),
+    ("procs", "processes", "d"),
+    ("steps/s", "steps_per_s", ".0f"),
+    ("p50 ms", "ms_p50", ".1f"),
+    ("p99 ms", "ms_p99", ".1f"),
+    ("CPU ms", "cpu_ms_per_step", ".3f"),
+    ("broker", "broker_cpu_ms_per_step", ".3f"),
+    ("load", "load_cpu_ms_per_step", ".3f"),
+    ("rate /bare", "steps_per_s_over_bare", ".2f"),
+    ("p50 /bare", "ms_p50_over_bare", ".2f"),
+    ("rate /fsync", "steps_per_s_over_fsync", ".3f"),
+    ("p50 /fsync", "ms_p50_over_fsync", ".1f"),
+)
 #: how a row is shown, where its fields as they are would be hard to read
 _TABLES: Mapping[str, Callable[[str, Sequence[Row]], Table]] = {
     "throughput": partial(_chosen, _THROUGHPUT),
     "executor": partial(_chosen, _THROUGHPUT),
     "call": partial(_chosen, _THROUGHPUT),
     "latency": partial(_chosen, _LATENCY),
+    "closed": partial(_chosen, _CLOSED),
     "recovery": _recovery,
 }

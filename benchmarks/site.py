@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,17 @@ async def create_topics(settings: Settings) -> None:
 # Processes -----------------------------------------------------------------------------------
 
 
+def environment(settings: Settings) -> dict[str, str]:
+    """The variables of a process with these settings."""
+    return {
+        "SUREFOOT_APP": settings.app,
+        "SUREFOOT_BOOTSTRAP_SERVERS": settings.bootstrap_servers or "",
+        "SUREFOOT_PARTITIONS": str(settings.partitions),
+        "SUREFOOT_IN_FLIGHT": str(settings.in_flight),
+        "SUREFOOT_INSTANCE": settings.instance,
+    }
+
+
 class Died(Exception):
     """A measured process ended by itself; the message has the end of its log."""
 
@@ -68,19 +80,12 @@ class Process:
     def __init__(
         self, args: Sequence[str], settings: Settings, log: Path, extra: Mapping[str, str]
     ) -> None:
-        env = {
-            "SUREFOOT_APP": settings.app,
-            "SUREFOOT_BOOTSTRAP_SERVERS": settings.bootstrap_servers or "",
-            "SUREFOOT_PARTITIONS": str(settings.partitions),
-            "SUREFOOT_IN_FLIGHT": str(settings.in_flight),
-            "SUREFOOT_INSTANCE": settings.instance,
-        }
         self._log = log
         with log.open("wb") as output:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", *args],
                 cwd=ROOT,
-                env={**os.environ, **env, **extra},
+                env={**os.environ, **environment(settings), **extra},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -123,6 +128,30 @@ def process(
             child.stop()
 
 
+async def row_of(args: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The row that `python -m ARGS...` prints as JSON. Raises: Died."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        *args,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await child.communicate()
+    if child.returncode:
+        raise Died(f"{args} ended with status {child.returncode}")
+    row: dict[str, Any] = json.loads(output)
+    return row
+
+
+@contextmanager
+def folder_on_disk() -> Iterator[Path]:
+    """A temporary folder that is not in /tmp, which may be memory."""
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
+        yield Path(folder)
+
+
 async def until_ready(port: int, gateway: Process) -> None:
     """Until the gateway on this port of this machine says so."""
     async with (
@@ -143,13 +172,14 @@ def cpu_s(pid: int) -> float:
     return times.user + times.system
 
 
-def arguments(kind: Kind, steps: int) -> list[str]:
-    """What runs one process of that kind; `steps` is how many a run has."""
+def arguments(kind: Kind, steps: int, slot: int = 0) -> list[str]:
+    """What runs one process of that kind; `steps` is how many a run has, `slot` tells processes of
+    the engine apart."""
     match kind:
         case "bare":
             return ["benchmarks.bare", str(steps)]
         case "engine":
-            return ["surefoot", "worker", "benchmarks/agents.py", "--slot", "0"]
+            return ["surefoot", "worker", "benchmarks/agents.py", "--slot", str(slot)]
         case "calling":
             return ["surefoot", "worker", "benchmarks/calling_agent.py", "--slot", "0"]
         case "one_loop":

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 from aiokafka import AIOKafkaConsumer
 
+from benchmarks.load import Wrong
 from benchmarks.site import (
     Kind,
     Process,
@@ -50,10 +51,6 @@ class Sample:
     cpu_s: float
     broker_cpu_s: float
     rss_bytes: int
-
-
-class Wrong(Exception):
-    """What was committed is not what was asked for: the numbers would mean nothing."""
 
 
 async def measure(
