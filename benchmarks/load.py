@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.records import AGENT, payload, run_name
@@ -101,11 +102,14 @@ async def drive(
     Returns: steps, rate, period of a step, and CPU ms a step by name. It takes longer where as many
         periods as runs have not been seen by then.
 
-    Raises: Wrong - a step came twice or out of order, or none came for a minute.
+    Raises: ExceptionGroup - of Wrong: a step came twice or out of order, or none came for a
+        minute; of what `cpu` raised; of Unavailable.
     """
     clock = SystemClock()
-    appender = backend.appender()
-    async with asyncio.TaskGroup() as writing:
+    async with AsyncExitStack() as open_:
+        appender = backend.appender()
+        open_.push_async_callback(appender.stop)
+        writing = await open_.enter_async_context(asyncio.TaskGroup())
 
         def start(run_id: str) -> None:
             out = start_out(
@@ -124,19 +128,16 @@ async def drive(
             lambda record: load.see(record, time.perf_counter()),
             from_end=False,
         )
+        open_.push_async_callback(tail.stop)
         tail.start()
         await tail.started()
-        try:
-            load.begin(settings.in_flight)
-            await _until(lambda: load.ended >= settings.in_flight, load, cpu)
-            warm_s = time.perf_counter() + seconds / 5
-            await _until(lambda: time.perf_counter() >= warm_s, load, cpu)
-            row = await _window(load, settings.in_flight, seconds, cpu)
-            load.goes_on = False
-            await _until(lambda: not load.in_progress, load, cpu)
-        finally:
-            await tail.stop()
-    await appender.stop()
+        load.begin(settings.in_flight)
+        await _until(lambda: load.ended >= settings.in_flight, load, cpu)
+        warm_s = time.perf_counter() + seconds / 5
+        await _until(lambda: time.perf_counter() >= warm_s, load, cpu)
+        row = await _window(load, settings.in_flight, seconds, cpu)
+        load.goes_on = False
+        await _until(lambda: not load.in_progress, load, cpu)
     return row
 
 
@@ -166,10 +167,12 @@ async def _window(
 
 async def _until(true: Callable[[], bool], load: Load, cpu: Callable[[], object]) -> None:
     seen, moved_s = load.steps, time.perf_counter()
-    while not true():
+    while True:
         cpu()
         if load.wrong is not None:
             raise Wrong(load.wrong)
+        if true():
+            return
         now_s = time.perf_counter()
         if load.steps > seen:
             seen, moved_s = load.steps, now_s
