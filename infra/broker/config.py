@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 from typing import Protocol
@@ -37,6 +39,20 @@ ONE_NODE = {
 _PORTS = (10_000, 32_000)
 
 _VERSION_LINE = re.compile(r"Kafka version: (\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What a node's data folder is formatted with, at its first start."""
+
+    #: the same for all nodes of a cluster; None: a cluster of its own
+    cluster_id: str | None = None
+    #: levels of features that are not the release's own, as in {"transaction.version": 1}
+    features: Mapping[str, int] = field(default_factory=dict)
+
+
+#: of a cluster of its own, with the features of the release
+STORAGE = Storage()
 
 
 class CannotStart(Exception):

@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from surefoot.infra.broker.config import CannotStart, Node, say, tail, version_in_log
+from surefoot.infra.broker.config import (
+    STORAGE,
+    CannotStart,
+    Node,
+    Storage,
+    say,
+    tail,
+    version_in_log,
+)
 from surefoot.infra.broker.docker import start_docker
 from surefoot.infra.broker.java import port_was_taken, start_java
 from surefoot.infra.broker.probe import ask, why_not
@@ -89,6 +97,7 @@ def start_broker(
     folder: Path | None = None,
     port: int | None = None,
     properties: Mapping[str, str] | None = None,
+    storage: Storage = STORAGE,
 ) -> Broker:
     """Return a broker that serves; blocks, some seconds for one on Java. Use it with `with`.
 
@@ -96,7 +105,7 @@ def start_broker(
     SASL); ways: how to start one otherwise, in this order; image: the Docker image; folder: where a
     broker on Java keeps its data and port for the next start (default: a temporary one; a container
     keeps nothing); port: of the client listener; properties: further server properties, for one
-    started here
+    started here; storage: of one on Java
     Raises:  ConfigError — the given one does not answer, or none can be started; says what to do
     Under cancellation (KeyboardInterrupt): whatever was started is stopped
     """
@@ -104,7 +113,9 @@ def start_broker(
         return _given(bootstrap, client or {})
     start: dict[str, Callable[[], Node]] = {
         "docker": lambda: start_docker(image=image, port=port, properties=properties or {}),
-        "java": lambda: start_java(folder=folder, port=port, properties=properties or {}),
+        "java": lambda: start_java(
+            folder=folder, port=port, properties=properties or {}, storage=storage
+        ),
     }
     reasons: list[str] = []
     for way in ways:

@@ -23,7 +23,9 @@ from pathlib import Path
 from surefoot.infra.broker.config import (
     KAFKA_FOLDER,
     ONE_NODE,
+    STORAGE,
     CannotStart,
+    Storage,
     free_ports,
     pinned_version,
     say,
@@ -35,14 +37,14 @@ _JAVA_MAJOR_MIN = 17
 _STOP_TIMEOUT_S = 20
 _DOWNLOAD_TIMEOUT_S = 900
 _PORT_TAKEN = "Address already in use"
-#: (process, folder): end the broker, unless the process id has been reused
+#: (process, folder): end the broker, also a frozen one, unless the process id has been reused
 _END = """
 case "$(ps -ww -o args= -p "$1" 2>/dev/null || tr '\\0' ' ' <"/proc/$1/cmdline")" in
-*"$2/server.properties"*) kill "$1" ;;
+*"$2/server.properties"*) kill "$1"; kill -CONT "$1" ;;
 esac
 """
 #: the same, without keeping the data
-_END_AND_REMOVE = _END.replace("kill", "kill -9") + 'rm -rf "$2"'
+_END_AND_REMOVE = _END.replace('kill "', 'kill -9 "') + 'rm -rf "$2"'
 _LISTENERS = re.compile(
     r"^listeners=PLAINTEXT://[^:]+:(\d+),CONTROLLER://[^:]+:(\d+)$", re.MULTILINE
 )
@@ -101,8 +103,17 @@ class JavaNode:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def start_java(*, folder: Path | None, port: int | None, properties: Mapping[str, str]) -> JavaNode:
+def start_java(
+    *,
+    folder: Path | None,
+    port: int | None,
+    properties: Mapping[str, str],
+    storage: Storage = STORAGE,
+    heap_mb: int = 512,
+) -> JavaNode:
     """Start a node and return at once; the caller waits until it answers, or for `failure()`.
+
+    It is a quorum of its own, unless `properties` name the quorum's voters.
 
     Raises: CannotStart — Java or Maven is missing, the jars cannot be fetched, or the storage
     cannot be formatted.
@@ -116,8 +127,9 @@ def start_java(*, folder: Path | None, port: int | None, properties: Mapping[str
         client_port, controller_port = _ports(home, port)
         config = _write_properties(home, client_port, controller_port, properties)
         if not (home / "data" / "meta.properties").exists():
-            _format_storage(java, jars, config)
-        process = _launch(java, jars, config)
+            standalone = "controller.quorum.voters" not in properties
+            _format_storage(java, jars, config, storage, standalone=standalone)
+        process = _launch(java, jars, config, heap_mb)
     except BaseException:
         if not kept:
             shutil.rmtree(home, ignore_errors=True)
@@ -207,13 +219,22 @@ def _write_properties(
     return config
 
 
-def _format_storage(java: str, jars: Path, config: Path) -> None:
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _format_storage(
+    java: str, jars: Path, config: Path, storage: Storage, *, standalone: bool
+) -> None:
+    cluster_id = storage.cluster_id or new_cluster_id()
+    levels = [f"{name}={level}" for name, level in storage.features.items()]
     _run(
         [
             # Half a second faster: this process lives for about one second.
             *_java_command(java, jars, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool"),
-            *("format", "--standalone"),
+            "format",
+            *(["--standalone"] if standalone else []),
+            *(option for level in levels for option in ("--feature", level)),
             # An id may begin with "-": in one argument it is not parsed as an option.
             *(f"--cluster-id={cluster_id}", f"--config={config}"),
         ],
@@ -222,11 +243,11 @@ def _format_storage(java: str, jars: Path, config: Path) -> None:
     )
 
 
-def _launch(java: str, jars: Path, config: Path) -> subprocess.Popen[bytes]:
+def _launch(java: str, jars: Path, config: Path, heap_mb: int) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal must reach the workers first.
     with (config.parent / "broker.log").open("wb") as log:
         return subprocess.Popen(
-            [*_java_command(java, jars, "-Xmx512m", "kafka.Kafka"), str(config)],
+            [*_java_command(java, jars, f"-Xmx{heap_mb}m", "kafka.Kafka"), str(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
