@@ -147,8 +147,22 @@ async def test_what_comes_too_late_is_refused_and_the_answer_tells_what_holds(
     world.lead("r", lambda: life.ends(b'"done"'))
     reply = await ask(operator, "cancel")
     assert (reply.status, reply.code, reply.event) == (409, "too_late", "command.refused")
-    assert reply.json()["run"]["result"] == "done"
+    shown = reply.json()["run"]
+    assert shown is not None
+    assert shown["result"] == "done"
     assert world.run().status == "completed"
+
+
+async def test_a_refusal_whose_event_has_no_reason_is_a_refusal(
+    world: World, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, tell = world.started(), world._tell
+    world.lead("r", lambda: life.ends(b'"done"'))
+    monkeypatch.setattr(
+        world, "_tell", lambda run_id, record: tell(run_id, replace(record, failure=None))
+    )
+    reply = await ask(operator, "cancel")
+    assert (reply.status, reply.code, reply.message) == (409, "too_late", None)
 
 
 async def test_retry_and_resolve_say_why_they_cannot(world: World, operator: Operator) -> None:
