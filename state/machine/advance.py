@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.schemas.payload import BadPayload, Unserialisable, parse_json, strict_json
 from surefoot.state.machine import again, wait_rules
 from surefoot.state.machine.actions import keep
-from surefoot.state.machine.decision import DecisionBuilder, unless_paused
+from surefoot.state.machine.decision import DecisionBuilder, EventDetails, unless_paused
 from surefoot.state.machine.model import (
     Amount,
     Amounts,
@@ -106,7 +106,7 @@ def end(
     builder: DecisionBuilder,
     run: Run,
     status: Status,
-    told: dict[str, Any],
+    told: EventDetails,
     *,
     result: bytes | None = None,
     failure: Failure | None = None,
@@ -144,7 +144,8 @@ def end(
         builder.forget_all()
     if run.memory is not None and run.memory.granted:  # includes the cost of the last step
         told = {"memory": run.memory, **told}
-    builder.emit(ended, kind[status], **{"result": result, **told})
+    told = {"result": result, **told}
+    builder.emit(ended, kind[status], **told)
     if run.parent is not None:
         reason = failure
         if status == "cancelled":
@@ -180,7 +181,7 @@ def fail(
     builder: DecisionBuilder, run: Run, failure: Failure, *, of: Run, started_ms: int | None = None
 ) -> Run:
     """Compensate if the agent can; otherwise the run has failed."""
-    told = {"of": of, "step": of.step, "started_ms": started_ms}
+    told: EventDetails = {"of": of, "step": of.step, "started_ms": started_ms}
     if run.ending is None:
         builder.records.append(
             DeadRecord(
@@ -203,7 +204,7 @@ def compensate(
     step: str,
     ending: Status,
     why: Failure,
-    told: dict[str, Any],
+    told: EventDetails,
 ) -> Run:
     """Run the compensation: a step of its own, with a seq of its own.
 
@@ -236,7 +237,8 @@ def compensate(
         failure=None,
     )
     kind: EventType = "run.cancelling" if ending == "cancelled" else "run.failing"
-    builder.emit(follow, kind, **{"next_step": step, "failure": why, **told})
+    told = {"next_step": step, "failure": why, **told}
+    builder.emit(follow, kind, **told)
     return go_on(builder, follow)
 
 
@@ -270,7 +272,7 @@ def start_child(builder: DecisionBuilder, run: Run, wait: WaitState, index: int)
 
 
 def spawn_and_tell(
-    builder: DecisionBuilder, run: Run, wait: WaitState, kind: EventType, told: dict[str, Any]
+    builder: DecisionBuilder, run: Run, wait: WaitState, kind: EventType, told: EventDetails
 ) -> Run:
     at = len(builder.records)
     run = _spawn(builder, run, wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, Required, TypedDict, Unpack
 
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.model import (
@@ -15,12 +15,15 @@ from surefoot.state.machine.model import (
     EventType,
     Failure,
     Forget,
+    Memory,
     Operation,
+    Parent,
     Record,
     Refusal,
     Run,
     Status,
     TaskRecord,
+    WaitState,
     Work,
 )
 
@@ -51,6 +54,69 @@ class InputRefused(Exception):
         self.refusal = Refusal(code, message)
 
 
+class RunChanges(TypedDict, total=False):
+    """Fields of a run that a decision may change, besides `updated_ms`."""
+
+    version: int
+    status: Status
+    seq: int
+    step: str
+    attempt: int
+    payload: bytes
+    created_ms: int
+    input_digest: bytes
+    due_ms: int | None
+    result: bytes | None
+    failure: Failure | None
+    epoch: int
+    emit: int
+    forks: int
+    wait: WaitState | None
+    carry: bytes | None
+    parent: Parent | None
+    memory: Memory | None
+    ending: Status | None
+    reason: Failure | None
+    commands: tuple[str, ...]
+
+
+class EventFields(TypedDict, total=False):
+    """Fields of an event besides those that it takes from the run."""
+
+    step: str | None
+    next_step: str | None
+    started_ms: int | None
+    effects: tuple[str, ...]
+    result: bytes | None
+    failure: Failure | None
+    id: str | None
+    name: str | None
+    by: str | None
+    payload: bytes | None
+    memory: Memory | None
+    wait: WaitState | None
+    children: int
+
+
+class _About(EventFields, total=False):
+    """All fields of an event besides its type, run_id, agent and time."""
+
+    version: Required[int]
+    status: Required[Status]
+    seq: Required[int]
+    attempt: int
+    due_ms: int | None
+    carry: bytes | None
+    epoch: int
+
+
+class EventDetails(EventFields, total=False):
+    """What DecisionBuilder.emit takes besides the run and the type of the event."""
+
+    of: Run | None
+    version: bool
+
+
 class DecisionBuilder:
     """One decision in the making: the records it writes, and the entries after it."""
 
@@ -60,7 +126,7 @@ class DecisionBuilder:
         self.now_ms = now_ms
         self.records: list[Record] = []
 
-    def update(self, run: Run, **changes: Any) -> Run:
+    def update(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
         return replace(run, updated_ms=self.now_ms, **changes)
 
     def write_entry(self, entry: Entry) -> None:
@@ -88,16 +154,15 @@ class DecisionBuilder:
         of: Run | None = None,
         version: bool = False,
         run_id: str = "",
-        **told: Any,
+        **told: Unpack[EventFields],
     ) -> None:
         """Append an event to the history.
 
         `of` is the run before the step ended; the event carries its seq and attempt. With
         `version`, the event holds all that is needed to return to this run.
         """
-        if run is None:
-            about: dict[str, Any] = {"version": 0, "status": "pending", "seq": 0}
-        else:
+        about: _About = {"version": 0, "status": "pending", "seq": 0}
+        if run is not None:
             run_id = run.run_id
             about = {
                 "version": run.version,
@@ -116,9 +181,10 @@ class DecisionBuilder:
                     "memory": run.memory,
                     "wait": run.wait,
                 }
+        about = {**about, **told}
         self.records.append(
             EventRecord(
-                type=kind, run_id=run_id, agent=self.rules.agent, at_ms=self.now_ms, **about | told
+                type=kind, run_id=run_id, agent=self.rules.agent, at_ms=self.now_ms, **about
             )
         )
 

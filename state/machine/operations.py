@@ -6,13 +6,12 @@ state/machine/commands.py has the table that names them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from surefoot.schemas.payload import strict_json
 from surefoot.state.machine import wait_rules
 from surefoot.state.machine.actions import set_back_actions
 from surefoot.state.machine.advance import compensate, end, fail, go_on, spawn_and_tell
-from surefoot.state.machine.decision import DecisionBuilder, InputRefused
+from surefoot.state.machine.decision import DecisionBuilder, EventDetails, InputRefused
 from surefoot.state.machine.model import (
     DECIDED_KEPT,
     NO_MEMORY,
@@ -126,7 +125,7 @@ def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
     )
     kept = (*memory.decided, decided)[-DECIDED_KEPT:]
     run = builder.update(run, memory=replace(memory, decided=kept))
-    told: dict[str, Any] = {"id": input_.id, "by": input_.by, "name": input_.question}
+    told: EventDetails = {"id": input_.id, "by": input_.by, "name": input_.question}
     if wait.kind == "budget":
         return _budget_answer(builder, run, input_, told)
     payload = strict_json(
@@ -139,12 +138,13 @@ def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
         }
     )
     run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
-    builder.emit(run, "approval.decided", next_step=run.step, payload=payload, **told)
+    told |= {"next_step": run.step, "payload": payload}
+    builder.emit(run, "approval.decided", **told)
     return go_on(builder, run)
 
 
 def _budget_answer(
-    builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: dict[str, Any]
+    builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: EventDetails
 ) -> Run:
     assert run.memory is not None
     follow = replace(run, status="running", wait=None, failure=None)
@@ -156,7 +156,8 @@ def _budget_answer(
     granted = total(run.memory.granted, builder.rules.budget)
     kept = tuple(each for each in granted if each.what in limited)
     follow = replace(follow, memory=replace(run.memory, granted=kept))
-    builder.emit(follow, "approval.decided", next_step=follow.step, **told)
+    told["next_step"] = follow.step
+    builder.emit(follow, "approval.decided", **told)
     return go_on(builder, follow)
 
 
@@ -182,7 +183,7 @@ def resume(builder: DecisionBuilder, run: Run, input_: Resume) -> Run:
     run = builder.update(
         run, status="running" if wait is None and run.due_ms is None else "waiting"
     )
-    told: dict[str, Any] = {"id": input_.id, "by": input_.by}
+    told: EventDetails = {"id": input_.id, "by": input_.by}
     if wait is not None and wait.branches and not wait.fork:
         return end_wait_if_ready(builder, spawn_and_tell(builder, run, wait, "run.resumed", told))
     builder.emit(run, "run.resumed", **told)
@@ -203,7 +204,7 @@ def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
     if run.ending is not None:
         raise InputRefused("not_possible", f"{run.step!r} is already doing what a failed run does")
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))
-    told = {"of": run, "step": run.step, "id": input_.id, "by": input_.by}
+    told: EventDetails = {"of": run, "step": run.step, "id": input_.id, "by": input_.by}
     if builder.rules.on_cancel is not None and run.status != "pending":
         why = Failure(code="cancelled", message=f"cancelled by {input_.by or 'somebody'}")
         return compensate(builder, run, builder.rules.on_cancel, "cancelled", why, told)
@@ -222,7 +223,7 @@ def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
             "compensated", "its compensation has run; rewind it to an earlier version instead"
         )
     wait = run.wait
-    told: dict[str, Any] = {"next_step": run.step, "id": input_.id, "by": input_.by}
+    told: EventDetails = {"next_step": run.step, "id": input_.id, "by": input_.by}
     gave_up = run.status == "failed"  # and cancelled the children in progress
     due_ms = None if run.attempt else run.due_ms  # a backoff is cut short, a sleep is not
     run = builder.update(run, status="running", attempt=0, due_ms=due_ms, failure=None, result=None)
@@ -289,7 +290,7 @@ def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
     if doubt is None:
         raise InputRefused("nothing_in_doubt", "no call of this run is in doubt; use retry")
     run = builder.update(run, status="running")
-    told: dict[str, Any] = {
+    told: EventDetails = {
         "id": input_.id,
         "by": input_.by,
         "name": input_.choice,
@@ -309,7 +310,8 @@ def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
             "bad_choice", f"choose happened, did_not or give_up; got {input_.choice[:40]!r}"
         )
     run = replace(run, attempt=0, failure=None, due_ms=None, wait=None)
-    builder.emit(run, "run.resolved", next_step=run.step, **told)
+    told["next_step"] = run.step
+    builder.emit(run, "run.resolved", **told)
     return go_on(builder, run)
 
 

@@ -7,7 +7,7 @@ the outcome of a step, in its pool.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import assert_never
 
 from surefoot.schemas.payload import strict_json
 from surefoot.state.machine import again, wait_rules
@@ -22,7 +22,13 @@ from surefoot.state.machine.advance import (
     spawn_and_tell,
     start_child,
 )
-from surefoot.state.machine.decision import DecisionBuilder, InputRefused, unless_paused
+from surefoot.state.machine.decision import (
+    DecisionBuilder,
+    EventDetails,
+    InputRefused,
+    RunChanges,
+    unless_paused,
+)
 from surefoot.state.machine.model import (
     NO_MEMORY,
     Amount,
@@ -52,7 +58,7 @@ from surefoot.state.machine.pooled_step import decode_outcome
 def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
     """Commit the step, and advance the run as its body's return value says."""
     before = run
-    changes: dict[str, Any] = {
+    changes: RunChanges = {
         "status": unless_paused(run, "running"),
         "version": input_.version or run.version,
         "seq": run.seq + 1,
@@ -68,7 +74,7 @@ def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
     keep(builder, run)
     follow = builder.update(run, **changes)
     append_messages(builder, run.run_id, run.memory.thread if run.memory else 0, input_.messages)
-    told: dict[str, Any] = {
+    told: EventDetails = {
         "of": before,
         "step": before.step,
         "effects": tuple(effect.run_id for effect in input_.effects),
@@ -86,11 +92,13 @@ def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
         case HandOver():
             return _hand_over(builder, follow, input_.then, told)
         case GoTo():
-            builder.emit(follow, "step.completed", version=True, **told)
+            told["version"] = True
+            builder.emit(follow, "step.completed", **told)
             return go_on(builder, follow)
         case AwaitInput():
             follow = _begin_wait(builder, follow, input_.then)
-            builder.emit(follow, "step.completed", version=True, **told)
+            told["version"] = True
+            builder.emit(follow, "step.completed", **told)
             return end_wait_if_ready(builder, follow)
         case StartChildren():
             wait = WaitState(
@@ -142,12 +150,12 @@ def append_messages(
         )
 
 
-def _next_step(builder: DecisionBuilder, run: Run, go: GoTo) -> dict[str, Any]:
+def _next_step(builder: DecisionBuilder, run: Run, go: GoTo) -> RunChanges:
     """Return the changes of a run that continues with another step, now or later."""
     due_ms = go.at_ms
     if go.after_ms is not None:
         due_ms = builder.now_ms + go.after_ms
-    changes: dict[str, Any] = {"step": go.step, "payload": go.payload, "due_ms": due_ms}
+    changes: RunChanges = {"step": go.step, "payload": go.payload, "due_ms": due_ms}
     if due_ms is not None and run.status != "paused":
         changes["status"] = "waiting"
     return changes
@@ -204,7 +212,7 @@ def journaled(builder: DecisionBuilder, run: Run, input_: EntryRecorded) -> None
     )
 
 
-def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: dict[str, Any]) -> Run:
+def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: EventDetails) -> Run:
     if run.ending == "failed":
         return end(builder, replace(run, payload=b""), "failed", told, failure=run.reason)
     if run.ending == "cancelled":
@@ -212,7 +220,7 @@ def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: dict[str,
     return end(builder, run, "completed", told, result=result)
 
 
-def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: dict[str, Any]) -> Run:
+def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: EventDetails) -> Run:
     """Start the heir, and complete this run.
 
     The heir answers to this run's parent, unless this run itself has to report how it ended.
