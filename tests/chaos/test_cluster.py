@@ -1,15 +1,21 @@
-"""Three brokers, of which one after the other is killed or stands still."""
+"""Three brokers, of which one after the other is killed or stands still, and workers on them;
+`python -m tests.chaos.cluster` goes on for longer."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from tests.chaos.cluster import PROPERTIES, trial
+from tests.chaos.faults.trial import listed
+from tests.support.cluster import QUICK
 from tests.support.three_brokers import NODES, ThreeBrokers, three_brokers
 
 pytestmark = pytest.mark.skipif(
@@ -19,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[ThreeBrokers]:
-    with three_brokers() as started:
+    with three_brokers(properties=PROPERTIES) as started:
         yield started
 
 
@@ -66,3 +72,17 @@ async def test_a_frozen_broker_answers_nobody_until_it_thaws(brokers: ThreeBroke
     finally:
         brokers.thaw(frozen)
     await brokers.until_whole()
+
+
+async def test_what_was_asked_for_is_done_once_though_brokers_and_workers_die(
+    brokers: ThreeBrokers, app: str, tmp_path: Path
+) -> None:
+    faults = ["leader_killed", "worker_killed", "broker_frozen"]
+    random_ = random.Random(84)  # thaws the broker soon
+    result = await trial(
+        brokers, app, tmp_path, listed(faults), random_, lambda _: None, steps=20, **QUICK
+    )
+    assert result.violations == []
+    assert (result.lost, result.doubled) == (0, 0)
+    assert result.steps > 0
+    assert [outcome.kind for outcome in result.outcomes] == faults

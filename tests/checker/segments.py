@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.checker.history import Marker
 
@@ -20,6 +21,21 @@ _BATCH = struct.Struct(">qiibIhiqqqhii")
 _UNCOUNTED = 12
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _COMMIT = 1
+
+
+class Batch(NamedTuple):
+    """One batch of records, not unpacked."""
+
+    base: int
+    last_delta: int
+    #: of its first record, in epoch ms; of a marker: when the broker wrote it
+    at_ms: int
+    producer: tuple[int, int]
+    transactional: bool
+    #: how the transaction ended, if this is its marker
+    commit: bool | None
+    #: where the next one begins in the file
+    end: int
 
 
 @dataclass(slots=True)
@@ -35,33 +51,44 @@ def read_partition(folder: Path, topic: str, partition: int) -> Partition:
     """Of a broker's data folder. A batch that is only being written is left out."""
     found = Partition()
     for segment in sorted((folder / f"{topic}-{partition}").glob("*.log")):
-        for base, attributes, last_delta, producer, body in _batches(segment.read_bytes()):
-            if attributes & _CONTROL:
+        for batch in batches(segment.read_bytes()):
+            if batch.commit is not None:
                 marker = Marker(
                     topic=topic,
                     partition=partition,
-                    offset=base,
-                    producer=producer,
-                    commit=_control_type(body) == _COMMIT,
+                    offset=batch.base,
+                    producer=batch.producer,
+                    commit=batch.commit,
                 )
                 found.markers.append(marker)
-            elif attributes & _TRANSACTIONAL:
-                found.producers |= dict.fromkeys(range(base, base + last_delta + 1), producer)
+            elif batch.transactional:
+                offsets = range(batch.base, batch.base + batch.last_delta + 1)
+                found.producers |= dict.fromkeys(offsets, batch.producer)
     return found
 
 
-def _batches(data: bytes) -> Iterator[tuple[int, int, int, tuple[int, int], bytes]]:
-    """(base offset, attributes, last offset delta, producer, records) of each."""
+def batches(data: bytes) -> Iterator[Batch]:
+    """Those that are there as a whole."""
     at = 0
     while at + _BATCH.size <= len(data):
-        base, length, _, magic, _, attributes, last_delta, _, _, producer, epoch, _, _ = (
+        base, length, _, magic, _, attributes, last_delta, at_ms, _, producer, epoch, _, _ = (
             _BATCH.unpack_from(data, at)
         )
+        body = at + _BATCH.size
         end = at + _UNCOUNTED + length
         if length <= 0 or end > len(data):
             return
         assert magic == 2, f"a record batch of version {magic}"
-        yield base, attributes, last_delta, (producer, epoch), data[at + _BATCH.size : end]
+        control = bool(attributes & _CONTROL)
+        yield Batch(
+            base,
+            last_delta,
+            at_ms,
+            (producer, epoch),
+            transactional=bool(attributes & _TRANSACTIONAL),
+            commit=_control_type(data[body:end]) == _COMMIT if control else None,
+            end=end,
+        )
         at = end
 
 
