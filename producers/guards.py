@@ -130,7 +130,7 @@ def utf8(text: str) -> str:
         return text
 
 
-async def parsed(size: int, parse: Callable[..., T], *args: Any) -> T:
+async def parse_body(size: int, parse: Callable[..., T], *args: Any) -> T:
     """Parse a body of that size; a large one in a thread, so that other requests need not wait."""
     if size <= IN_LOOP_BYTES:
         return parse(*args)
@@ -162,7 +162,7 @@ def check_origin(request: Request) -> None:
         raise RequestRefused("SF5033", 403, "the request comes from a page of another site")
 
 
-def carried(request: Request) -> Carried:
+def trace_context(request: Request) -> Carried:
     """Return the request's W3C trace context and baggage."""
     get = request.headers.getlist
     return trace.carried(get("traceparent"), get("tracestate"), get("baggage"))

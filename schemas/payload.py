@@ -47,8 +47,8 @@ __all__ = [
     "Unserialisable",
     "digest",
     "dump",
+    "dump_and_load",
     "dump_own",
-    "kept",
     "load",
     "parse_json",
     "strict_json",
@@ -155,10 +155,10 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
     Raises:  Unserialisable: with the path and type of the first value that would be lost or
              changed, and what to do about it
     """
-    return kept(adapter, value)[0]
+    return dump_and_load(adapter, value)[0]
 
 
-def kept(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
+def dump_and_load(adapter: TypeAdapter[Any], value: Any) -> tuple[bytes, Any]:
     """Return (strict JSON, what `load` makes of it). Pure. Raises as `dump`.
 
     For callers that continue with the value: it is then the same now and after a restart."""
@@ -304,7 +304,7 @@ def strict_json(value: Any) -> bytes:
 
 def text_of(value: Any) -> str:
     """Return a text in the form in which it is stored. Pure. Raises Unserialisable."""
-    return str(kept(_TEXT, value)[1])
+    return str(dump_and_load(_TEXT, value)[1])
 
 
 def parse_json(data: bytes) -> Any:

@@ -66,7 +66,7 @@ class Trace(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
-def parse(text: str | None) -> Trace | None:
+def parse_traceparent(text: str | None) -> Trace | None:
     """Parse a traceparent; None if it is invalid. Drops what a future version adds."""
     match = _TRACEPARENT.fullmatch(text or "")
     if match is None or len(match[0]) > _LENGTH_MOST:
@@ -79,7 +79,7 @@ def parse(text: str | None) -> Trace | None:
 
 def valid(text: str | None) -> str | None:
     """Return the text if it is a valid traceparent, else None."""
-    return text if parse(text) else None
+    return text if parse_traceparent(text) else None
 
 
 def carried_by(command: Mapping[str, Any]) -> Carried:

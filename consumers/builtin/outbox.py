@@ -81,7 +81,7 @@ class HttpDelivery:
             method=effect.method, url=effect.url, headers=headers, body=effect.body.encode()
         )
         response = await send(ctx, self.port, request)
-        return Done(judge(effect, response, ctx.attempt, self.clock.now_ms()))
+        return Done(judge_response(effect, response, ctx.attempt, self.clock.now_ms()))
 
 
 def _carried(ctx: Context, own: Collection[str]) -> dict[str, str]:
@@ -91,7 +91,9 @@ def _carried(ctx: Context, own: Collection[str]) -> dict[str, str]:
     return {name: text for name, text in found.items() if name not in own}
 
 
-def judge(effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int) -> dict[str, int]:
+def judge_response(
+    effect: HttpEffect, response: HttpResponse, attempt: int, now_ms: int
+) -> dict[str, int]:
     """Return the receipt of an accepted delivery.
 
     Raises: RetryableError, TerminalError — it was not accepted."""

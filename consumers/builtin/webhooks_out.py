@@ -19,7 +19,7 @@ from surefoot.consumers.topic_triggers.mapping import (
     FramedEvent,
     Mapped,
     Schemas,
-    source_of,
+    source_header,
 )
 from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.payload import Unserialisable, dump
@@ -86,7 +86,7 @@ class HookMapping(EventMapping):
             step=WEBHOOK.step,
             payload=dump(WEBHOOK.stored, effect),
             sent_ms=now_ms,
-            headers=(("sf-src", source_of(event.record)),),
+            headers=(("sf-src", source_header(event.record)),),
         )
 
 

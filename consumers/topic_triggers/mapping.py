@@ -223,7 +223,7 @@ class EventMapping:
         except ValueError as error:
             raise Unusable("bad_run_id", str(error)) from None
         received = event.received
-        source: Headers = (("sf-src", source_of(event.record)),)
+        source: Headers = (("sf-src", source_header(event.record)),)
         return start_out(
             self.wire.app,
             self.wire.partitions,
@@ -246,6 +246,6 @@ def _told(received: Received, name: str) -> list[str]:
     return [] if attribute is None else [str(attribute)]
 
 
-def source_of(record: ConsumerRecord) -> bytes:
+def source_header(record: ConsumerRecord) -> bytes:
     """Return the place of the record that asks for something."""
     return f"{record.topic}/{record.partition}/{record.offset}".encode()

@@ -35,7 +35,7 @@ _STAGGER_S = 0.25
 _ADDRESS_S = 10.0
 
 
-async def resolve(host: str, port: int) -> list[str]:
+async def resolve_host(host: str, port: int) -> list[str]:
     """Resolve a name to all its addresses, as the system knows them. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -48,7 +48,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         self,
         allowed: Allowed,
         *,
-        resolve: ResolveHost = resolve,
+        resolve: ResolveHost = resolve_host,
         connect: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self._allowed = allowed

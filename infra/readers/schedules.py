@@ -12,7 +12,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.writers.commands import LogCommands
-from surefoot.producers.commands.schedules import declare
+from surefoot.producers.commands.schedules import update_schedules
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.machine.model import State
@@ -73,7 +73,9 @@ async def _declare(agent: Agent, settings: Settings, backend: Backend, clock: Cl
     appender = backend.appender()
     try:
         commands = LogCommands(settings, appender, clock)
-        done = await declare(agent, known, commands, clock, send_s=settings.deadlines.send_s)
+        done = await update_schedules(
+            agent, known, commands, clock, send_s=settings.deadlines.send_s
+        )
     finally:
         await appender.stop()
     log.info("schedules_declared", agent=agent.name, schedules=len(agent.schedules), done=done[:20])

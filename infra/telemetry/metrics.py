@@ -80,7 +80,7 @@ def serve_metrics(settings: Settings) -> str | None:
     registry = prometheus.CollectorRegistry()
     for collect in (prometheus.ProcessCollector, prometheus.PlatformCollector):
         collect(registry=registry)
-    metrics.use(Prometheus(registry))
+    metrics.use_sink(Prometheus(registry))
     app, drain_s = prometheus.make_asgi_app(registry), settings.deadlines.drain_s
     serving = server(app, settings.hosts(host), drain_s=drain_s, sockets=False)
     Thread(

@@ -96,7 +96,7 @@ class OpenTelemetry:
         if run.parent is not None:
             above = whole._replace(span_id=self._of_run(run.parent.agent, run.parent.run_id))
         else:
-            above = trace.parse(run.traceparent) or whole
+            above = trace.parse_traceparent(run.traceparent) or whole
         self._ids.next = whole
         span = self._tracer.start_span(
             "surefoot.run",
@@ -111,7 +111,9 @@ class OpenTelemetry:
 
     def _whole(self, run: Run) -> Trace:
         """Return the run's span."""
-        given = trace.parse(run.traceparent) or trace.parse(self.begin(run.agent, run.run_id))
+        given = trace.parse_traceparent(run.traceparent) or trace.parse_traceparent(
+            self.begin(run.agent, run.run_id)
+        )
         assert given is not None
         return given._replace(span_id=self._of_run(run.agent, run.run_id))
 
@@ -171,7 +173,7 @@ def start_tracing(settings: Settings) -> None:
     if not isinstance(provider, TracerProvider):
         # Not set globally: libraries would export to it unreviewed data, such as query strings.
         provider = _provider(settings)
-    spans.use(OpenTelemetry(provider, settings.app))
+    spans.use_spans(OpenTelemetry(provider, settings.app))
     log.info("tracing_ready")
 
 

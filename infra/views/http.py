@@ -108,7 +108,7 @@ class MergedViews:
     async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
         since = self._clock.now_ms() // projections.MINUTE_MS - minutes + 1
         lag, parts = await self._parts(agent, "windows", since=since)
-        found = projections.add_windows(projections.unpacked(part) for part in parts)
+        found = projections.add_windows(projections.unpack_windows(part) for part in parts)
         return {
             "agent": agent,
             "lag": lag,
@@ -145,16 +145,18 @@ class MergedViews:
                 runs = projections.attention(opened.values(), int(query["limit"]))
                 part = {"total": total, "runs": runs}
             case "windows":
-                part = projections.packed(projections.windows(opened.values(), int(query["since"])))
+                part = projections.pack_windows(
+                    projections.windows(opened.values(), int(query["since"]))
+                )
             case "digest":
-                part = {p: projections.digest(shard.values(p)) for p in opened}
+                part = {p: projections.digest_values(shard.values(p)) for p in opened}
             case _:
                 run_id = query["run_id"]
                 home = opened.get(partition_of(run_id, shard.partitions))
                 if home is None:
                     raise Unavailable("SF3015", f"the view of {run_id} is not here any more")
                 run = home.run(run_id)
-                part = projections.standing_json(run_id, run) if run is not None else None
+                part = projections.run_standing_json(run_id, run) if run is not None else None
         return {"partitions": sorted(opened), "lag": lag.json(), "part": part}
 
     async def _parts(self, agent: str, view: str, **query: Any) -> tuple[dict[str, int], list[Any]]:

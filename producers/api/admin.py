@@ -30,7 +30,7 @@ from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
 from surefoot.state.reading.deliveries import DeliveryOutcome, delivery_json
-from surefoot.state.reading.lag import standing_json
+from surefoot.state.reading.lag import agent_standing_json
 from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
 from surefoot.state.scheduling.book import Due, book_of, tick_run_id
@@ -176,7 +176,7 @@ class AdminApi:
         if agent is not None:
             check_agent(agent, self.agents)
         found = [
-            standing_json(each)
+            agent_standing_json(each)
             for each in await self.overview.standings()
             if agent is None or each.agent == agent or each.agent.startswith(f"{agent}.")
         ]

@@ -58,14 +58,14 @@ from surefoot.producers.guards import (
     AWAY,
     RETRY_AFTER_S,
     RequestRefused,
-    carried,
     check_agent,
     check_json,
     check_origin,
     direct,
     guard,
-    parsed,
+    parse_body,
     read_body,
+    trace_context,
     utf8,
 )
 from surefoot.producers.webhooks.intake import Intake, start_all
@@ -323,7 +323,7 @@ class _Gateway:
         made = partial(_start, declared, keys, self.clock.unique())
         start = await self._json(request, made)
         await start_all(
-            self.commands, [start], trace=carried(request), deadline_s=self.limits.start_s
+            self.commands, [start], trace=trace_context(request), deadline_s=self.limits.start_s
         )
         return JSONResponse({"agent": agent, "run_id": start.run_id}, 202)
 
@@ -429,7 +429,7 @@ class _Gateway:
         raw = await self._body(request)
         if not raw and empty is not None:
             raw = empty
-        return await parsed(len(raw), lambda: make(_values(raw)))
+        return await parse_body(len(raw), lambda: make(_values(raw)))
 
     async def _body(self, request: Request) -> bytes:
         limits = self.limits

@@ -161,7 +161,7 @@ class Feeds:
         if not text:
             return None
         try:
-            at = event_id.parse(text)
+            at = event_id.parse_event_id(text)
         except BadArgument as error:
             raise RequestRefused(error.number, 400, error.message) from None
         if any(len(offsets) != self.feed.partitions for offsets in at.values()):

@@ -29,7 +29,7 @@ SPEC: TypeAdapter[Spec] = TypeAdapter(Spec)
 _AT_ONCE = 64
 
 
-async def declare(
+async def update_schedules(
     agent: Agent, known: Mapping[str, State], commands: Commands, clock: Clock, *, send_s: float
 ) -> list[str]:
     """Start new schedules, update changed ones, and end removed ones.
@@ -101,10 +101,10 @@ async def steer(
     if do == "resume" and run.status in ("failed", "attention"):
         return await operator.ask(run.agent, run.run_id, RetryRun(id=command_id, by=by))
     said = {"do": do} | ({"id": command_id} if do == "trigger" else {})
-    return await say(operator, run, said, command_id=command_id, by=by)
+    return await signal_schedule(operator, run, said, command_id=command_id, by=by)
 
 
-async def say(
+async def signal_schedule(
     operator: Operator, run: Run, said: Mapping[str, Any], *, command_id: str, by: str | None
 ) -> CommandReply:
     """Send a schedule one of `state.scheduling.book.ASKS`. Raises as `Operator.ask`."""

@@ -26,10 +26,10 @@ from fastapi.responses import JSONResponse
 from surefoot.producers.guards import (
     RETRY_AFTER_S,
     RequestRefused,
-    carried,
     headers_of,
-    parsed,
+    parse_body,
     read_body,
+    trace_context,
 )
 from surefoot.producers.webhooks.mapping import MappedStart, Planned, Triggers, planned
 from surefoot.producers.webhooks.mapping_threads import Hangs, MappingThreads
@@ -149,9 +149,9 @@ class Intake:
             raise RequestRefused("SF5103", 401, "the signature is missing or wrong", why=fault)
         arrival.verified = True
         packed = "content-encoding" in headers
-        delivery = await parsed(
+        delivery = await parse_body(
             self.body_bytes if packed else len(arrival.body),
-            partial(read_delivery, bytes_max=self.body_bytes, gzip=self.gzip),
+            partial(read_webhook, bytes_max=self.body_bytes, gzip=self.gzip),
             arrival.source,
             door.sender,
             arrival.headers,
@@ -161,7 +161,9 @@ class Intake:
             return JSONResponse(challenge)
         arrival.delivery = delivery
         plan = arrival.plan = await self._map(delivery)
-        await start_all(self.commands, plan.starts, trace=carried(request), deadline_s=self.start_s)
+        await start_all(
+            self.commands, plan.starts, trace=trace_context(request), deadline_s=self.start_s
+        )
         return _answer(plan, quiet=door.sender.quiet)
 
     async def _map(self, delivery: Webhook) -> Planned:
@@ -185,7 +187,7 @@ class Intake:
             raise RequestRefused("SF5179", 503, message, headers) from None
 
 
-def read_delivery(
+def read_webhook(
     source: str,
     sender: ProviderSpec,
     headers: Mapping[str, str],
@@ -203,7 +205,7 @@ def read_delivery(
     if encoding != "identity":
         if not gzip or encoding not in _GZIP:
             raise RequestRefused("SF5109", 415, "send the body without a Content-Encoding")
-        body = unpacked(body, bytes_max)
+        body = gunzip(body, bytes_max)
         headers = {name: text for name, text in headers.items() if name != "content-encoding"}
     values, unreadable = None, ""
     if sender.reads:
@@ -220,7 +222,7 @@ def read_delivery(
     return Webhook(source=source, id=id_, event=event, headers=headers, body=body, **read)
 
 
-def unpacked(body: bytes, bytes_max: int) -> bytes:
+def gunzip(body: bytes, bytes_max: int) -> bytes:
     """Decompress a gzip body. Never produces more than `bytes_max` + 1 bytes.
 
     Raises: RequestRefused

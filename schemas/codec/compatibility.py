@@ -26,7 +26,7 @@ from avro.compatibility import (
 from surefoot.schemas.codec import catalog
 
 
-def check(name: str, root: Path = catalog.ROOT) -> list[str]:
+def check_schema(name: str, root: Path = catalog.ROOT) -> list[str]:
     """Return the problems of the current schema `name` with each released one; [] if none.
 
     Reads files. Asks Apache Avro's own checker, in both directions.
@@ -56,7 +56,7 @@ def check(name: str, root: Path = catalog.ROOT) -> list[str]:
 def check_all(root: Path = catalog.ROOT) -> list[str]:
     """Return the problems of all current schemas with all released ones. Reads files."""
     names = {name for schemas in catalog.released(root).values() for name in schemas}
-    return [problem for name in sorted(names) for problem in check(name, root)]
+    return [problem for name in sorted(names) for problem in check_schema(name, root)]
 
 
 def between(now: Any, then: Any, *, new: str, old: str) -> list[str]:
@@ -91,7 +91,7 @@ def fingerprints(version: str, root: Path = catalog.ROOT) -> list[str]:
     ]
 
 
-def parsed(schema: Any) -> Any:
+def parse_avro_schema(schema: Any) -> Any:
     """Parse a schema with Apache Avro. Raises ValueError if it is not one."""
     try:
         return avro.schema.parse(json.dumps(schema))
@@ -101,7 +101,9 @@ def parsed(schema: Any) -> Any:
 
 def _problems(*, reader: Any, writer: Any) -> list[str]:
     checker: Any = ReaderWriterCompatibilityChecker
-    result: SchemaCompatibilityResult = checker().get_compatibility(parsed(reader), parsed(writer))
+    result: SchemaCompatibilityResult = checker().get_compatibility(
+        parse_avro_schema(reader), parse_avro_schema(writer)
+    )
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))

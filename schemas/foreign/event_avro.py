@@ -21,7 +21,7 @@ from surefoot.schemas.codec import catalog
 from surefoot.schemas.codec.codec import UndecodableError, guarded
 from surefoot.schemas.foreign.branches import named
 
-__all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas", "parsed"]
+__all__ = ["AvroReader", "BadSchema", "SchemaFile", "load_schemas", "parse_event_schema"]
 
 #: what `schema=` takes: an .avsc file, its content, or several of these, the current one first
 SchemaFile = str | Path | Mapping[str, Any] | Sequence["str | Path | Mapping[str, Any]"]
@@ -85,7 +85,7 @@ def load_schemas(schema: SchemaFile | None, folder: Path) -> tuple[dict[bytes, A
     return {catalog.crc64(each): each for each in found}, found[0]
 
 
-def parsed(schema: Any) -> tuple[Any, Mapping[str, Any]]:
+def parse_event_schema(schema: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return the schema as parsed by fastavro, and its named types. Raises BadSchema."""
     one = _parsed(schema)
     return one["fields"][0]["type"], one["__named_schemas"]

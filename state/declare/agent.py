@@ -33,7 +33,7 @@ from surefoot.state.declare.sources import (
 from surefoot.state.declare.stored_types import adapter_of
 from surefoot.state.declare.subscriptions import RunEvent, Subscription, subscription
 from surefoot.state.declare.topics import EventTrigger, declare_event
-from surefoot.state.declare.webhooks import Provider, Webhook, WebhookTrigger, declare
+from surefoot.state.declare.webhooks import Provider, Webhook, WebhookTrigger, declare_webhook
 from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import Amount, Amounts
@@ -388,7 +388,7 @@ class Agent:
 
         def add(fn: F) -> F:
             self.webhooks.append(
-                declare(self.name, fn, source, provider=provider, event=event, where=where)
+                declare_webhook(self.name, fn, source, provider=provider, event=event, where=where)
             )
             return fn
 

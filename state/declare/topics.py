@@ -20,7 +20,12 @@ from uuid import UUID
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
 from surefoot.schemas.foreign.branches import ByBranch
-from surefoot.schemas.foreign.event_avro import BadSchema, SchemaFile, load_schemas, parsed
+from surefoot.schemas.foreign.event_avro import (
+    BadSchema,
+    SchemaFile,
+    load_schemas,
+    parse_event_schema,
+)
 from surefoot.schemas.payload import (
     STORABLE,
     BadPayload,
@@ -245,7 +250,7 @@ def declare_event(
         ) from error
     check_defined(trigger.adapter, event_type, place)
     if trigger.by_branch is not None and reader is not None:
-        for line in trigger.by_branch.mistakable(*parsed(reader)):
+        for line in trigger.by_branch.mistakable(*parse_event_schema(reader)):
             raise ConfigError(
                 "SF1167", f"{place}: {line}; name each type as the schema names its record"
             )

@@ -175,7 +175,7 @@ class WebhookTrigger:
     fn: Callable[[Webhook], Any]
 
 
-def declare(
+def declare_webhook(
     agent: str,
     fn: Callable[[Webhook], Any],
     source: str,

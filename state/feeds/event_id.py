@@ -33,7 +33,7 @@ def join(parts: Mapping[str, str]) -> str:
     return ".".join(parts.values())
 
 
-def parse(text: str) -> dict[str, list[int]]:
+def parse_event_id(text: str) -> dict[str, list[int]]:
     """Return the next offset of each partition, by agent. Raises BadArgument."""
     found: dict[str, list[int]] = {}
     for piece in text.split(".") if len(text) <= _LENGTH_MAX else [""]:

@@ -92,7 +92,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _to_step(agent: Agent, step: Step, kind: NodeKind, target: ast.expr) -> Edge | None:
-    fn = lint.resolve(target, step)
+    fn = lint.resolve_name(target, step)
     named = agent.step_of(fn) if callable(fn) else None
     return None if named is None else Edge(step.name, kind, named.name)
 
@@ -100,7 +100,7 @@ def _to_step(agent: Agent, step: Step, kind: NodeKind, target: ast.expr) -> Edge
 def _to_agent(step: Step, kind: NodeKind, target: ast.expr | None) -> Edge | None:
     if isinstance(target, ast.Constant) and isinstance(target.value, str):
         return Edge(step.name, kind, target.value, agent=True)
-    found = None if target is None else lint.resolve(target, step)
+    found = None if target is None else lint.resolve_name(target, step)
     if isinstance(found, Agent):
         return Edge(step.name, kind, found.name, agent=True)
     return None

@@ -37,7 +37,7 @@ _TARGETS: dict[Any, set[str]] = {
 _AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Parallel, "join"), (Call, "then")}
 
 
-def check(agent: Agent) -> None:
+def check_agent(agent: Agent) -> None:
     """Raise ConfigError for the first step with an impossible target or payload, or with types,
     its own or those of functions it calls, that cannot be stored."""
     _ = agent.start_step
@@ -58,7 +58,7 @@ def _check_target(
     agent: Agent, step: Step, where: str, kind: Any, parameter: str, given: dict[str, ast.expr]
 ) -> None:
     target, name = given[parameter], kind.__name__
-    fn = resolve(target, step)
+    fn = resolve_name(target, step)
     if fn is None:
         if isinstance(target, ast.Constant) and target.value is not None:
             raise ConfigError(
@@ -88,7 +88,7 @@ def _check_target(
 
 def _check_payload(where: str, step: Step, target: Step, payload: ast.expr | None) -> None:
     wanted = target.payload_type
-    made = resolve(payload.func, step) if isinstance(payload, ast.Call) else None
+    made = resolve_name(payload.func, step) if isinstance(payload, ast.Call) else None
     if isinstance(made, type) and isinstance(wanted, type) and not issubclass(made, wanted):
         raise ConfigError(
             "SF1118",
@@ -101,7 +101,7 @@ def returns(step: Step, wanted: Collection[Any]) -> Iterator[tuple[int, Any, dic
     """Yield (line, class, arguments by parameter) of every call of a `wanted` class, such as
     `Next(...)`, in the source."""
     for line, node in _calls(step):
-        kind = resolve(node.func, step)
+        kind = resolve_name(node.func, step)
         if isinstance(kind, type) and kind in wanted:
             yield line, kind, _given(node, [each.name for each in fields(kind)])
 
@@ -113,7 +113,7 @@ def _called(step: Step) -> Iterator[tuple[int, Callable[..., Any]]]:
         match node.func:
             case ast.Attribute(ast.Name(name), "call" | "once") if name == context:
                 fn = _given(node, ["name", "fn"]).get("fn")
-                found = None if fn is None else resolve(fn, step)
+                found = None if fn is None else resolve_name(fn, step)
                 if callable(found):
                     yield line, found
 
@@ -138,7 +138,7 @@ def _given(call: ast.Call, names: list[str]) -> dict[str, ast.expr]:
     return given | {word.arg: word.value for word in call.keywords if word.arg}
 
 
-def resolve(node: ast.expr, step: Step) -> Any:
+def resolve_name(node: ast.expr, step: Step) -> Any:
     """Return the object that a name in the step's source refers to; None if it is unknown."""
     if isinstance(node, ast.Name):
         fn = plain_function(step.fn)
@@ -146,7 +146,7 @@ def resolve(node: ast.expr, step: Step) -> Any:
             return _closure(fn).get(node.id)
         return fn.__globals__.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):
-        return getattr(resolve(node.value, step), node.attr, None)
+        return getattr(resolve_name(node.value, step), node.attr, None)
     return None
 
 

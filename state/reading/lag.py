@@ -75,7 +75,7 @@ def behind(committed: int | None, start: int, stable: int) -> tuple[int, int]:
     return first, max(stable, first)
 
 
-def standing_json(standing: AgentStanding) -> dict[str, Any]:
+def agent_standing_json(standing: AgentStanding) -> dict[str, Any]:
     return {
         "agent": standing.agent,
         "group": standing.group,

@@ -387,7 +387,7 @@ def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[dict[str, Any]]:
     """Return the runs that need a person, longest waiting first."""
     found = [
-        standing_json(run_id, run)
+        run_standing_json(run_id, run)
         for partition in partitions
         for run_id, run in partition.people.items()
     ]
@@ -398,7 +398,7 @@ def oldest_first(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (run["since_ms"], run["run_id"]))
 
 
-def standing_json(run_id: str, run: RunStanding) -> dict[str, Any]:
+def run_standing_json(run_id: str, run: RunStanding) -> dict[str, Any]:
     fields = {name: getattr(run, name) for name in RunStanding.__slots__}
     return {"run_id": run_id, **fields, "person": run.person, "money": run.money / 1e6}
 
@@ -422,12 +422,12 @@ def add_windows(parts: Iterable[Windows]) -> Windows:
     return dict(sorted(total.items()))
 
 
-def packed(found: Windows) -> list[list[Any]]:
+def pack_windows(found: Windows) -> list[list[Any]]:
     """Return the windows as JSON values, to be added up elsewhere."""
     return [[minute, step, each.encode().decode()] for (minute, step), each in found.items()]
 
 
-def unpacked(found: Iterable[Iterable[Any]]) -> Windows:
+def unpack_windows(found: Iterable[Iterable[Any]]) -> Windows:
     return {(minute, step): Window.decode(each) for minute, step, each in found}
 
 
@@ -460,7 +460,7 @@ def _came_to(window: Window, minutes: int) -> dict[str, Any]:
     }
 
 
-def digest(values: Values) -> str:
+def digest_values(values: Values) -> str:
     """Digest everything stored of a partition: equal for equal events, in any batches."""
     of = hashlib.sha256()
     for key, value in sorted(values.items()):

@@ -26,7 +26,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from surefoot.state.errors import ConfigError
 from surefoot.state.machine.model import State
 from surefoot.state.machine.wait_rules import ENDED, signals
-from surefoot.state.scheduling.cron import Cron, parse, ticks
+from surefoot.state.scheduling.cron import Cron, parse_cron, ticks
 
 Overlap = Literal["skip", "queue", "cancel", "allow"]
 Misfire = Literal["all", "latest", "none"]
@@ -53,7 +53,7 @@ class Spec:
 
     @property
     def times(self) -> Cron:
-        return parse(self.cron, self.tz)
+        return parse_cron(self.cron, self.tz)
 
 
 #: tick: on time; missed: late, run by the misfire policy; the others were asked for
@@ -198,7 +198,7 @@ def spec_of(
     grace_s: float | None,
 ) -> Spec:
     """Check a schedule's declaration. Raises ConfigError with what is wrong."""
-    parse(cron, tz)
+    parse_cron(cron, tz)
     for name, value, known in (("overlap", overlap, OVERLAPS), ("misfire", misfire, MISFIRES)):
         if value not in known:
             raise ConfigError("SF1127", f"{name} is one of {', '.join(known)}; got {value!r}")

@@ -42,7 +42,7 @@ _FIELDS_WITHOUT_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression in a time zone. Make one with `parse`."""
+    """A cron expression in a time zone. Make one with `parse_cron`."""
 
     expression: str
     zone: ZoneInfo
@@ -114,7 +114,7 @@ class Cron:
 
 
 @lru_cache(maxsize=1024)
-def parse(expression: str, zone: str) -> Cron:
+def parse_cron(expression: str, zone: str) -> Cron:
     """Parse a cron expression.
 
     Raises: ConfigError - what is wrong with the expression or the time zone, and an example

@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from surefoot.schemas.payload import BadPayload, Unserialisable, kept, load, text_of
+from surefoot.schemas.payload import BadPayload, Unserialisable, dump_and_load, load, text_of
 from surefoot.schemas.weak_cache import weakly_cached
 from surefoot.state.declare.annotations import MISSING, annotation
 from surefoot.state.declare.callables import label
@@ -184,7 +184,7 @@ class Journal:
                 raise
             return await self._failed(slot, mark, error)
         told = reserved if cost is None else await _amounts(cost(value))
-        data, value = kept(adapter, value)
+        data, value = dump_and_load(adapter, value)
         await self._record(slot, kind="call", digest=mark, value=data, cost=told)
         return _Came(value)
 
@@ -223,7 +223,7 @@ class Journal:
             told = await self._do(probe, args)
             if told is not None and told is not False:
                 value = None if told is True else told
-                data, value = kept(adapter, value)
+                data, value = dump_and_load(adapter, value)
                 await self._act(slot, kind="call", digest=mark, value=data)
                 return _Came(value)
         else:
@@ -240,7 +240,7 @@ class Journal:
             if probe is None:
                 raise in_doubt(slot) from error
             raise
-        data, value = kept(adapter, value)
+        data, value = dump_and_load(adapter, value)
         await self._act(slot, kind="call", digest=mark, value=data)
         return _Came(value)
 

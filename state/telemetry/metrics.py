@@ -46,7 +46,7 @@ class Nowhere:
 _sink: Sink = Nowhere()
 
 
-def use(sink: Sink) -> Sink:
+def use_sink(sink: Sink) -> Sink:
     """Send everything there from now on. Returns where it went so far."""
     global _sink
     before, _sink = _sink, sink

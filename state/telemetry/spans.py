@@ -71,7 +71,7 @@ class Untold:
 _spans: Spans = Untold()
 
 
-def use(spans: Spans) -> Spans:
+def use_spans(spans: Spans) -> Spans:
     """Tell everything there from now on. Returns where it was told so far."""
     global _spans
     before, _spans = _spans, spans

@@ -13,10 +13,10 @@ from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assis
 from surefoot.agents.provider import (
     Adjust,
     StopKind,
+    adapter_extra,
     as_object,
     ends_of,
-    judge,
-    kept,
+    judge_stop,
     missing,
     request,
     what_now,
@@ -77,7 +77,7 @@ class AnthropicModel:
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
         """Ask the model: yields pieces of text, then the Reply.
 
-        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge_stop
                 raises for an answer
         """
         ours = {
@@ -102,7 +102,7 @@ class AnthropicModel:
 
 
 def _reply(message: Any, ends: Mapping[str, StopKind]) -> Reply:
-    """Convert an answer. Raises what provider.judge raises."""
+    """Convert an answer. Raises what provider.judge_stop raises."""
     answer = message.to_dict(mode="json", warnings=False)
     blocks = answer["content"]
     calls = tuple(
@@ -111,7 +111,7 @@ def _reply(message: Any, ends: Mapping[str, StopKind]) -> Reply:
         if block["type"] == "tool_use"
     )
     details = answer.get("stop_details") or {}
-    goes_on = judge(
+    goes_on = judge_stop(
         answer.get("stop_reason"), ends, said=details.get("explanation") or "", calls=bool(calls)
     )
     used = message.usage
@@ -165,7 +165,7 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
             return "user", [result | ({"is_error": True} if message.get("error") else {})]
         case "assistant":
             calls = message.get("tool_calls") or ()
-            verbatim = kept(message, ANTHROPIC)
+            verbatim = adapter_extra(message, ANTHROPIC)
             if verbatim is None:
                 return "assistant", text + [_call(call) for call in calls]
             ids = iter(call["id"] for call in calls)  # the ids that tool results refer to
@@ -189,4 +189,4 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 def _container(messages: Sequence[Message]) -> str | None:
     """Return the container of the latest answer, in which code it started may still run."""
     said = [message for message in messages if message["role"] == "assistant"]
-    return kept(said[-1], "container") if said else None
+    return adapter_extra(said[-1], "container") if said else None

@@ -174,7 +174,7 @@ def assistant(reply: Reply) -> Message:
     return message
 
 
-def answer(messages: Sequence[Message]) -> str:
+def answer_text(messages: Sequence[Message]) -> str:
     """Return what the model said in its latest turn, from the last question to it."""
     pieces: list[str] = []
     for message in reversed(messages):
@@ -189,7 +189,7 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
     return _CALLS.validate_python(message.get("tool_calls") or ())
 
 
-def told(call: ToolCall, content: str, *, error: bool = False) -> Message:
+def tool_result(call: ToolCall, content: str, *, error: bool = False) -> Message:
     """Return the answer to a tool call."""
     message = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
     return message | {"error": True} if error else message

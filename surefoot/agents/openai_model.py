@@ -14,12 +14,12 @@ from surefoot.agents.messages import Ask, Message, Reply, ToolCall, Usage, assis
 from surefoot.agents.provider import (
     Adjust,
     StopKind,
+    adapter_extra,
     as_object,
     ends_of,
-    judge,
-    kept,
+    judge_stop,
     missing,
-    parsed,
+    parse_arguments,
     request,
     what_now,
 )
@@ -91,7 +91,7 @@ class OpenAIModel:
     async def __call__(self, ask: Ask) -> AsyncIterator[str | Reply]:
         """Ask the model: yields pieces of text, then the Reply.
 
-        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge
+        Raises: RetryableError, TerminalError (see provider.what_now), and what provider.judge_stop
                 raises for an answer
         """
         ours = {
@@ -133,7 +133,7 @@ class _Call:
 
     @property
     def read(self) -> dict[str, Any] | str:
-        return parsed(self.arguments or "{}")
+        return parse_arguments(self.arguments or "{}")
 
     @property
     def whole(self) -> bool:
@@ -250,9 +250,9 @@ class _Answer:
         return call.whole or not arguments
 
     def reply(self, ends: Mapping[str, StopKind]) -> Reply:
-        """Return the whole answer. Raises what provider.judge raises."""
+        """Return the whole answer. Raises what provider.judge_stop raises."""
         finish = "refusal" if self._refusal and self._finish == "stop" else self._finish
-        goes_on = judge(finish, ends, said=self._refusal, calls=bool(self._calls))
+        goes_on = judge_stop(finish, ends, said=self._refusal, calls=bool(self._calls))
         text = "".join(self._text)
         calls = tuple(
             ToolCall(id=call.id, name=call.name, arguments=call.read) for call in self._calls
@@ -334,7 +334,7 @@ def _message(message: Message) -> dict[str, Any]:
             return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
         case "assistant":
             calls = message.get("tool_calls") or ()
-            made = kept(message, OPENAI)
+            made = adapter_extra(message, OPENAI)
             if made is None:
                 made = {"role": "assistant", "content": content or (None if calls else "")}
                 told = [_call(call) for call in calls]

@@ -103,7 +103,9 @@ def ends_of(
     return {**known, **{reason.lower(): end for reason, end in (more or {}).items()}}
 
 
-def judge(reason: str | None, known: Mapping[str, StopKind], *, said: str, calls: bool) -> bool:
+def judge_stop(
+    reason: str | None, known: Mapping[str, StopKind], *, said: str, calls: bool
+) -> bool:
     """Return whether a complete answer is to be continued.
 
     Args:   reason: the stop reason; None: none was given. said: the text of a refusal. calls:
@@ -145,13 +147,13 @@ def judge(reason: str | None, known: Mapping[str, StopKind], *, said: str, calls
     return end == "goes_on"
 
 
-def kept(message: Mapping[str, Any], adapter: str) -> Any:
+def adapter_extra(message: Mapping[str, Any], adapter: str) -> Any:
     """Return what that adapter kept in the message; None: nothing."""
     extra = message.get("extra")
     return extra.get(adapter) if isinstance(extra, dict) else None
 
 
-def parsed(arguments: str) -> dict[str, Any] | str:
+def parse_arguments(arguments: str) -> dict[str, Any] | str:
     """Return a call's arguments if they are a JSON object, else the text unchanged."""
     try:
         value = parse_json(arguments.encode("utf-8", "replace"))

@@ -33,13 +33,13 @@ from surefoot.agents.messages import (
     Reply,
     ToolCall,
     Usage,
-    answer,
+    answer_text,
     assistant,
     calls_of,
     heard,
     said,
     storable,
-    told,
+    tool_result,
     user,
 )
 from surefoot.agents.tools import Tool, ToolError, agent_tool, plan_tools, tool
@@ -220,9 +220,9 @@ def tool_loop(
         for call, result in zip(children.calls, results, strict=True):
             failure = result.failure or {}
             ctx.thread.append(
-                told(call, kit.tools[call.name].text(result.result))
+                tool_result(call, kit.tools[call.name].text(result.result))
                 if result.ok
-                else told(call, f"{failure['code']}: {failure['message']}", error=True)
+                else tool_result(call, f"{failure['code']}: {failure['message']}", error=True)
             )
         return Next(hear, children.turn)
 
@@ -236,7 +236,7 @@ def tool_loop(
             return Next(think, Turn())
         if last["role"] == "tool":
             return Next(think, Turn(turn.number))
-        text = answer(ctx.thread.messages)
+        text = answer_text(ctx.thread.messages)
         if chat:
             return Wait(
                 MESSAGE,
@@ -362,14 +362,16 @@ class _Kit:
         made = self.tools.get(call.name)
         if made is None:
             there = ", ".join(self.tools) or "none"
-            return told(call, f"there is no tool {call.name!r}; there are: {there}", error=True)
+            return tool_result(
+                call, f"there is no tool {call.name!r}; there are: {there}", error=True
+            )
         for verdict in turn.verdicts:
             if verdict.call == index and not verdict.approved:
-                return told(call, f"not done: {verdict.why}", error=True)
+                return tool_result(call, f"not done: {verdict.why}", error=True)
         try:
             made.read(call)
         except ToolError as error:
-            return told(call, str(error), error=True)
+            return tool_result(call, str(error), error=True)
         return _Job(made, call, index)
 
 
@@ -423,16 +425,16 @@ async def _tell(ctx: Context, job: _Job, *, last: bool) -> Message:
             case _:
                 value = await ctx.call(job.name, tool.body, call, permanent=(ToolError,))
     except ToolError as error:
-        return told(call, str(error), error=True)
+        return tool_result(call, str(error), error=True)
     except CallFailed as failed:
         if failed.kind != ToolError.__name__:
             raise
-        return told(call, str(failed), error=True)
+        return tool_result(call, str(failed), error=True)
     except RetryableError as error:
         if not last or (tool.way == "once" and not isinstance(error, NotDone)):
             raise
-        return told(call, f"{type(error).__name__}: {error}", error=True)
-    return told(call, tool.text(value))
+        return tool_result(call, f"{type(error).__name__}: {error}", error=True)
+    return tool_result(call, tool.text(value))
 
 
 def _gravity(error: BaseException) -> int:

@@ -42,7 +42,7 @@ def print_each(
         plain_console().print(table(titles, [cells(each) for each in found], wraps=wraps))
 
 
-def told(field: str, value: Any) -> str:
+def format_field(field: str, value: Any) -> str:
     """Format one value for people, according to the name of its field."""
     if field.endswith("_ms"):
         return clock_time(value)

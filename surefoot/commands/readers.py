@@ -30,7 +30,7 @@ from surefoot.state.names.topics import AgentTopics
 _IS_NAME = re.compile(rf"[^./]+(\.{SCHEDULES})?")
 
 
-def resolve(agent: str) -> tuple[str, Agent | None]:
+def resolve_agent(agent: str) -> tuple[str, Agent | None]:
     """Return the agent's name, and the agent itself if its file or module is given."""
     if _IS_NAME.fullmatch(agent):
         return agent, None

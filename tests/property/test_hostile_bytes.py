@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from surefoot.producers.api.events import offset_of
 from surefoot.producers.commands.operations import command
-from surefoot.producers.guards import RequestRefused, carried
+from surefoot.producers.guards import RequestRefused, trace_context
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.machine.commands import BODIES
@@ -138,7 +138,7 @@ def test_headers_of_a_request_are_taken_or_left(headers: list[tuple[bytes, bytes
     named = [(name, value) for name in TRACE for _, value in headers]
     named += [(b"last-event-id", value) for _, value in headers[:1]]
     request = Request({"type": "http", "headers": named, "query_string": b""})
-    for told in carried(request).values():
+    for told in trace_context(request).values():
         assert str(told).isascii()
         assert str(told).isprintable()
     with suppress(RequestRefused):

@@ -20,7 +20,7 @@ from surefoot.producers.sources.sqs_messages import (
     message_of,
     queue_run_id,
 )
-from surefoot.producers.webhooks.intake import read_delivery
+from surefoot.producers.webhooks.intake import read_webhook
 from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.sources import QueueEvent
 from surefoot.state.declare.webhooks import Provider
@@ -187,6 +187,6 @@ def test_of_a_webhook(body: Any, provider: Provider) -> None:
     headers = {"content-type": "application/json", "x-github-delivery": "d", "webhook-id": "w"}
     with suppress(RequestRefused):
         sent = json.dumps(body).encode()
-        delivery = read_delivery("source", chosen, headers, sent, bytes_max=100_000, gzip=False)
+        delivery = read_webhook("source", chosen, headers, sent, bytes_max=100_000, gzip=False)
         assert isinstance(delivery.event, str)
         json.dumps(chosen.answer(delivery))

@@ -13,7 +13,7 @@ import typer
 
 from surefoot.commands.groups import group
 from surefoot.commands.options import AgentFiles, Json, Limit
-from surefoot.commands.output import print_each, told
+from surefoot.commands.output import format_field, print_each
 from surefoot.commands.readers import existing, require_topic
 from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Mapped, NotYet
 from surefoot.infra.log.ports import Backend
@@ -104,7 +104,7 @@ def show_dead(
         return
     for field, value in fields.items():
         if value is not None and field != "do":
-            typer.echo(f"{field:<13}{told(field, value)}")
+            typer.echo(f"{field:<13}{format_field(field, value)}")
     for line in fields["do"]:
         typer.echo(f"{'do':<13}{printable(line)}")
     for name, header in record.headers:

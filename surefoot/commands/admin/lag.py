@@ -21,7 +21,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import plain_console
-from surefoot.state.reading.lag import AgentStanding, PartitionStanding, standing_json
+from surefoot.state.reading.lag import AgentStanding, PartitionStanding, agent_standing_json
 
 app = commands()
 
@@ -59,7 +59,7 @@ def show_lag(agent_files: AgentFiles, as_json: Json = False) -> None:
     found = asyncio.run(look())
     if as_json:
         for each in found:
-            typer.echo(json.dumps(standing_json(each)))
+            typer.echo(json.dumps(agent_standing_json(each)))
         return
     plain_console().print(lag_table(lag_rows(found)))
 

@@ -15,7 +15,7 @@ from surefoot.commands.asking import Asked, exit_status
 from surefoot.commands.groups import group
 from surefoot.commands.options import AgentName, By, CommandIdOption, Json, WaitOption
 from surefoot.commands.output import print_each
-from surefoot.commands.readers import require_agent, resolve
+from surefoot.commands.readers import require_agent, resolve_agent
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.readers.runs import LogRunReader
@@ -26,7 +26,7 @@ from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.commands.operations import CommandReply, Operator
-from surefoot.producers.commands.schedules import say, steer
+from surefoot.producers.commands.schedules import signal_schedule, steer
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.machine.model import Run, State
@@ -54,7 +54,7 @@ app = group("List, pause, resume, trigger and backfill schedules.")
 def list_schedules(agent: AgentName, as_json: Json = False) -> None:
     """Show an agent's schedules: state, last and next ticks, runs, skipped ticks."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     known = asyncio.run(_read(name))
     now_ms = SystemClock().now_ms()
     told = [
@@ -97,7 +97,7 @@ def show_next(
     Given the agent's file or module, as it declares them; nothing has to be running.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     now_ms = SystemClock().now_ms()
     if declared is not None and schedule in declared.schedules:
         spec = declared.schedules[schedule].spec
@@ -200,7 +200,7 @@ def backfill(
             typer.echo(f"{len(found)} ticks", err=True)
             return None
         said = {"do": "backfill", "from_ms": from_ms, "to_ms": to_ms}
-        return await say(way.operator, way.run, said, command_id=way.id, by=way.by)
+        return await signal_schedule(way.operator, way.run, said, command_id=way.id, by=way.by)
 
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     raise typer.Exit(_asked(agent, schedule, ask, asked, "backfill"))
@@ -240,7 +240,7 @@ def _asked(
     verb: str,
 ) -> int:
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     clock = SystemClock()
     chosen = asked.command_id or clock.unique()
 

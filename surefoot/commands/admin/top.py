@@ -35,7 +35,7 @@ from surefoot.state.errors import Unavailable
 from surefoot.state.machine.model import Status
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.explain import clock_time
-from surefoot.state.reading.lag import AgentStanding, standing_json
+from surefoot.state.reading.lag import AgentStanding, agent_standing_json
 from surefoot.state.reading.query import Waiting
 from surefoot.state.reading.runs import counts_json
 
@@ -199,7 +199,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
             }
             for each in snapshot.agents
         ],
-        "topics": [standing_json(each) for each in snapshot.standings],
+        "topics": [agent_standing_json(each) for each in snapshot.standings],
     }
 
 

@@ -12,7 +12,7 @@ import typer
 
 from surefoot.commands.groups import group
 from surefoot.commands.options import AgentFiles, Json, Limit
-from surefoot.commands.output import print_each, told
+from surefoot.commands.output import format_field, print_each
 from surefoot.commands.readers import existing, require_partitions, require_topic
 from surefoot.infra.embedded.file import Access
 from surefoot.infra.log.ports import Backend
@@ -25,7 +25,7 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.runtime.terminal import printable
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.producers.guards import RequestRefused
-from surefoot.producers.webhooks.intake import read_delivery, start_all
+from surefoot.producers.webhooks.intake import read_webhook, start_all
 from surefoot.producers.webhooks.mapping import Planned, by_source, planned
 from surefoot.producers.webhooks.verification import sender
 from surefoot.state.declare.agent import Agent
@@ -112,7 +112,7 @@ def show_delivery(id_: DeliveryId, as_json: Json = False) -> None:
         if field in ("headers", "body"):
             continue
         if value not in (None, [], 0) or field == "verified":
-            typer.echo(f"{field:<12}{told(field, value)}")
+            typer.echo(f"{field:<12}{format_field(field, value)}")
     for name, text in fields["headers"].items():
         typer.echo(f"{'header':<12}{printable(f'{name}: {text}')}")
     if fields["body"] is not None:
@@ -180,7 +180,7 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) 
         )
     provider = triggers[0][1].provider
     try:
-        delivery = read_delivery(
+        delivery = read_webhook(
             found.source,
             sender(provider),
             dict(found.headers),

@@ -13,7 +13,7 @@ from surefoot.commands.groups import group
 from surefoot.infra.registry.confluent import open_registry
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.infra.runtime.terminal import printable
-from surefoot.schemas.codec.compatibility import between, check_all, parsed
+from surefoot.schemas.codec.compatibility import between, check_all, parse_avro_schema
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, Refused
 
@@ -127,7 +127,7 @@ def _same(one: Path, other: Path) -> bool:
 def _read(path: Path) -> Any:
     try:
         schema = parse_json(path.read_bytes())
-        parsed(schema)
+        parse_avro_schema(schema)
     except OSError as error:
         raise ConfigError("SF1024", f"{path}: {error.strerror}") from None
     except (BadPayload, ValueError) as error:

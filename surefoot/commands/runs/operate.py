@@ -31,7 +31,7 @@ from surefoot.commands.options import (
     RunId,
     WaitOption,
 )
-from surefoot.commands.readers import checked_run_id, no_run, resolve, run_reader
+from surefoot.commands.readers import checked_run_id, no_run, resolve_agent, run_reader
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
@@ -82,7 +82,7 @@ def retry_failed(
     """Retry every failed run. For failed effects: `retry-failed outbox`."""
     # Each outcome is printed; the exit status is the highest of all.
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
     try:
         asked = retrying({"prefix": prefix, "by": by, "limit": _PAGE})
     except BadArgument as error:
@@ -153,7 +153,7 @@ def approve(
 def _question(agent: str, run_id: str) -> str:
     """Return the run's present question. Exits with status 1 if there is none."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
     checked_run_id(run_id)
 
     async def read() -> RunView | None:
@@ -210,7 +210,7 @@ def rewind(
 ) -> None:
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
     _command("pause", run_id, {}, asked)  # checks its id and `by`
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
         return await operator.rewind(
@@ -245,7 +245,7 @@ def fork(
     probe first, or waits for a person.
     """
     new = checked_run_id(SystemClock().unique() if new_id is None else new_id)
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def ask(operator: Operator, reader: LogRunReader, chosen: str) -> CommandReply:
         return await operator.fork(reader, name, run_id, seq, new_id=chosen, repeat=repeat or ())
@@ -257,7 +257,7 @@ def fork(
 def _operate(word: str, agent: str, run_id: str, said: Mapping[str, Any], asked: Asked) -> int:
     """Send the command and print its outcome; returns the exit status."""
     wanted = _command(word, run_id, said, asked)
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def ask(operator: Operator, _: LogRunReader, _id: str) -> CommandReply:
         return await operator.ask(name, run_id, wanted)

@@ -12,7 +12,7 @@ from surefoot.commands.asking import EXIT_DONE, EXIT_NO_ANSWER, EXIT_REFUSED, op
 from surefoot.commands.groups import commands
 from surefoot.commands.options import AgentName, EffectsOption, Repeat, WaitOption
 from surefoot.commands.output import table
-from surefoot.commands.readers import resolve
+from surefoot.commands.readers import resolve_agent
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
@@ -68,7 +68,7 @@ def replay(
     told = step is not None or effects != "suppress" or repeat
     if mode != "rerun" and told:
         raise ConfigError("SF6001", "--step, --repeat and --effects re-emit are for --mode rerun")
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     if declared is not None and step is not None and step not in declared.steps:
         raise ConfigError(
             "SF6001", f"agent {name} has no step {step!r}; it has {list(declared.steps)}"

@@ -11,8 +11,8 @@ import typer
 
 from surefoot.commands.groups import commands
 from surefoot.commands.options import AgentName, Json, Limit, RunId
-from surefoot.commands.output import print_each, told
-from surefoot.commands.readers import no_run, resolve, run_reader
+from surefoot.commands.output import format_field, print_each
+from surefoot.commands.readers import no_run, resolve_agent, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.terminal import printable
@@ -38,7 +38,7 @@ def list_runs(
     """Show the runs of an agent, most recently updated first."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     wanted = _status(status)
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def read() -> Sequence[RunView]:
         async with run_reader(name) as reader:
@@ -64,7 +64,7 @@ def _cells(run: RunView) -> tuple[str, ...]:
 def show_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """Show one run, why it waits, and what to type. Exit status 1 when it does not exist."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     version = None if declared is None else declared.version
 
     async def read() -> tuple[RunView, Explanation] | None:
@@ -86,7 +86,7 @@ def show_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     frames = fields["failure"].pop("frames", ()) if fields["failure"] else ()
     for field, value in fields.items():
         if value is not None:
-            typer.echo(f"{field:<12}{told(field, value)}")
+            typer.echo(f"{field:<12}{format_field(field, value)}")
     for frame in frames:
         typer.echo(f"{'at':<12}{printable(frame)}")
     for sentence in why.because:

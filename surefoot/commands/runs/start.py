@@ -9,7 +9,7 @@ import typer
 
 from surefoot.commands.groups import commands
 from surefoot.commands.options import AgentName
-from surefoot.commands.readers import require_agent, resolve
+from surefoot.commands.readers import require_agent, resolve_agent
 from surefoot.commands.runs.watch import watch_run
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.runtime import logging
@@ -59,7 +59,7 @@ def start_run(agent: str, payload: str, run_id: str | None) -> str:
         same run_id can be started again.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, declared = resolve(agent)
+    name, declared = resolve_agent(agent)
     clock = SystemClock()
     try:
         named = check_run_id(clock.unique() if run_id is None else run_id)

@@ -12,7 +12,7 @@ import typer
 from surefoot.commands.groups import commands
 from surefoot.commands.options import AgentName, Json, RunId
 from surefoot.commands.output import print_each, table
-from surefoot.commands.readers import no_run, resolve, run_reader
+from surefoot.commands.readers import no_run, resolve_agent, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console
 from surefoot.state.machine.model import Status
@@ -27,7 +27,7 @@ app = commands()
 def count_runs(agent: AgentName, as_json: Json = False) -> None:
     """Count the runs of an agent by version and status."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def read() -> Mapping[tuple[int, Status], int]:
         async with run_reader(name) as reader:
@@ -45,7 +45,7 @@ def count_runs(agent: AgentName, as_json: Json = False) -> None:
 def list_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """List the versions of a run that it can be rewound to: one after each step."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
 
     async def read() -> Sequence[Version] | None:
         async with run_reader(name, [run_id]) as reader:

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from surefoot.commands.groups import commands
 from surefoot.commands.options import AgentName, Json, RunId
-from surefoot.commands.readers import checked_run_id, resolve, run_reader
+from surefoot.commands.readers import checked_run_id, resolve_agent, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.schemas.codec.records import AvroEvent
@@ -49,7 +49,7 @@ def watch_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     Ctrl-C ends the watching, not the run.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
-    name, _ = resolve(agent)
+    name, _ = resolve_agent(agent)
     checked_run_id(run_id)
     with json_lines() if as_json else lines(plain_console()) as show:
         run = asyncio.run(_followed(run_reader(name, [run_id]), name, run_id, show))

@@ -147,7 +147,7 @@ async def test_an_open_transaction_shows_as_held_back(
         return Done()
 
     registry = CollectorRegistry()
-    before = metrics.use(Prometheus(registry))
+    before = metrics.use_sink(Prometheus(registry))
     stranger = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{app}-stranger")
     try:
         async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
@@ -168,7 +168,7 @@ async def test_an_open_transaction_shows_as_held_back(
             await other.close()
     finally:
         await stranger.stop()
-        metrics.use(before)
+        metrics.use_sink(before)
     labels = {"agent": agent_name}
     assert registry.get_sample_value("surefoot_producer_fenced_total", labels) == 1
     assert registry.get_sample_value("surefoot_state_restore_seconds_count", labels) == 2

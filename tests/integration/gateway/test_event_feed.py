@@ -23,7 +23,7 @@ from surefoot.infra.readers import event_hub
 from surefoot.infra.readers.event_feed import LogEventFeed
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.state.feeds.event_id import parse
+from surefoot.state.feeds.event_id import parse_event_id
 from surefoot.state.feeds.feed import EventFilter, FeedMessage
 from surefoot.state.machine.model import OutputPiece
 from surefoot.state.names.partitioner import partition_of
@@ -80,7 +80,7 @@ async def feed_of(kafka: Cluster, agent: Agent) -> AsyncIterator[LogEventFeed]:
 def following(
     feed: LogEventFeed, agent: Agent, after: str | None, choice: EventFilter = ALL
 ) -> AsyncGenerator[FeedMessage, None]:
-    start = None if after is None else parse(after)
+    start = None if after is None else parse_event_id(after)
     return feed.follow([agent.name], start, choice, earliest=after is None)
 
 
@@ -172,7 +172,7 @@ async def test_what_retention_has_taken_is_told_and_so_is_a_topic_that_is_made_a
     async with feed_of(kafka, agent) as feed:
         async with aclosing(following(feed, agent, None)) as events:
             whole = await taken(events, 6)
-        offsets = [parse(each.id or "")[agent.name][partition] for each in whole]
+        offsets = [parse_event_id(each.id or "")[agent.name][partition] for each in whole]
         await kafka.delete_before(kafka.topics(agent).events, partition, offsets[4])
         async with aclosing(following(feed, agent, whole[2].id)) as events:
             rest = await taken(events, 2)
@@ -207,7 +207,7 @@ async def test_a_gap_that_opens_while_it_is_read_is_told(
     monkeypatch.setattr("surefoot.infra.kafka_client.tail._PAGE_RECORDS", 2)
     async with feed_of(kafka, agent) as feed, aclosing(following(feed, agent, None)) as events:
         first = await taken(events, 1)
-        start = parse(first[-1].id or "")[agent.name][partition]
+        start = parse_event_id(first[-1].id or "")[agent.name][partition]
         await kafka.delete_before(kafka.topics(agent).events, partition, start + 6)
         told = first + await taken(events, 3)
     assert "gap" in [each.event for each in told]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot import RetryableError, TerminalError
-from surefoot.consumers.builtin.outbox import HttpDelivery, judge, outbox_agent
+from surefoot.consumers.builtin.outbox import HttpDelivery, judge_response, outbox_agent
 from surefoot.infra.processes.relay import relay_agent
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
@@ -28,7 +28,7 @@ def response(status: int, headers: Mapping[str, str] | None = None) -> HttpRespo
 
 def told(answer: HttpResponse, *, attempt: int = 0, **fields: Any) -> dict[str, int]:
     effect = HttpEffect(method="POST", url="http://h/", headers={}, body="", **fields)
-    return judge(effect, answer, attempt, NOW_MS)
+    return judge_response(effect, answer, attempt, NOW_MS)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])

@@ -17,7 +17,7 @@ from surefoot.infra.readers.event_hub import LiveEvent
 from surefoot.infra.readers.runs import LogRunReader
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
-from surefoot.state.feeds.event_id import parse
+from surefoot.state.feeds.event_id import parse_event_id
 from surefoot.state.feeds.feed import EventFilter, FeedMessage
 from surefoot.state.machine.model import EventRecord, OutputPiece
 from surefoot.state.names.partitioner import partition_of
@@ -85,15 +85,15 @@ async def test_two_agents_are_told_together_and_gone_on_with_from_anywhere(
         assert sorted(about(whole[: cut + 1] + rest)) == sorted(wanted)
     # what an older gateway knew nothing of is told from its beginning
     (one,) = {each.id for each in whole[-1:]}
-    known = {"a": parse(one or "")["a"]}
+    known = {"a": parse_event_id(one or "")["a"]}
     async with aclosing(feed.follow(AGENTS, known, EventFilter(), earliest=False)) as events:
         begin = await anext(events)
-        assert parse(begin.id or "") == {**known, "b": [0, 0]}
+        assert parse_event_id(begin.id or "") == {**known, "b": [0, 0]}
         assert json.loads((await anext(events)).data)["agent"] == "b"
 
 
 async def taken(feed: LogEventFeed, after: str | None, count: int) -> list[FeedMessage]:
-    start = None if after is None else parse(after)
+    start = None if after is None else parse_event_id(after)
     told: list[FeedMessage] = []
     async with aclosing(
         feed.follow(AGENTS, start, EventFilter(), earliest=after is None)

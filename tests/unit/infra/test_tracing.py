@@ -67,11 +67,11 @@ def exporter() -> Iterator[InMemorySpanExporter]:
 def exporting(provider: TracerProvider) -> Iterator[InMemorySpanExporter]:
     kept = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    before = spans.use(OpenTelemetry(provider, "app"))
+    before = spans.use_spans(OpenTelemetry(provider, "app"))
     try:
         yield kept
     finally:
-        spans.use(before)
+        spans.use_spans(before)
 
 
 def start(sim: Simulation, payload: str = '"x"', traceparent: str | None = TRACE) -> None:
@@ -298,7 +298,7 @@ def test_spans_of_others_are_left_to_whoever_sets_that_up(monkeypatch: pytest.Mo
         start_tracing(load_settings(traces=True))
         assert isinstance(spans._spans, OpenTelemetry)
     finally:
-        spans.use(before)
+        spans.use_spans(before)
     assert not isinstance(otel.get_tracer_provider(), TracerProvider)
 
 

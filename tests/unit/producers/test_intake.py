@@ -19,7 +19,7 @@ import pytest
 from surefoot import Agent, Bearer, Context, Done, Flow, Hmac, Start, Webhook
 from surefoot.producers.api.app import GatewayLimits, gateway_app
 from surefoot.producers.guards import RequestRefused
-from surefoot.producers.webhooks.intake import unpacked
+from surefoot.producers.webhooks.intake import gunzip
 from surefoot.state.errors import Unavailable
 from tests.unit.documents.test_how_to import module  # noqa: F401  (a fixture)
 from tests.unit.producers import test_signatures as signed
@@ -225,7 +225,7 @@ def test_no_more_of_a_body_is_unpacked_than_is_allowed() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RequestRefused, match="longer than 1000 bytes"):
-            unpacked(bomb, 1_000)
+            gunzip(bomb, 1_000)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()

@@ -493,19 +493,19 @@ def test_corrupt_choices_of_a_released_version_are_undecodable_too(tmp_path: Pat
 
 @pytest.mark.parametrize("name", catalog.current())
 def test_the_schema_is_compatible_both_ways_with_every_released_version(name: str):
-    assert compatibility.check(name) == []
+    assert compatibility.check_schema(name) == []
 
 
 def test_a_new_field_with_a_default_is_compatible(tmp_path: Path):
     edit_schema(tmp_path, "Task", "priority", type="int", default=0)
 
-    assert compatibility.check("Task", tmp_path) == []
+    assert compatibility.check_schema("Task", tmp_path) == []
 
 
 def test_a_new_field_without_a_default_is_reported(tmp_path: Path):
     edit_schema(tmp_path, "Task", "priority", type="int")
 
-    [problem] = compatibility.check("Task", tmp_path)
+    [problem] = compatibility.check_schema("Task", tmp_path)
 
     assert problem.startswith("this build cannot read the Task of v1: reader_field_missing_default")
     assert "priority" in problem
@@ -518,7 +518,7 @@ def test_a_field_that_is_gone_is_reported_for_the_old_readers(tmp_path: Path):
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "seq"]
     path.write_text(json.dumps(schema))
 
-    [problem] = compatibility.check("Task", tmp_path)
+    [problem] = compatibility.check_schema("Task", tmp_path)
 
     assert problem.startswith("v1 cannot read the Task of this build")
 
@@ -531,7 +531,7 @@ def test_a_new_enum_symbol_is_reported_for_the_old_readers_of_every_record_with_
     path.write_text(json.dumps(schema))
 
     for name in ("Status", "Checkpoint", "Event"):
-        [problem] = compatibility.check(name, tmp_path)
+        [problem] = compatibility.check_schema(name, tmp_path)
         assert problem.startswith(f"v1 cannot read the {name} of this build: missing_enum_symbols")
 
 
@@ -539,7 +539,7 @@ def test_a_record_that_is_gone_is_reported(tmp_path: Path):
     edit_schema(tmp_path, "Task", "priority", type="int", default=0)
     (tmp_path / "avro" / "Task.avsc").unlink()
 
-    assert compatibility.check("Task", tmp_path) == [
+    assert compatibility.check_schema("Task", tmp_path) == [
         "the schema Task is missing, but v1 wrote such records; restore it"
     ]
 

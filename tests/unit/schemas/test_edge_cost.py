@@ -15,7 +15,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from surefoot.producers.api import events
-from surefoot.producers.guards import IN_LOOP_BYTES, headers_of, parsed
+from surefoot.producers.guards import IN_LOOP_BYTES, headers_of, parse_body
 from surefoot.schemas import payload
 from surefoot.schemas.foreign.cloudevents import structured
 from surefoot.schemas.foreign.event_codec import framed
@@ -104,7 +104,7 @@ def test_a_key_twice_is_found_in_one_pass() -> None:
 
 async def test_a_large_body_is_parsed_in_a_thread_and_a_small_one_at_once() -> None:
     for size, here in ((IN_LOOP_BYTES, True), (IN_LOOP_BYTES + 1, False)):
-        ran_in = await parsed(size, threading.get_ident)
+        ran_in = await parse_body(size, threading.get_ident)
         assert (ran_in == threading.get_ident()) is here
 
 

@@ -10,7 +10,7 @@ from surefoot.schemas.trace import (
     carried_by,
     carried_on,
     child,
-    parse,
+    parse_traceparent,
     span_id,
     trace_id,
     valid,
@@ -20,7 +20,7 @@ TEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_context_is_read_and_written_as_it_stands() -> None:
-    read = parse(TEXT)
+    read = parse_traceparent(TEXT)
     assert read == Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "01")
     assert str(read) == TEXT == valid(TEXT)
 
@@ -45,7 +45,7 @@ def test_a_context_is_read_and_written_as_it_stands() -> None:
     ],
 )
 def test_what_is_no_context_is_none(text: str | None) -> None:
-    assert parse(text) is None
+    assert parse_traceparent(text) is None
     assert valid(text) is None
 
 
@@ -54,7 +54,7 @@ def test_what_is_no_context_is_none(text: str | None) -> None:
 )
 def test_a_version_to_come_is_read_as_far_as_it_is_known(text: str) -> None:
     """W3C: what is behind the flags, and flags but the one for sampled, are for who knows them."""
-    read = parse(text.replace("-01", "-ff", 1) if text.endswith("-01") else text)
+    read = parse_traceparent(text.replace("-01", "-ff", 1) if text.endswith("-01") else text)
     assert read == Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "01")
     assert str(read) == TEXT
     assert valid(text) == text

@@ -16,7 +16,7 @@ import pytest
 from cronsim import CronSim
 
 from surefoot.state.errors import ConfigError
-from surefoot.state.scheduling.cron import parse, ticks
+from surefoot.state.scheduling.cron import parse_cron, ticks
 
 ROOT = Path(__file__).parents[3]
 BERLIN, NEW_YORK, LORD_HOWE, CAIRO = (
@@ -84,13 +84,13 @@ def test_ticks_over_a_change_of_the_clock(
     expression: str, zone: str, after: str, expected: Sequence[str]
 ) -> None:
     start = datetime.fromisoformat(after).replace(tzinfo=ZoneInfo(zone))
-    found = ticks(parse(expression, zone), start, len(expected))
+    found = ticks(parse_cron(expression, zone), start, len(expected))
     assert [told(at, zone) for at in found] == expected
 
 
 def test_who_starts_again_within_the_repeated_hour_does_not_run_a_fixed_time_twice() -> None:
     second_time_round = datetime(2026, 10, 25, 2, 10, fold=1, tzinfo=ZoneInfo(BERLIN))
-    (found,) = ticks(parse("30 2 * * *", BERLIN), second_time_round, 1)
+    (found,) = ticks(parse_cron("30 2 * * *", BERLIN), second_time_round, 1)
     assert told(found, BERLIN) == "10-26 02:30+01"
 
 
@@ -106,7 +106,7 @@ def test_who_starts_again_within_the_repeated_hour_does_not_run_a_fixed_time_twi
     ],
 )
 def test_a_quarter_of_an_hour_is_one_of_real_time(zone: str, start: datetime) -> None:
-    found = ticks(parse("*/15 * * * *", zone), start, 3 * 96)
+    found = ticks(parse_cron("*/15 * * * *", zone), start, 3 * 96)
     assert ZoneInfo(zone).utcoffset(found[0]) != ZoneInfo(zone).utcoffset(found[-1])
     gaps = {later - earlier for earlier, later in pairwise(found)}
     assert gaps == {timedelta(minutes=15)}
@@ -116,7 +116,7 @@ def test_a_quarter_of_an_hour_is_one_of_real_time(zone: str, start: datetime) ->
 @pytest.mark.parametrize("hour", [0, 1, 2, 3])
 def test_a_fixed_time_ticks_once_on_each_local_day(zone: str, hour: int) -> None:
     start = datetime(2026, 2, 20, 12, tzinfo=ZoneInfo(zone))
-    found = ticks(parse(f"20 {hour} * * *", zone), start, 260)
+    found = ticks(parse_cron(f"20 {hour} * * *", zone), start, 260)
     days = [at.astimezone(ZoneInfo(zone)).date() for at in found]
     assert days == [start.date() + timedelta(days=n) for n in range(1, 261)]
 
@@ -131,7 +131,7 @@ def test_where_the_clock_changes_by_whole_hours_cronsim_says_the_same(
 ) -> None:
     start = datetime(2026, 1, 1, 12, tzinfo=ZoneInfo(zone))
     theirs = CronSim(expression, start)
-    year = ticks(parse(expression, zone), start, 400, lambda at: at.year == 2026)
+    year = ticks(parse_cron(expression, zone), start, 400, lambda at: at.year == 2026)
     assert year == [next(theirs).astimezone(UTC) for _ in year]
 
 
@@ -149,7 +149,7 @@ def test_where_the_clock_changes_by_whole_hours_cronsim_says_the_same(
 )
 def test_what_cannot_be_meant_is_refused(expression: str, zone: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        parse(expression, zone)
+        parse_cron(expression, zone)
 
 
 def test_time_zones_are_there_where_the_system_has_none() -> None:

@@ -9,14 +9,14 @@ from urllib.parse import quote
 import pytest
 
 from surefoot.state.errors import BadArgument
-from surefoot.state.feeds.event_id import PATTERN, join, parse, part
+from surefoot.state.feeds.event_id import PATTERN, join, parse_event_id, part
 from surefoot.state.feeds.feed import EventFilter
 
 
 def test_a_position_is_read_as_it_was_written_and_needs_no_escaping() -> None:
     at = {"orders": [12, 0, 2**63 - 1], "to-bill-7": [3, 4, 5]}
     text = join({agent: part(agent, offsets) for agent, offsets in at.items()})
-    assert parse(text) == at
+    assert parse_event_id(text) == at
     assert quote(text, safe="") == text
     assert re.fullmatch(PATTERN, text)
 
@@ -43,7 +43,7 @@ def test_a_position_is_read_as_it_was_written_and_needs_no_escaping() -> None:
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(BadArgument, match="SF5004"):
-        parse(text)
+        parse_event_id(text)
 
 
 def test_what_is_chosen_meets_every_filter_that_is_given() -> None:

@@ -180,11 +180,11 @@ async def test_what_looks_after_us_without_a_host_or_by_our_address_is_let_in() 
 
 
 def test_metrics_ask_too() -> None:
-    before = metrics.use(Nowhere())
+    before = metrics.use_sink(Nowhere())
     try:
         url = serve_metrics(load_settings(metrics_port=0, gateway_hosts="metrics.internal"))
     finally:
-        metrics.use(before)
+        metrics.use_sink(before)
     assert url is not None
     for host, status in (("evil.example", 421), ("metrics.internal:9100", 200), (None, 200)):
         headers = {} if host is None else {"Host": host}

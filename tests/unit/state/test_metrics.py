@@ -50,9 +50,9 @@ AWAY = HttpResponse(status=503, headers={}, body=b"")
 def registry() -> Iterator[CollectorRegistry]:
     """Where this test's metrics go."""
     made = CollectorRegistry()
-    before = metrics.use(Prometheus(made))
+    before = metrics.use_sink(Prometheus(made))
     yield made
-    metrics.use(before)
+    metrics.use_sink(before)
 
 
 def constants() -> dict[str, Metric]:
@@ -209,7 +209,7 @@ UPGRADE = {
 
 
 def test_metrics_are_served_on_a_port_of_their_own() -> None:
-    before = metrics.use(Nowhere())
+    before = metrics.use_sink(Nowhere())
     try:
         url = serve_metrics(load_settings(metrics_port=0, sasl_username=CANARY))
         assert url is not None
@@ -222,7 +222,7 @@ def test_metrics_are_served_on_a_port_of_their_own() -> None:
         with pytest.raises(ConfigError, match=f"SF1004.*{port}.*SUREFOOT_METRICS_PORT"):
             serve_metrics(load_settings(metrics_port=port))
     finally:
-        metrics.use(before)
+        metrics.use_sink(before)
     names = {family.name for family in text_string_to_metric_families(told)}
     assert {metric.name.removesuffix("_total") for metric in METRICS} <= names
     assert "process_resident_memory_bytes" in names

@@ -17,7 +17,7 @@ from surefoot import Agent, ConfigError, Context, Done, Next, Sleep, Tick
 from surefoot.cli import app
 from surefoot.consumers.builtin.schedules import schedules_agent
 from surefoot.infra.simulation.time import VirtualClock
-from surefoot.producers.commands.schedules import declare
+from surefoot.producers.commands.schedules import update_schedules
 from surefoot.schemas.payload import dump, parse_json
 from surefoot.state.machine.model import Run, State
 from surefoot.state.scheduling import book as schedule
@@ -553,7 +553,7 @@ STRANGER = Run(
 )
 async def test_only_what_differs_is_told(there: dict[str, State], expected: list[Any]) -> None:
     sent = Sent()
-    await declare(report(), there, sent, VirtualClock(start_ms=0, seed=0), send_s=10.0)  # type: ignore[arg-type]
+    await update_schedules(report(), there, sent, VirtualClock(start_ms=0, seed=0), send_s=10.0)  # type: ignore[arg-type]
     assert sent.commands == expected
 
 

@@ -22,7 +22,7 @@ from surefoot.cli import app
 from surefoot.client import Handle
 from surefoot.commands import asking
 from surefoot.commands.groups import LazyGroup
-from surefoot.commands.readers import resolve
+from surefoot.commands.readers import resolve_agent
 from surefoot.commands.runs import operate, show, start
 from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
@@ -172,10 +172,10 @@ def test_an_agent_is_given_by_its_name_its_file_or_its_module(
     for name in ("__init__", "bots"):
         (tmp_path / "shop" / f"{name}.py").write_text(AGENT if name == "bots" else "")
     monkeypatch.chdir(tmp_path)
-    assert resolve("shop") == ("shop", None)
-    assert resolve("shop.schedules") == ("shop.schedules", None)
+    assert resolve_agent("shop") == ("shop", None)
+    assert resolve_agent("shop.schedules") == ("shop.schedules", None)
     for given in ("shop.bots", "shop/bots.py", str(tmp_path / "shop" / "bots.py")):
-        name, agent = resolve(given)
+        name, agent = resolve_agent(given)
         assert (name, agent and agent.name) == ("greeter", "greeter")
     code, _, told = run("runs", "show", "shop.gone", "r")
     assert (code, "SF1101: no such file or module: shop.gone" in told) == (2, True)

@@ -19,7 +19,7 @@ import pytest
 from surefoot import ConfigError, RetryableError, TerminalError
 from surefoot.agents import provider
 from surefoot.agents.anthropic_model import AnthropicModel
-from surefoot.agents.messages import REPLY, Message, assistant, storable, told, user
+from surefoot.agents.messages import REPLY, Message, assistant, storable, tool_result, user
 from surefoot.agents.openai_model import OpenAIModel
 from surefoot.agents.tool_loop import Ask, Reply, ToolCall, Usage, tool
 from surefoot.state.errors import ModelFailed, Parked
@@ -353,7 +353,7 @@ async def sent_back(
     reply = storable(pieces[-1], 4)
     recorded = json.loads(json.dumps(REPLY.dump_python(reply, mode="json")))
     message = json.loads(json.dumps(assistant(REPLY.validate_python(recorded))))
-    results = [told(each, "ok") for each in reply.tool_calls]
+    results = [tool_result(each, "ok") for each in reply.tool_calls]
     ask = replace(ASK, messages=[user("go"), message, *results])
     async with model_server(lambda _asked: Reply(text="ok")) as server:
         model, client = make(server.url)
