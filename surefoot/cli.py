@@ -12,9 +12,13 @@ import typer
 
 from surefoot import __version__
 from surefoot.commands.groups import LazyGroup, commands
+from surefoot.infra.runtime.exits import (
+    EXIT_CONFIG,
+    EXIT_DENIED,
+    EXIT_INTERRUPTED,
+    EXIT_UNAVAILABLE,
+)
 from surefoot.state.errors import ConfigError, NotAllowed, Numbered, StateError, Unavailable
-
-EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_DENIED, EXIT_INTERRUPTED = 2, 69, 77, 130
 
 _EPILOG = (
     "Everything else is set by SUREFOOT_... variables; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "

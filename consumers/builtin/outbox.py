@@ -21,7 +21,7 @@ from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.http import Deliver, HttpRequest, HttpResponse
 from surefoot.state.steps.context import Context
-from surefoot.state.steps.effects import HTTP, KINDS, EffectKind
+from surefoot.state.steps.effects import EFFECT_KINDS, HTTP, EffectKind
 from surefoot.state.steps.http_effect import FRAMING, KEY_HEADER, HttpEffect, worth_another
 from surefoot.state.steps.results import Done
 
@@ -51,7 +51,7 @@ def outbox_agent(*deliveries: EffectDelivery) -> Agent:
     """The agent that delivers effects of these kinds."""
     agent = Agent(OUTBOX, flow=Flow(concurrency=1))
     for each in deliveries:
-        step, start = each.kind.step, each.kind is KINDS[0]
+        step, start = each.kind.step, each.kind is EFFECT_KINDS[0]
         agent.step(name=step, start=start, retry=each.retry)(each.deliver)
     return agent
 

@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 #: retries of a schedule's function that raises; after them the schedule fails
 RETRY = Retry(attempts=15, initial_s=0.5, max_s=300.0)
 #: most runs that one step starts; the next step starts the others
-STARTS_MAX = 100
+STEP_STARTS_MAX = 100
 #: pause of a worker that does not know the schedule, before it looks again, in ms
 UNKNOWN_MS = 5_000
 
@@ -89,7 +89,7 @@ def schedules_agent(target: Agent, clock: Clock) -> Agent:
                 late_s = (clock.now_ms() - due.at_ms) / 1000
                 metrics.TICK_LATENESS.observe(late_s, target.name)
             book = await _start(ctx, target, declared, book, due)
-            if len(ctx.commands) >= STARTS_MAX:
+            if len(ctx.commands) >= STEP_STARTS_MAX:
                 break
         at_ms = wake_ms(book, now_ms)
         if at_ms is not None and declared is None:

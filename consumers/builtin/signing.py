@@ -13,13 +13,14 @@ from functools import partial
 
 from standardwebhooks import Webhook
 
+from surefoot.state.declare.webhooks import SECRET_MIN_BYTES
 from surefoot.state.errors import ConfigError
 
 #: takes id, epoch seconds and body; returns one entry of webhook-signature
 Sign = Callable[[str, int, str], str]
 
-#: the specification's bounds, in bytes
-SECRET_MIN_BYTES, SECRET_MAX_BYTES = 24, 64
+#: the specification's upper bound, in bytes
+SECRET_MAX_BYTES = 64
 _SECRET, _PRIVATE_KEY = "whsec_", "whsk_"
 _ED25519_BYTES = (32, 64)
 

@@ -35,11 +35,11 @@ from surefoot.state.ports.sources import SourceLog, SourceOffsets, SourceOwnersh
 from surefoot.state.telemetry import metrics
 
 #: most events in one transaction, and bytes after which no further event is added
-BATCH_MAX = 1_000
-BATCH_BYTES = 2_000_000
+BATCH_EVENTS_MAX = 1_000
+BATCH_EVENT_BYTES = 2_000_000
 #: events and bytes that may wait before reading is paused
-WAITING_MAX = 2 * BATCH_MAX
-WAITING_BYTES_MAX = 2 * BATCH_BYTES
+WAITING_EVENTS_MAX = 2 * BATCH_EVENTS_MAX
+WAITING_BYTES_MAX = 2 * BATCH_EVENT_BYTES
 #: most dead letters of one transaction that are logged individually
 TOLD_MAX = 10
 #: after this long with nothing to read, the offset is committed past the markers, in seconds
@@ -85,7 +85,7 @@ class TriggerOwner:
         self._waiting.append(record)
         self._bytes += _size(record)
         self._wake.set()
-        full = len(self._waiting) > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
+        full = len(self._waiting) > WAITING_EVENTS_MAX or self._bytes > WAITING_BYTES_MAX
         if full and not self._paused:
             self._paused = True
             self._log.pause(self.partition)
@@ -173,13 +173,17 @@ class TriggerOwner:
     async def _commit_some(self) -> None:
         batch: list[ConsumerRecord] = []
         size = 0
-        while self._waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES:
+        while self._waiting and len(batch) < BATCH_EVENTS_MAX and size < BATCH_EVENT_BYTES:
             batch.append(self._waiting.popleft())
             size += _size(batch[-1])
         if not batch:
             return
         self._bytes -= size
-        if self._paused and len(self._waiting) <= BATCH_MAX and self._bytes <= BATCH_BYTES:
+        if (
+            self._paused
+            and len(self._waiting) <= BATCH_EVENTS_MAX
+            and self._bytes <= BATCH_EVENT_BYTES
+        ):
             self._paused = False
             self._log.resume(self.partition)
         mapped = await self._map(batch)

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.infra.aws.client import Aws, AwsRefused
+from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsRefused
 from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
 
-#: most concurrent calls to S3
-AT_ONCE = 16
 _THERE = "PreconditionFailed"
 #: another request for the same object was under way
 _AGAIN = "ConditionalRequestConflict"
@@ -66,7 +64,7 @@ def open_archive(settings: Settings) -> ArchiveStore | None:
     if where.startswith("s3://"):
         bucket, _, prefix = where.removeprefix("s3://").partition("/")
         start = "".join(f"{part}/" for part in (prefix.strip("/"), settings.app) if part)
-        return S3Archive(Aws(settings, "s3", at_once=AT_ONCE), bucket, start)
+        return S3Archive(Aws(settings, "s3", at_once=S3_CALLS_MAX), bucket, start)
     folder = Path(where.removeprefix("file://"))
     if not folder.is_dir():
         raise ConfigError(

@@ -13,6 +13,8 @@ from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, SurefootError, Unavailable
 
+#: most concurrent calls to S3
+S3_CALLS_MAX = 16
 #: longest time to connect, and to wait for an answer, long poll included; in seconds
 _CONNECT_S, _READ_S = 5, 30
 _NOT_IMPLEMENTED = 501

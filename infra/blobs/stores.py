@@ -14,7 +14,7 @@ import structlog
 
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.infra.aws.client import Aws, AwsRefused
+from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsRefused
 from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.payload import strict_json
@@ -25,8 +25,6 @@ from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-#: most concurrent calls to S3
-AT_ONCE = 16
 #: how long a check may take, in seconds
 _CHECK_S = 15.0
 _KEY = re.compile(r"\d{8}/[0-9a-f]{64}")
@@ -41,7 +39,7 @@ def open_blobs(settings: Settings) -> Blobs | None:
     if where.startswith("s3://"):
         bucket, _, prefix = where.removeprefix("s3://").partition("/")
         start = "".join(f"{part}/" for part in (prefix.strip("/"), settings.app) if part)
-        return S3Blobs(Aws(settings, "s3", at_once=AT_ONCE), bucket, start)
+        return S3Blobs(Aws(settings, "s3", at_once=S3_CALLS_MAX), bucket, start)
     folder = Path(where)
     if not folder.is_dir():
         raise ConfigError(

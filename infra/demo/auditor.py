@@ -42,7 +42,7 @@ FindingKind = Literal[
     "undecodable",
 ]
 
-OUTBOX = "outbox"
+_OUTBOX = "outbox"
 #: events that end a step; the run continues, is completed, or has failed
 ENDINGS = frozenset({"step.completed", "run.completed", "run.failed"})
 _ENDS_RUN = frozenset({"run.completed", "run.failed"})
@@ -216,7 +216,7 @@ def _check_runs(history: _History, agent: str, report: Report) -> None:
         endings.setdefault(run_id, [])
     for run_id, items in endings.items():
         _check_run(f"{agent} {run_id}", items, last.get(run_id), report)
-    if agent != OUTBOX:
+    if agent != _OUTBOX:
         done = [item for item in history.endings(agent) if item[1]["type"] != "run.failed"]
         times = [record.timestamp_ms for record, _ in done]
         report.run_ids |= frozenset(endings)
@@ -366,8 +366,8 @@ def _check_effects(history: _History, book: Sequence[Request], report: Report) -
         for _, event in history.endings(agent)
         for key in event["effects"]
     }
-    asked = {value["run_id"]: value["payload"] for _, value in history.of(OUTBOX, "commands")}
-    starts = [value["run_id"] for _, value in history.of(OUTBOX, "commands")]
+    asked = {value["run_id"]: value["payload"] for _, value in history.of(_OUTBOX, "commands")}
+    starts = [value["run_id"] for _, value in history.of(_OUTBOX, "commands")]
     requests: dict[str, list[Request]] = defaultdict(list)
     for request in book:
         requests[request.key].append(request)

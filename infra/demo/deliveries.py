@@ -23,7 +23,7 @@ import httpx
 TWICE_OF_200 = 20
 FORGED = 3
 #: time between a delivery and its late copy, in seconds
-LATE_S = 0.8
+LATE_COPY_S = 0.8
 #: pause before an unanswered delivery is sent again, and how often it is
 RETRY_S = 1.0
 ATTEMPTS = 30
@@ -71,7 +71,7 @@ def plan(count: int, random: Random) -> list[PlannedDelivery]:
         PlannedDelivery(
             id=_uuid(random),
             body=issue_event(number, random),
-            again_s=random.choice((0.0, LATE_S)) if number - 1 in twice else None,
+            again_s=random.choice((0.0, LATE_COPY_S)) if number - 1 in twice else None,
         )
         for number in range(1, count + 1)
     ]

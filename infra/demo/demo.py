@@ -25,7 +25,7 @@ from typing import Any
 
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.broker.config import free_ports, say
-from surefoot.infra.demo.auditor import OUTBOX, Report, audit
+from surefoot.infra.demo.auditor import Report, audit
 from surefoot.infra.demo.deliveries import FORGED, Sender, SentOutcome, plan
 from surefoot.infra.demo.display import Display, print_report
 from surefoot.infra.demo.evidence import read_topics
@@ -45,24 +45,23 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import capabilities, open_backend
 from surefoot.infra.runtime import crash, logging
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.runtime.supervisor import Child, Supervisor
 from surefoot.state.errors import ConfigError
-from surefoot.state.names.topics import AgentTopics
+from surefoot.state.names.topics import OUTBOX, AgentTopics
 
 #: the default agent
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "triage.py"
 WORKERS = 2
 #: time between two deliveries, and extra time of each step, like a call to a model; in seconds
-EVERY_S = 0.22
+PACE_S = 0.22
 THINK_S = 0.25
 #: how long after the last delivery everything must have ended, in seconds
 SETTLE_S = 120.0
 _POLL_S = 0.05
 _ANSWER_S = 0.2
-
-EXIT_CLEAN, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
 
 
 def run_demo(agent_file: Path | None, *, deliveries: int, kills: int, seed: int | None) -> int:
@@ -235,14 +234,14 @@ class _Demo:
             names = ", ".join(child.name for child in self._children)
             self._display.say(f"dashboard, with a button that crashes a worker: {url}/ui/now")
             self._display.say(
-                f"ready: {names}; deliveries begin, one every {EVERY_S * 1000:g} ms: the rates are "
+                f"ready: {names}; deliveries begin, one every {PACE_S * 1000:g} ms: the rates are "
                 "those of this pace, and not what the machine can do (docs/performance.md)"
             )
             self._crash = partial(self._kill_one, supervisor, logs)
             async with self._display.shown():
                 sender = Sender(url, self._secret, self._outcome)
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(sender.send_all(self._plan, every_s=EVERY_S))
+                    group.create_task(sender.send_all(self._plan, every_s=PACE_S))
                     group.create_task(self._kill_all(supervisor, logs))
                 await _until(self._settled, SETTLE_S)
         finally:

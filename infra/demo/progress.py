@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surefoot.infra.demo.auditor import ENDINGS, OUTBOX
+from surefoot.infra.demo.auditor import ENDINGS
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.codec.records import AvroEvent
+from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.log import ConsumerRecord
 
 #: window of the displayed rate, in seconds

@@ -44,9 +44,10 @@ from surefoot.infra.processes.trigger import has_sources
 from surefoot.infra.processes.webhooks_out import new_secret, without_secret
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.exits import EXIT_CONFIG
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import Settings, load_settings
-from surefoot.infra.runtime.supervisor import EXIT_CONFIG, Supervisor
+from surefoot.infra.runtime.supervisor import DRAIN_GRACE_S, Supervisor
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.infra.telemetry.setup import start_telemetry
 from surefoot.schemas.codec.codec import UndecodableError, decode
@@ -56,8 +57,6 @@ from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.runs import failure_text
 
-#: time beyond the workers' own drain deadline before they are killed, in seconds
-GRACE_S = 10.0
 #: the embedded log's file without Kafka and without a setting, relative to the current folder
 FILE = Path("surefoot.db")
 
@@ -198,7 +197,7 @@ class _Dev:
                 pools=pools,
                 trigger=has_sources(self._agents),
             ),
-            grace_s=self._settings.drain_timeout_s + GRACE_S,
+            grace_s=self._settings.drain_timeout_s + DRAIN_GRACE_S,
         )
 
     async def _life(

@@ -12,8 +12,9 @@ from surefoot.infra.archive.store import ArchiveStore, open_archive
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.processes.worker import EXIT_CLEAN, EXIT_GAVE_UP, until_signalled
+from surefoot.infra.processes.worker import until_signalled
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_GAVE_UP
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError

@@ -20,16 +20,16 @@ from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.webhooks_out import hook_workers
 from surefoot.infra.processes.worker import (
     BATCH_OVERHEAD,
-    EXIT_CLEAN,
     Watchdog,
     follow_supervisor,
     until_signalled,
 )
 from surefoot.infra.registry.schema_source import open_schemas
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.exits import EXIT_CLEAN
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.sources.files import FileSource
-from surefoot.infra.sources.sqs import AT_ONCE, SqsSource
+from surefoot.infra.sources.sqs import SQS_CALLS_MAX, SqsSource
 from surefoot.infra.sources.starter import Starter
 from surefoot.infra.sources.supervise import RunningSource, run_sources
 from surefoot.infra.writers.commands import LogCommands
@@ -141,7 +141,7 @@ def sources_of(
     folders = _by([(t.pattern, (agent, t)) for agent in agents for t in agent.folders])
     return [
         *(
-            SqsSource(queue, triggers, starter, Aws(settings, "sqs", at_once=AT_ONCE))
+            SqsSource(queue, triggers, starter, Aws(settings, "sqs", at_once=SQS_CALLS_MAX))
             for queue, triggers in queues.items()
         ),
         *(

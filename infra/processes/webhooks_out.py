@@ -6,7 +6,7 @@ import base64
 import secrets
 from collections.abc import Sequence
 
-from surefoot.consumers.builtin.signing import SECRET_MIN_BYTES, secret_variable
+from surefoot.consumers.builtin.signing import secret_variable
 from surefoot.consumers.builtin.webhooks_out import hook_mapping
 from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.kafka.txn import commit_deadline_s
@@ -15,6 +15,7 @@ from surefoot.infra.processes.worker import BATCH_OVERHEAD
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.subscriptions import Subscription
+from surefoot.state.declare.webhooks import SECRET_MIN_BYTES
 from surefoot.state.errors import ConfigError
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock

@@ -30,6 +30,7 @@ from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.overdue import EXIT_STUCK, Stop
 from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_GAVE_UP
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.runtime.supervisor import is_supervised
 from surefoot.infra.telemetry.metrics import measure
@@ -41,8 +42,6 @@ from surefoot.state.records.encoding import Wire
 
 log = structlog.get_logger(__name__)
 
-#: exit statuses, documented in docs/operations.md
-EXIT_CLEAN, EXIT_GAVE_UP = 0, 3
 #: a loop that has not polled for this long is stuck
 STUCK_S = 60.0
 #: reserve for a batch's overhead around its largest record, in bytes

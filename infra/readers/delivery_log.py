@@ -23,8 +23,8 @@ from surefoot.state.reading.deliveries import Delivery, delivery_out, read_deliv
 log = structlog.get_logger(__name__)
 
 #: most records that may wait for the log, and bytes of their bodies
-WAITING_RECORDS = 2_000
-WAITING_BYTES = 16 * 1_048_576
+WAITING_DELIVERIES = 2_000
+WAITING_DELIVERY_BYTES = 16 * 1_048_576
 _AT_ONCE = 128
 #: records within this time are written together: one request per broker, not one per record
 _GATHER_S = 0.05
@@ -55,7 +55,7 @@ class DeliveryWriter:
 
     def offer(self, delivery: Delivery) -> None:
         size = len(delivery.body or b"")
-        if len(self._waiting) >= WAITING_RECORDS or self._bytes + size > WAITING_BYTES:
+        if len(self._waiting) >= WAITING_DELIVERIES or self._bytes + size > WAITING_DELIVERY_BYTES:
             self._drop("too many are waiting")
             return
         self._waiting.append(delivery)

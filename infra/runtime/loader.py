@@ -21,7 +21,7 @@ from typing import Any
 
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 from surefoot.state.names.topics import OUTBOX
 
 
@@ -51,7 +51,7 @@ def load_agents(paths: Sequence[Path]) -> list[Agent]:
                 )
             if agents.setdefault(agent.name, agent) is not agent:
                 raise ConfigError("SF1104", f"{path}: there are two agents named {agent.name!r}")
-            check_agent(agent)
+            lint_agent(agent)
     return list(agents.values())
 
 

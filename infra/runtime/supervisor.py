@@ -17,14 +17,14 @@ from pathlib import Path
 
 import structlog
 
+from surefoot.infra.runtime.exits import EXIT_CONFIG, EXIT_DENIED
+
 log = structlog.get_logger(__name__)
 
 #: a child that lived this long counts as healthy, in seconds
 HEALTHY_S = 10.0
-#: exit status of a process with wrong settings, topics or agents
-EXIT_CONFIG = 2
-#: exit status of a process that Kafka denied a right until its retries ran out
-EXIT_DENIED = 77
+#: time beyond the children's own drain deadline before they are killed, in seconds
+DRAIN_GRACE_S = 10.0
 #: why a child with this exit status is not restarted
 _NO_USE = {
     EXIT_CONFIG: "a setting, a topic or an agent's file is wrong; the child's last line names it",

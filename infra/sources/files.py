@@ -41,7 +41,7 @@ RESCAN_S = 10.0
 #: how long a moved file is compared, at least, in seconds
 LATE_S = 60.0
 #: most files processed at a time
-AT_ONCE = 16
+FILES_MAX = 16
 #: size of the largest file that is taken, in bytes
 FILE_MAX_BYTES = 16 * 1024 * 1024
 _UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
@@ -97,9 +97,9 @@ class FileSource:
         self._settle_s = settle_s
         #: recently changed files, as of the last look
         self._seen: dict[Path, _Look] = {}
-        #: files being processed, at most AT_ONCE, and files waiting for that
+        #: files being processed, at most FILES_MAX, and files waiting for that
         self._taken: set[Path] = set()
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(FILES_MAX)
         #: files that could not be moved away, as they were; not taken again
         self._stuck: dict[Path, _Look] = {}
         #: files that were moved away, by their new path

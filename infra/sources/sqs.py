@@ -44,9 +44,9 @@ READERS = 4
 #: messages per batch
 BATCH, BATCH_FIFO = 10, 1
 #: most concurrent calls to AWS: each reader has a message to receive, delete or keep
-AT_ONCE = 2 * READERS
+SQS_CALLS_MAX = 2 * READERS
 #: how long a poll waits for a message, and so how long stopping may take, in seconds
-POLL_S = 5
+RECEIVE_WAIT_S = 5
 #: how long the last deletes may take while stopping, in seconds
 _LEAVE_S = 5.0
 _NO_QUEUE = frozenset({"NonExistentQueue", "QueueDoesNotExist", "InvalidAddress"})
@@ -65,7 +65,7 @@ class SqsSource:
         aws: Aws,
         *,
         visibility_s: int = 60,
-        wait_s: int = POLL_S,
+        wait_s: int = RECEIVE_WAIT_S,
     ) -> None:
         self.name = f"sqs {queue}"
         self._queue = queue

@@ -15,9 +15,9 @@ from surefoot.state.ports.clock import Clock
 log = structlog.get_logger(__name__)
 
 #: longest wait before a source that keeps failing is restarted, in seconds
-WAIT_MOST_S = 30.0
+SOURCE_WAIT_MOST_S = 30.0
 #: a source that ran for this long counts as healthy, in seconds
-HEALTHY_S = 60.0
+SOURCE_HEALTHY_S = 60.0
 
 
 class RunningSource(Protocol):
@@ -55,7 +55,7 @@ async def run_sources(sources: Sequence[RunningSource], stop: asyncio.Event, clo
 
 
 async def _keep(source: RunningSource, clock: Clock) -> None:
-    waits = backoff(clock, most_s=WAIT_MOST_S)
+    waits = backoff(clock, most_s=SOURCE_WAIT_MOST_S)
     while True:
         began_s = clock.monotonic_s()
         log.info("source_starts", source=source.name)
@@ -69,8 +69,8 @@ async def _keep(source: RunningSource, clock: Clock) -> None:
         except asyncio.CancelledError:
             log.info("source_stopped", source=source.name)
             raise
-        if clock.monotonic_s() - began_s >= HEALTHY_S:
-            waits = backoff(clock, most_s=WAIT_MOST_S)
+        if clock.monotonic_s() - began_s >= SOURCE_HEALTHY_S:
+            waits = backoff(clock, most_s=SOURCE_WAIT_MOST_S)
         wait_s = next(waits)
         log.info("source_waits", source=source.name, wait_s=round(wait_s, 1))
         await asyncio.sleep(wait_s)

@@ -35,11 +35,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 
-from surefoot.state.declare.webhooks import Bearer, Hmac
+from surefoot.state.declare.webhooks import SECRET_MIN_BYTES, Bearer, Hmac
 from surefoot.state.errors import ConfigError
 
-#: shortest accepted secret, in bytes (the lower bound of the Standard Webhooks specification)
-SECRET_MIN_BYTES = 24
 #: how far a timestamp may be from now, in seconds
 TOLERANCE_S = 300
 #: longest accepted signature header, in characters

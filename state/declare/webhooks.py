@@ -17,6 +17,8 @@ Known = Literal["github", "slack", "standard", "stripe"]
 KNOWN: tuple[Known, ...] = get_args(Known)
 #: maximum number of runs that one delivery may start of one agent
 STARTS_MAX = 1_000
+#: shortest secret that signs webhooks, in bytes (the lower bound of Standard Webhooks)
+SECRET_MIN_BYTES = 24
 
 #: names that fit in a URL and in an environment variable
 _SOURCE = re.compile(r"[a-z][a-z0-9-]{0,62}")

@@ -37,7 +37,7 @@ _TARGETS: dict[Any, set[str]] = {
 _AFTER_A_WAIT = {(Wait, "then"), (Approve, "then"), (Parallel, "join"), (Call, "then")}
 
 
-def check_agent(agent: Agent) -> None:
+def lint_agent(agent: Agent) -> None:
     """Raise ConfigError for the first step with an impossible target or payload, or with types,
     its own or those of functions it calls, that cannot be stored."""
     _ = agent.start_step

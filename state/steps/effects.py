@@ -40,4 +40,4 @@ WEBHOOK = EffectKind(
     retry=Retry(attempts=13, initial_s=1.0, multiplier=5.0, max_s=12 * 3600.0),
 )
 #: the first is that of an effect which names no step
-KINDS = (HTTP, WEBHOOK)
+EFFECT_KINDS = (HTTP, WEBHOOK)

@@ -26,7 +26,7 @@ from surefoot.state.errors import RetryableError
 #: key of what this adapter keeps in a message
 ANTHROPIC = "anthropic"
 #: meaning of each stop reason
-ENDS: Mapping[str, StopKind] = {
+_STOP_REASONS: Mapping[str, StopKind] = {
     "end_turn": "done",
     "stop_sequence": "done",
     "tool_use": "calls",
@@ -70,7 +70,7 @@ class AnthropicModel:
             raise missing("anthropic") from error
         self._sdk = anthropic
         self._client: Any = client
-        self._ends = ends_of(ENDS, ends)
+        self._ends = ends_of(_STOP_REASONS, ends)
         self._adjust = adjust
         self._options = {"model": model, "max_tokens": max_tokens, **options}
 

@@ -28,7 +28,7 @@ from surefoot.agents.provider import (
 OPENAI = "openai"
 #: meaning of each stop reason, including those that other servers add (Mistral, DeepSeek, GLM, TGI,
 #: OpenRouter), and Gemini's, which come in capitals
-ENDS: Mapping[str, StopKind] = {
+_STOP_REASONS: Mapping[str, StopKind] = {
     "stop": "done",
     "end_turn": "done",
     "stop_sequence": "done",
@@ -84,7 +84,7 @@ class OpenAIModel:
             raise missing("openai") from error
         self._sdk = openai
         self._client: Any = client
-        self._ends = ends_of(ENDS, ends)
+        self._ends = ends_of(_STOP_REASONS, ends)
         self._adjust = adjust
         self._options = {"model": model, **options}
 

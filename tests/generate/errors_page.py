@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from surefoot.state.errors.catalogue import PAGES, THEMES
+from surefoot.state.errors.catalogue import ERROR_PAGES, THEMES
 from surefoot.state.errors.catalogue.page import Page
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -33,7 +33,7 @@ def entry(page: Page) -> list[str]:
 
 def contents() -> list[str]:
     lines = ["| | code |", "|---|---|"]
-    for page in PAGES.values():
+    for page in ERROR_PAGES.values():
         codes = ", ".join(f"`{code}`" for code in page.codes)
         lines.append(f"| [{page.number}: {page.title}](#{page.number}) | {codes} |")
     return lines
@@ -43,7 +43,7 @@ def text() -> str:
     lines = [HEAD, *contents(), ""]
     for digits, theme in THEMES.items():
         lines += [f"## {digits}: {theme}", ""]
-        for page in PAGES.values():
+        for page in ERROR_PAGES.values():
             if page.number.startswith(digits):
                 lines += entry(page)
     return "\n".join(lines)

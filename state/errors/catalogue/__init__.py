@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from surefoot.state.errors.catalogue.declaring import DECLARING
-from surefoot.state.errors.catalogue.http import HTTP
-from surefoot.state.errors.catalogue.kafka import KAFKA
+from surefoot.state.errors.catalogue.declaring import DECLARING_PAGES
+from surefoot.state.errors.catalogue.http import HTTP_PAGES
+from surefoot.state.errors.catalogue.kafka import KAFKA_PAGES
 from surefoot.state.errors.catalogue.page import Page
-from surefoot.state.errors.catalogue.payloads import PAYLOADS
-from surefoot.state.errors.catalogue.runs import RUNS
-from surefoot.state.errors.catalogue.starting import STARTING
-from surefoot.state.errors.catalogue.testing import REPLAY, TESTING
+from surefoot.state.errors.catalogue.payloads import PAYLOADS_PAGES
+from surefoot.state.errors.catalogue.runs import RUNS_PAGES
+from surefoot.state.errors.catalogue.starting import STARTING_PAGES
+from surefoot.state.errors.catalogue.testing import REPLAY_PAGES, TESTING_PAGES
 
 #: the first digits of a number, and what it is about
 THEMES: Mapping[str, str] = {
@@ -34,14 +34,25 @@ THEMES: Mapping[str, str] = {
     "SF70": "tests of agents",
 }
 
-PAGES: Mapping[str, Page] = {
+ERROR_PAGES: Mapping[str, Page] = {
     page.number: page
     for page in sorted(
-        (*STARTING, *DECLARING, *PAYLOADS, *KAFKA, *RUNS, *HTTP, *REPLAY, *TESTING),
+        (
+            *STARTING_PAGES,
+            *DECLARING_PAGES,
+            *PAYLOADS_PAGES,
+            *KAFKA_PAGES,
+            *RUNS_PAGES,
+            *HTTP_PAGES,
+            *REPLAY_PAGES,
+            *TESTING_PAGES,
+        ),
         key=lambda page: page.number,
     )
 }
-_BY_CODE: Mapping[str, str] = {code: page.number for page in PAGES.values() for code in page.codes}
+_BY_CODE: Mapping[str, str] = {
+    code: page.number for page in ERROR_PAGES.values() for code in page.codes
+}
 
 
 def number_of(code: str) -> str | None:
@@ -60,7 +71,7 @@ def find(text: str) -> Page | None:
     wanted = text.strip().upper()
     if wanted.isdigit():
         wanted = f"SF{wanted}"
-    return PAGES.get(wanted) or PAGES.get(_BY_CODE.get(text.strip().lower(), ""))
+    return ERROR_PAGES.get(wanted) or ERROR_PAGES.get(_BY_CODE.get(text.strip().lower(), ""))
 
 
 def closest(text: str) -> list[Page]:
@@ -68,8 +79,8 @@ def closest(text: str) -> list[Page]:
     wanted = text.strip().upper()
     if wanted.isdigit():
         wanted = f"SF{wanted}"
-    close = get_close_matches(wanted, PAGES, n=10, cutoff=0.6)
+    close = get_close_matches(wanted, ERROR_PAGES, n=10, cutoff=0.6)
     close.sort(key=lambda number: number[:4] != wanted[:4])  # mistyped at its end, more likely
     codes = get_close_matches(text.strip().lower(), _BY_CODE, n=3, cutoff=0.6)
     numbers = dict.fromkeys((*close, *(_BY_CODE[code] for code in codes)))
-    return [PAGES[number] for number in numbers][:3]
+    return [ERROR_PAGES[number] for number in numbers][:3]

@@ -6,7 +6,7 @@ from surefoot.state.errors.catalogue.page import Page
 
 _CHECK = "Check the fix without starting anything: `surefoot topics verify agent.py`"
 
-DECLARING: tuple[Page, ...] = (
+DECLARING_PAGES: tuple[Page, ...] = (
     Page(
         number="SF1101",
         title="Agent file not found",

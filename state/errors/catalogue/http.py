@@ -6,7 +6,7 @@ from surefoot.state.errors.catalogue.page import Page
 
 _API = "See what each address takes: `curl -sS http://127.0.0.1:8787/openapi.json`"
 
-HTTP: tuple[Page, ...] = (
+HTTP_PAGES: tuple[Page, ...] = (
     Page(
         number="SF5001",
         title="Invalid Content-Length",

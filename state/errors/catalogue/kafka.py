@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefoot.state.errors.catalogue.page import Page
 
-KAFKA: tuple[Page, ...] = (
+KAFKA_PAGES: tuple[Page, ...] = (
     Page(
         number="SF3001",
         title="Kafka cannot be reached",

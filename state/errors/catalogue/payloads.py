@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefoot.state.errors.catalogue.page import Page
 
-PAYLOADS: tuple[Page, ...] = (
+PAYLOADS_PAGES: tuple[Page, ...] = (
     Page(
         number="SF2001",
         title="Value does not survive storage",

@@ -6,7 +6,7 @@ from surefoot.state.errors.catalogue.page import Page
 
 _SHOW = "See what it waits for and what to type: `surefoot runs show AGENT RUN_ID`"
 
-RUNS: tuple[Page, ...] = (
+RUNS_PAGES: tuple[Page, ...] = (
     Page(
         number="SF4002",
         title="Upcast failed",

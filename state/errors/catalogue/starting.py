@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefoot.state.errors.catalogue.page import Page
 
-STARTING: tuple[Page, ...] = (
+STARTING_PAGES: tuple[Page, ...] = (
     Page(
         number="SF1001",
         title="Invalid setting",

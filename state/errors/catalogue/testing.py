@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefoot.state.errors.catalogue.page import Page
 
-REPLAY: tuple[Page, ...] = (
+REPLAY_PAGES: tuple[Page, ...] = (
     Page(
         number="SF6001",
         title="Invalid replay range",
@@ -25,7 +25,7 @@ REPLAY: tuple[Page, ...] = (
     ),
 )
 
-TESTING: tuple[Page, ...] = (
+TESTING_PAGES: tuple[Page, ...] = (
     Page(
         number="SF7001",
         title="Invalid Simulation",

@@ -27,7 +27,7 @@ from surefoot.state.errors import ConfigError, RetryableError, TerminalError
 from surefoot.state.steps.webhook_effect import WebhookEffect
 
 #: type of the test event
-TEST = "surefoot.test"
+TEST_EVENT = "surefoot.test"
 
 
 app = group("Outgoing webhooks: list subscriptions, and test one.")
@@ -80,7 +80,7 @@ def try_subscription(agent_file: AgentFile, name: NameArgument) -> None:
         raise ConfigError("SF1138", f"{agent_file} has no subscription {name!r}; it has: {names}")
     require_secrets(having, settings)
     agent, now_ms = having[0], clock.now_ms()
-    body = {"type": TEST, "timestamp": iso(now_ms), "data": {"agent": agent.name}}
+    body = {"type": TEST_EVENT, "timestamp": iso(now_ms), "data": {"agent": agent.name}}
     message = WebhookEffect(
         hook=name,
         url=agent.subscriptions[name].url,

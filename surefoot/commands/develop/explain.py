@@ -9,7 +9,7 @@ import typer
 
 from surefoot.commands.groups import commands
 from surefoot.state.errors import ConfigError
-from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find
+from surefoot.state.errors.catalogue import ERROR_PAGES, THEMES, closest, find
 from surefoot.state.errors.catalogue.page import Page
 
 _COLUMNS = 88
@@ -37,7 +37,7 @@ def explain(
 def _list() -> None:
     for digits, theme in THEMES.items():
         typer.echo(f"{digits}  {theme}")
-        for page in PAGES.values():
+        for page in ERROR_PAGES.values():
             if page.number.startswith(digits):
                 typer.echo(f"  {page.number}  {page.title}")
 

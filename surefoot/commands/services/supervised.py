@@ -8,11 +8,8 @@ from collections.abc import Sequence
 
 from surefoot.infra.kafka_client.topics import Topics, specs_for
 from surefoot.infra.runtime.settings import Settings
-from surefoot.infra.runtime.supervisor import Child, Supervisor
+from surefoot.infra.runtime.supervisor import DRAIN_GRACE_S, Child, Supervisor
 from surefoot.infra.telemetry.metrics import port_of_child
-
-#: time beyond the workers' own drain deadline before they are killed; in seconds
-GRACE_S = 10.0
 
 
 async def supervise(
@@ -33,7 +30,7 @@ async def supervise(
             )
             for slot in range(processes)
         ],
-        grace_s=settings.drain_timeout_s + GRACE_S,
+        grace_s=settings.drain_timeout_s + DRAIN_GRACE_S,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -395,7 +395,7 @@ async def test_a_file_whose_mapping_takes_long_holds_up_no_other(
     (inbox / "slow.json").write_text('"slow"')
     try:
         async with watching(tmp_path, commands, agent):
-            for number in range(2 * file_source.AT_ONCE):
+            for number in range(2 * file_source.FILES_MAX):
                 (inbox / f"{number}.json").write_text(f"{number}")
             await until(lambda: names(inbox) == {"slow.json"}, what="the others to be moved")
             go_on.set()

@@ -14,7 +14,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import OwnershipLost
 from surefoot.state.ports.http import HttpRequest, HttpResponse
-from surefoot.state.steps.effects import KINDS
+from surefoot.state.steps.effects import EFFECT_KINDS
 from surefoot.state.steps.http_effect import HttpEffect
 from tests.support.fake_engine import FakeEngine, a_run
 
@@ -154,7 +154,7 @@ async def test_nothing_is_sent_without_a_lease(lease_s: float, sent: bool) -> No
 
 def test_the_relay_delivers_every_kind_of_effect_as_the_registry_says() -> None:
     agent = relay_agent(load_settings())
-    assert agent.start_step.name == KINDS[0].step
+    assert agent.start_step.name == EFFECT_KINDS[0].step
     assert {
         name: (step.retry, step.adapter.json_schema()) for name, step in agent.steps.items()
-    } == {kind.step: (kind.retry, kind.stored.json_schema()) for kind in KINDS}
+    } == {kind.step: (kind.retry, kind.stored.json_schema()) for kind in EFFECT_KINDS}

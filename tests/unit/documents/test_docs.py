@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.steps.effects import KINDS
+from surefoot.state.steps.effects import EFFECT_KINDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,5 +38,5 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
 
 def test_each_kind_of_effect_is_told_with_its_attempts() -> None:
     page = (ROOT / "docs" / "how-to" / "effects.md").read_text()
-    for kind in KINDS:
+    for kind in EFFECT_KINDS:
         assert f"| `{kind.step}` | {kind.retry.attempts} |" in page

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from surefoot import Agent
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 
 FOLDER = Path(__file__).parents[3] / "docs" / "how-to"
 PAGES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "README")
@@ -45,7 +45,7 @@ def module(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ModuleTyp
 def test_the_code_of_the_page_does_what_the_page_says(module: ModuleType) -> None:
     for agent in vars(module).values():
         if isinstance(agent, Agent):
-            check_agent(agent)
+            lint_agent(agent)
     tests = [value for name, value in vars(module).items() if name.startswith("test_")]
     assert tests, "the page shows no test of its code"
     for test in tests:

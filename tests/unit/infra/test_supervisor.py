@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot.infra.runtime import supervisor as module
+from surefoot.infra.runtime.exits import EXIT_CONFIG, EXIT_DENIED
 from surefoot.infra.runtime.supervisor import Child, Supervisor
 from tests.support.eventually import until
 
@@ -151,7 +152,7 @@ async def test_a_child_that_worked_for_a_while_is_started_again_at_once(
     assert await running in (0, 1, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("code", [module.EXIT_CONFIG, module.EXIT_DENIED])
+@pytest.mark.parametrize("code", [EXIT_CONFIG, EXIT_DENIED])
 async def test_what_no_restart_mends_ends_all_and_is_told(tmp_path: Path, code: int) -> None:
     children = [
         child(tmp_path, "exit", str(code), name="wrong"),

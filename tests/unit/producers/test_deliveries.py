@@ -280,7 +280,7 @@ async def test_while_the_log_is_away_records_wait_and_are_written_after_it(
 async def test_offering_never_waits_and_what_is_too_much_is_dropped(
     appender: FakeAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_log, "WAITING_RECORDS", 10)
+    monkeypatch.setattr(delivery_log, "WAITING_DELIVERIES", 10)
     writer = DeliveryWriter(load_settings(), appender)
     with structlog.testing.capture_logs() as logs:
         for number in range(25):
@@ -295,7 +295,7 @@ async def test_offering_never_waits_and_what_is_too_much_is_dropped(
 async def test_bodies_that_wait_are_bounded_in_bytes(
     appender: FakeAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_log, "WAITING_BYTES", 250)
+    monkeypatch.setattr(delivery_log, "WAITING_DELIVERY_BYTES", 250)
     writer = DeliveryWriter(load_settings(), appender)
     for number in range(5):
         writer.offer(numbered(number, body=b"x" * 100))

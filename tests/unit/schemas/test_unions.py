@@ -27,7 +27,7 @@ from surefoot import Agent, ConfigError, Context, Done
 from surefoot.agents.tool_loop import Question, Turn
 from surefoot.schemas.payload import dump, load
 from surefoot.schemas.unions import mixed
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 from surefoot.state.steps.journal import result_adapter
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ def test_a_step_that_takes_such_a_union_is_an_error_at_load() -> None:
         return Done()
 
     with pytest.raises(ConfigError) as raised:
-        check_agent(agent)
+        lint_agent(agent)
     assert str(raised.value).startswith(
         "SF1184: step 'read' of agent 'a': tests.unit.schemas.test_unions.Order | "
     )
@@ -237,7 +237,7 @@ def test_a_step_that_takes_such_a_union_is_an_error_at_load() -> None:
         return Done()
 
     with pytest.raises(ConfigError, match=r"SF1184: step 'heard' of agent 'b'"):
-        check_agent(other)
+        lint_agent(other)
 
 
 def test_a_type_that_names_one_that_is_not_there_is_an_error_at_load() -> None:
@@ -252,7 +252,7 @@ def test_a_type_that_names_one_that_is_not_there_is_an_error_at_load() -> None:
         return Done()
 
     with pytest.raises(ConfigError, match=r"SF1109: step 'read' .* undefined type .*Nowhere"):
-        check_agent(agent)
+        lint_agent(agent)
 
 
 def fetch(url: str) -> httpx.Response:
@@ -292,7 +292,7 @@ def test_a_step_that_calls_what_gives_no_data_is_an_error_at_load(
                 return Done(await ctx.call("fetch", fn, payload))
 
         with pytest.raises(ConfigError) as raised:
-            check_agent(agent)
+            lint_agent(agent)
         assert str(raised.value).startswith(told)
 
 

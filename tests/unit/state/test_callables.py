@@ -21,7 +21,7 @@ from surefoot.state.declare.callables import is_async, label
 from surefoot.state.declare.sources import QueueMessage
 from surefoot.state.declare.subscriptions import RunEvent
 from surefoot.state.declare.webhooks import Webhook
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 from surefoot.state.machine.model import Complete, StepReturned
 from surefoot.state.ports.sources import Received
 from surefoot.testing import Simulation
@@ -140,7 +140,7 @@ async def test_a_step(bench: Bench, fn: Callable[..., Any]) -> None:
 
     agent = Agent("a")
     agent.step(name="twice")(made.get(id(fn), called))
-    check_agent(agent)
+    lint_agent(agent)
     bench.submit_to(agent, "twice", "r", b"21")
     outcome = await bench_outcome(bench)
     assert isinstance(outcome, StepReturned)
@@ -377,7 +377,7 @@ def test_a_partial_or_an_object_needs_a_name_as_a_step() -> None:
     assert agent.step_of(second) is agent.steps["second"]
     with pytest.raises(ConfigError, match="is the same function as step 'first'"):
         agent.step(name="third")(first)
-    check_agent(agent)
+    lint_agent(agent)
 
 
 def test_a_flow_is_asked_at_once() -> None:

@@ -15,7 +15,7 @@ from typer.main import get_command
 from surefoot.cli import app
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, catalogue
-from surefoot.state.errors.catalogue import PAGES, THEMES, closest, find, number_of
+from surefoot.state.errors.catalogue import ERROR_PAGES, THEMES, closest, find, number_of
 from tests.generate.errors_page import PAGE, text
 
 ROOT = Path(__file__).parents[3]
@@ -145,7 +145,7 @@ def problems(path: str, source: str) -> Iterator[str]:
 def wrong_number(where: str, call: ast.Call) -> Iterator[str]:
     match call.args[:1]:
         case [ast.Constant(value=str(number))]:
-            if number not in PAGES:
+            if number not in ERROR_PAGES:
                 yield f"{where}: state/errors/catalogue has no {number}"
         case [ast.Attribute(attr="number")] | [ast.Starred()]:
             pass  # that of the error it is made of
@@ -203,23 +203,23 @@ def test_no_number_is_left_over() -> None:
     }
     unused = [
         page.number
-        for page in PAGES.values()
+        for page in ERROR_PAGES.values()
         if page.number not in used and not words & set(page.codes)
     ]
 
     assert unused == []
-    assert [code for page in PAGES.values() for code in page.codes if code not in words] == []
+    assert [code for page in ERROR_PAGES.values() for code in page.codes if code not in words] == []
 
 
 def test_the_table_is_in_order() -> None:
     tables = [getattr(catalogue, name) for name in dir(catalogue) if name.isupper()]
     numbers = Counter(page.number for table in tables if isinstance(table, tuple) for page in table)
-    codes = Counter(code for page in PAGES.values() for code in page.codes)
+    codes = Counter(code for page in ERROR_PAGES.values() for code in page.codes)
 
     assert [number for number, times in numbers.items() if times > 1] == []
     assert [code for code, times in codes.items() if times > 1] == []
-    assert numbers.keys() == PAGES.keys()
-    for page in PAGES.values():
+    assert numbers.keys() == ERROR_PAGES.keys()
+    for page in ERROR_PAGES.values():
         assert re.fullmatch(r"SF\d{4}", page.number)
         assert page.number[:4] in THEMES
         assert page.means, page.number
@@ -235,12 +235,12 @@ def test_links_to_an_error_lead_to_its_entry() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     linked = {n for page in pages for n in re.findall(r"errors\.md#(\w+)", page.read_text())}
     assert "SF3016" in linked
-    assert linked <= set(PAGES)
+    assert linked <= set(ERROR_PAGES)
 
 
 def test_what_a_page_says_to_type_is_there() -> None:
     settings = {f"SUREFOOT_{name.upper()}" for name in Settings.model_fields}
-    for page in PAGES.values():
+    for page in ERROR_PAGES.values():
         text = " ".join((page.means, *page.causes, *page.mend))
         for variable in re.findall(r"SUREFOOT_[A-Z_]*[A-Z]\b", text):
             made = (

@@ -25,7 +25,7 @@ from surefoot import (
     any_of,
 )
 from surefoot.infra.runtime.loader import load_agents
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 from surefoot.state.steps import results
 
 
@@ -103,7 +103,7 @@ async def wrong_through_module(ctx: Context, payload: Issue) -> Next:
 )
 def test_a_target_that_cannot_be(step: Callable[..., Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
-        check_agent(agent_with(step))
+        lint_agent(agent_with(step))
     assert f"step {step.__name__!r}" in str(raised.value)
 
 
@@ -163,7 +163,7 @@ async def time_out_to_the_answer(ctx: Context, payload: Issue) -> Approve:
 )
 def test_a_target_of_a_wait_that_cannot_be(step: Callable[..., Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
-        check_agent(agent_with(step, answered))
+        lint_agent(agent_with(step, answered))
     assert f"step {step.__name__!r}" in str(raised.value)
 
 
@@ -181,12 +181,12 @@ async def asks(ctx: Context, payload: Issue) -> Approve | Wait | Sleep | Paralle
 
 
 def test_waits_that_are_right_are_let_through() -> None:
-    check_agent(agent_with(asks, answered))
+    lint_agent(agent_with(asks, answered))
 
 
 def test_the_line_is_told() -> None:
     with pytest.raises(ConfigError) as raised:
-        check_agent(agent_with(wrong_payload))
+        lint_agent(agent_with(wrong_payload))
     source = Path(__file__).read_text().splitlines()
     line = 1 + next(n for n, text in enumerate(source) if "Next(propose, Issue(" in text)
     assert f"(line {line})" in str(raised.value)
@@ -212,7 +212,7 @@ async def unrelated(ctx: Context, payload: Issue) -> Done:
 
 @pytest.mark.parametrize("step", [right, from_a_variable, shadowed, unrelated])
 def test_what_is_right_or_cannot_be_told_is_let_through(step: Callable[..., Any]) -> None:
-    check_agent(agent_with(step))
+    lint_agent(agent_with(step))
 
 
 def test_steps_made_in_a_function_are_read_too() -> None:
@@ -231,12 +231,12 @@ not indented
         return Done()
 
     with pytest.raises(ConfigError, match="Next names 'stranger'"):
-        check_agent(agent)
+        lint_agent(agent)
 
 
 def test_an_agent_without_steps() -> None:
     with pytest.raises(ConfigError, match="has no steps"):
-        check_agent(Agent("a"))
+        lint_agent(Agent("a"))
 
 
 def test_a_step_without_source_is_let_through() -> None:
@@ -244,7 +244,7 @@ def test_a_step_without_source_is_let_through() -> None:
     exec("async def f(ctx: Context, payload: int) -> Done: return Done()", scope)
     agent = Agent("a")
     agent.step(scope["f"])
-    check_agent(agent)
+    lint_agent(agent)
 
 
 # Loading -------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_step_behind_a_decorator_a_partial_or_an_object_is_read_too() -> None:
         agent = Agent("a")
         agent.step(name="only")(fn)
         with pytest.raises(ConfigError, match="names 'stranger', which is not a step"):
-            check_agent(agent)
+            lint_agent(agent)
 
 
 def test_a_lambda_is_no_source_to_read() -> None:
@@ -299,7 +299,7 @@ def test_a_lambda_is_no_source_to_read() -> None:
     agent.step(
         only,
     )
-    check_agent(agent)
+    lint_agent(agent)
 
 
 def test_all_agents_of_the_files_are_loaded(tmp_path: Path) -> None:

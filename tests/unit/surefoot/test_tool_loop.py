@@ -44,7 +44,7 @@ from surefoot.agents.tool_loop import (
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.state.errors import ModelFailed
 from surefoot.state.errors.catalogue import number_of
-from surefoot.state.inspect.lint import check_agent
+from surefoot.state.inspect.lint import lint_agent
 from surefoot.testing import Refused, SimulatedRun, Simulation, check_crashes
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +89,7 @@ def ran(model: Any, *tools: Any, prompt: str = "go", **options: Any) -> Simulate
 def looping(model: Any, *tools: Any, budget: Budget | None = None, **options: Any) -> Agent:
     agent = Agent("looper", budget=budget)
     tool_loop(agent, model=model, tools=tools, **options)
-    check_agent(agent)
+    lint_agent(agent)
     return agent
 
 
@@ -687,7 +687,7 @@ def test_steps_of_the_authors_own_come_before_and_after() -> None:
         ctx.thread.append(user("you like colours"))
         return Next(loop.think, f"colour of {subject}?")
 
-    check_agent(agent)
+    lint_agent(agent)
     with Simulation(agent) as sim:
         run = sim.run(7)
     assert run.result == {"answer": "blue"}
