@@ -115,6 +115,18 @@ KNOWS_THE_LOG = (
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_client/tail.py": 1}
 
+#: public names that several modules may define, each with its reason
+NAMES_OF_MANY = {
+    "app": "the commands of a command's module, found by this name",
+    "in_thread": "the simulation has its own in place of that of attempts",
+    "log": "the module's own logger",
+    "record_size": "the embedded broker counts by itself, as Kafka's does",
+    "P": "a type variable",
+    "T": "a type variable",
+}
+#: kept out of it: what an author would write, and functions named as the command that they are
+EXAMPLES, COMMANDS = "surefoot/examples/", "surefoot/commands/"
+
 Rule = Callable[[str, str], list[str]]
 
 
@@ -375,6 +387,68 @@ def test_no_package_is_crowded():
     assert crowded([f"state/names/m{number}.py" for number in range(13)]) == [
         "state/names has 13 modules"
     ]
+
+
+def defined_twice(sources: dict[str, str]) -> list[str]:
+    """Public names that more than one module defines: a reader cannot tell which is meant."""
+    found: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        if path.startswith(EXAMPLES):
+            continue
+        for name in {name for node in ast.parse(source).body for name in public_names(path, node)}:
+            found.setdefault(name, []).append(path)
+    return [
+        f"{name} is defined in {', '.join(paths)}"
+        for name, paths in sorted(found.items())
+        if len(paths) > 1 and name not in NAMES_OF_MANY
+    ]
+
+
+def public_names(path: str, node: ast.stmt) -> Iterator[str]:
+    """What a statement at the top of a module defines for others."""
+    match node:
+        case ast.FunctionDef() if path.startswith(COMMANDS) and node.decorator_list:
+            return
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            names = [node.name]
+        case ast.Assign() | ast.AnnAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            every = (each for target in targets for each in ast.walk(target))
+            names = [each.id for each in every if isinstance(each, ast.Name)]
+        case _:
+            return
+    yield from (name for name in names if not name.startswith("_"))
+
+
+def test_a_public_name_is_defined_once():
+    assert defined_twice({path: (ROOT / path).read_text("utf-8") for path in FILES}) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def parse(): ...",
+        "async def parse(): ...",
+        "class parse: ...",
+        "parse = 1",
+        "parse: int = 1",
+    ],
+)
+def test_a_second_definition_of_a_public_name_is_found(source: str):
+    one, other = "state/x.py", "infra/y.py"
+
+    assert defined_twice({one: "a, parse = 1, 2", other: source}) == [
+        f"parse is defined in {one}, {other}"
+    ]
+    assert defined_twice({one: "_parse = log = 1", other: "_parse = log = 2"}) == []
+    assert defined_twice({one: "parse = 1", f"{EXAMPLES}y.py": source}) == []
+
+
+def test_a_command_may_be_named_as_what_it_does():
+    process = {"infra/x.py": "def serve(): ..."}
+
+    assert defined_twice(process | {f"{COMMANDS}x.py": "@app.command()\ndef serve(): ..."}) == []
+    assert defined_twice(process | {f"{COMMANDS}x.py": "def serve(): ..."}) != []
 
 
 PLANTED: list[tuple[Rule, str, str]] = [
