@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import httpx
 from fastapi import FastAPI, Response
@@ -21,6 +21,13 @@ from surefoot.state.errors import Unavailable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading import statistics as projections
+from surefoot.state.reading.statistics import (
+    AttentionJson,
+    LagJson,
+    RunStandingJson,
+    SummaryJson,
+    WindowsJson,
+)
 
 _NOT_FOUND, _UNAVAILABLE = 404, 503
 
@@ -62,29 +69,39 @@ class HttpViews:
         self._url = url.rstrip("/")
         self._asker = _Asker(answer_s)
 
-    async def summary(self, agent: str) -> dict[str, Any]:
-        return await self._get(agent, "summary")
+    async def summary(self, agent: str) -> SummaryJson:
+        found: SummaryJson = await self._get(agent, "summary")
+        return found
 
-    async def attention(self, agent: str, limit: int) -> dict[str, Any]:
-        return await self._get(agent, "attention", limit=limit)
+    async def attention(self, agent: str, limit: int) -> AttentionJson:
+        found: AttentionJson = await self._get(agent, "attention", limit=limit)
+        return found
 
-    async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
-        return await self._get(agent, "windows", minutes=minutes)
+    async def windows(self, agent: str, minutes: int) -> WindowsJson:
+        found: WindowsJson = await self._get(agent, "windows", minutes=minutes)
+        return found
 
-    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+    async def run(self, agent: str, run_id: str) -> RunStandingJson:
         found = await self._asker.get(f"{self._url}/views/{agent}/runs/{run_id}")
         return found if found is not None else {"agent": agent, "run": None}
 
-    async def _get(self, agent: str, view: str, **query: Any) -> dict[str, Any]:
-        found: dict[str, Any] | None = await self._asker.get(
-            f"{self._url}/views/{agent}/{view}", **query
-        )
+    async def _get(self, agent: str, view: str, **query: Any) -> Any:
+        found = await self._asker.get(f"{self._url}/views/{agent}/{view}", **query)
         if found is None:
             raise Unavailable("SF3016", f"{self._url} has no views of {agent}")
         return found
 
     async def stop(self) -> None:
         await self._asker.stop()
+
+
+class PartJson(TypedDict):
+    """One instance's part of a view."""
+
+    partitions: list[int]
+    lag: LagJson
+    #: depends on the view
+    part: Any
 
 
 class MergedViews:
@@ -95,17 +112,17 @@ class MergedViews:
         self._clock = clock
         self._asker = _Asker(answer_s)
 
-    async def summary(self, agent: str) -> dict[str, Any]:
+    async def summary(self, agent: str) -> SummaryJson:
         lag, parts = await self._parts(agent, "summary")
         return {"agent": agent, "lag": lag, "statuses": projections.add_summaries(parts)}
 
-    async def attention(self, agent: str, limit: int) -> dict[str, Any]:
+    async def attention(self, agent: str, limit: int) -> AttentionJson:
         lag, parts = await self._parts(agent, "attention", limit=limit)
         runs = projections.oldest_first(run for part in parts for run in part["runs"])
         total = sum(part["total"] for part in parts)
         return {"agent": agent, "lag": lag, "total": total, "runs": runs[:limit]}
 
-    async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
+    async def windows(self, agent: str, minutes: int) -> WindowsJson:
         since = self._clock.now_ms() // projections.MINUTE_MS - minutes + 1
         lag, parts = await self._parts(agent, "windows", since=since)
         found = projections.add_windows(projections.unpack_windows(part) for part in parts)
@@ -116,7 +133,7 @@ class MergedViews:
             "steps": projections.steps_json(found, minutes),
         }
 
-    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+    async def run(self, agent: str, run_id: str) -> RunStandingJson:
         shard = self._shards[agent]
         partition = partition_of(run_id, shard.partitions)
         url = next((url for url, theirs in shard.owners().items() if partition in theirs), _NOBODY)
@@ -128,7 +145,7 @@ class MergedViews:
             part = await self._asker.get(f"{url}/parts/{agent}/run", run_id=run_id)
         return {"agent": agent, "lag": part["lag"], "run": part["part"]}
 
-    async def part(self, agent: str, view: str, **query: Any) -> dict[str, Any]:
+    async def part(self, agent: str, view: str, **query: Any) -> PartJson:
         """Return this instance's part of a view, with its partitions and its lag.
 
         Raises: Unavailable — its partitions are being assigned or read.
@@ -159,7 +176,7 @@ class MergedViews:
                 part = projections.run_standing_json(run_id, run) if run is not None else None
         return {"partitions": sorted(opened), "lag": lag.json(), "part": part}
 
-    async def _parts(self, agent: str, view: str, **query: Any) -> tuple[dict[str, int], list[Any]]:
+    async def _parts(self, agent: str, view: str, **query: Any) -> tuple[LagJson, list[Any]]:
         shard = self._shards[agent]
         answers = await asyncio.gather(
             *(
@@ -176,7 +193,7 @@ class MergedViews:
             raise Unavailable(
                 "SF3015", f"views of {agent}: of {shard.partitions} partitions there are {found}"
             )
-        lag = {
+        lag: LagJson = {
             "events": sum(answer["lag"]["events"] for answer in answers),
             "ms": max(answer["lag"]["ms"] for answer in answers),
         }

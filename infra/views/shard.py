@@ -26,7 +26,7 @@ from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord
-from surefoot.state.reading.statistics import PartitionStatistics, Values
+from surefoot.state.reading.statistics import LagJson, PartitionStatistics, Values
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Lag:
     #: how long ago the oldest of them was written
     ms: int
 
-    def json(self) -> dict[str, int]:
+    def json(self) -> LagJson:
         return {"events": self.events, "ms": self.ms}
 
 

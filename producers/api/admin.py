@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -25,6 +25,7 @@ from surefoot.producers.commands.operations import Operator
 from surefoot.producers.commands.schedules import DOES, steer
 from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.declare.agent import Agent
+from surefoot.state.inspect.description import AgentJson
 from surefoot.state.machine.model import Operation, State
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
@@ -34,7 +35,7 @@ from surefoot.state.reading.lag import agent_standing_json
 from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
 from surefoot.state.scheduling.book import Due, book_of, tick_run_id
-from surefoot.state.scheduling.view import schedule_json, unknown_json
+from surefoot.state.scheduling.view import ScheduleJson, schedule_json, unknown_json
 
 #: number of ticks shown per schedule
 _TICKS = 5
@@ -42,11 +43,17 @@ _TICKS = 5
 _NOT_LISTED = ("headers", "body")
 
 
+class AgentScheduleJson(ScheduleJson):
+    """A schedule, and the agent whose runs it starts."""
+
+    agent: str
+
+
 @dataclass(slots=True, kw_only=True)
 class AdminApi:
     agents: Mapping[str, Agent]
     #: the declarations of each agent, as JSON values
-    declared: Mapping[str, dict[str, Any]]
+    declared: Mapping[str, AgentJson]
     overview: Overview
     reader: RunReader
     operator: Operator
@@ -105,7 +112,7 @@ class AdminApi:
         found = await asyncio.gather(*(self._schedules(name) for name in names))
         return JSONResponse({"schedules": [each for told in found for each in told]})
 
-    async def _schedules(self, name: str) -> list[dict[str, Any]]:
+    async def _schedules(self, name: str) -> list[AgentScheduleJson]:
         known = await self.overview.schedules(name)
         now_ms = self.clock.now_ms()
         told = [
@@ -118,7 +125,7 @@ class AdminApi:
             for new, schedule in self.agents[name].schedules.items()
             if new not in known
         ]
-        return [{"agent": name} | each for each in told]
+        return [{"agent": name, **each} for each in told]
 
     async def tell_schedule(self, agent: str, schedule: str, do: str, request: Request) -> Response:
         """Pause a schedule, resume it, or have it start a run now.
@@ -144,7 +151,8 @@ class AdminApi:
         reply = await steer(self.operator, run, known, command_id=asked.id, by=asked.by)
         told = reply.json()
         if known == "trigger":
-            told["run_id"] = tick_run_id(schedule, Due(at_ms=0, kind="trigger", id=asked.id))
+            begun = tick_run_id(schedule, Due(at_ms=0, kind="trigger", id=asked.id))
+            return JSONResponse({**told, "run_id": begun}, reply.status)
         return JSONResponse(told, reply.status)
 
     # Dead letters, topics -------------------------------------------------------------------

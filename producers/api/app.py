@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
@@ -535,10 +535,18 @@ def _only(keys: Sequence[str]) -> str:
     return keys[0]
 
 
+class ReadyJson(TypedDict):
+    ready: bool
+    #: why not, by agent
+    reasons: NotRequired[dict[str, str]]
+    #: why the archive cannot be read
+    archive: NotRequired[str]
+
+
 def _ready(reasons: Mapping[str, str], *, ready: bool, archive: str | None = None) -> Response:
-    told: dict[str, Any] = {"ready": ready}
+    told: ReadyJson = {"ready": ready}
     if reasons:
-        told["reasons"] = reasons
+        told["reasons"] = dict(reasons)
     if archive is not None:
         told["archive"] = archive
     return JSONResponse(told, 200 if ready else 503)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,14 +20,22 @@ from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.machine import again
 from surefoot.state.machine.actions import call_name, call_of, found_by, inherited_actions, outcome
-from surefoot.state.machine.commands import ANSWERS, BODIES, COMMANDS, Name, row_of, write
+from surefoot.state.machine.commands import (
+    ANSWERS,
+    BODIES,
+    COMMANDS,
+    CommandFields,
+    Name,
+    row_of,
+    write,
+)
 from surefoot.state.machine.model import Action, Entry, Operation, jsonable
 from surefoot.state.machine.operations import RetryRun, Rewind
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.ports import Commands, RunBrowser, RunReader, RunView
 from surefoot.state.reading.query import PageCursor, RunQuery
-from surefoot.state.reading.runs import run_json
+from surefoot.state.reading.runs import RunJson, run_json
 from surefoot.state.reading.versions import Version, Versions
 
 #: HTTP status for each refusal of a run's owner
@@ -116,6 +124,22 @@ class KeptAction(NamedTuple):
         return f"{self.what}, in doubt" if self.in_doubt else self.what
 
 
+class CommandReplyJson(TypedDict):
+    """The answer to a command; only a part of it before there is one."""
+
+    id: str
+    #: None: not answered yet
+    accepted: bool | None
+    hint: NotRequired[str]
+    #: of a refusal
+    code: NotRequired[str | None]
+    number: NotRequired[str | None]
+    message: NotRequired[str | None]
+    event: NotRequired[str | None]
+    run: NotRequired[RunJson | None]
+    kept: NotRequired[list[str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReply:
     """The outcome of a command."""
@@ -140,16 +164,46 @@ class CommandReply:
             return 202
         return 200 if self.accepted else REFUSALS.get(self.code or "", 409)
 
-    def json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"id": self.id, "accepted": self.accepted}
+    def json(self) -> CommandReplyJson:
+        told: CommandReplyJson = {"id": self.id, "accepted": self.accepted}
         if self.accepted is None:
-            return told | {"hint": "no answer yet: look at the run, or repeat it with the same id"}
+            told["hint"] = "no answer yet: look at the run, or repeat it with the same id"
+            return told
         if not self.accepted:
             number = number_of(self.code or "")
             told |= {"code": self.code, "number": number, "message": self.message}
-        run = run_json(self.run) if self.run is not None else None
-        kept = {"kept": [str(each) for each in self.kept]} if self.kept else {}
-        return told | {"event": self.event, "run": run} | kept
+        told["event"] = self.event
+        told["run"] = run_json(self.run) if self.run is not None else None
+        if self.kept:
+            told["kept"] = [str(each) for each in self.kept]
+        return told
+
+
+class RetriedRunJson(TypedDict):
+    """One run that was to be retried: the id of its command, and the answer."""
+
+    run_id: str
+    id: str
+    accepted: bool | None
+    #: of a refusal
+    code: NotRequired[str]
+    message: NotRequired[str | None]
+
+
+class RetriedJson(TypedDict):
+    matches: int
+    retried: int
+    refused: int
+    unanswered: int
+    runs: list[RetriedRunJson]
+    next: str | None
+
+
+def _retried_run_json(run_id: str, reply: CommandReply) -> RetriedRunJson:
+    told: RetriedRunJson = {"run_id": run_id, "id": reply.id, "accepted": reply.accepted}
+    if reply.code:
+        told |= {"code": reply.code, "message": reply.message}
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +217,7 @@ class Retried:
     #: position after which the rest begins; None: there are no more
     next: PageCursor | None
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> RetriedJson:
         """Return it as JSON, without what the runs hold: runs of the outbox hold credentials."""
         said = [reply.accepted for reply in self.replies.values()]
         return {
@@ -171,11 +225,7 @@ class Retried:
             "retried": said.count(True),
             "refused": said.count(False),
             "unanswered": said.count(None),
-            "runs": [
-                {"run_id": run_id, "id": reply.id, "accepted": reply.accepted}
-                | ({"code": reply.code, "message": reply.message} if reply.code else {})
-                for run_id, reply in self.replies.items()
-            ],
+            "runs": [_retried_run_json(run_id, reply) for run_id, reply in self.replies.items()],
             "next": None if self.next is None else str(self.next),
         }
 
@@ -367,7 +417,7 @@ class Operator:
         reply = await self._start(agent, new_id, start_fields(version, messages, actions, repeat))
         return replace(reply, kept=_kept(done, others, repeat))
 
-    async def _start(self, agent: str, run_id: str, fields: Mapping[str, Any]) -> CommandReply:
+    async def _start(self, agent: str, run_id: str, fields: CommandFields) -> CommandReply:
         async with self.reader.answers(agent, run_id) as events:
             await self.commands.send(
                 agent, run_id, "start", deadline_s=self.send_s, stored=True, **fields
@@ -495,7 +545,7 @@ def start_fields(
     messages: tuple[bytes, ...],
     actions: Iterable[Action],
     repeat: Collection[str],
-) -> dict[str, Any]:
+) -> CommandFields:
     """Return the fields of the command that starts a copy of a run from that version.
 
     `actions` are those of the original run; those named in `repeat` may run again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from surefoot.state.declare.agent import Agent, Step
 from surefoot.state.declare.durations import duration_s
@@ -11,7 +11,63 @@ from surefoot.state.inspect.graph import Edge, graph_of
 from surefoot.state.reading.runs import amounts_json
 
 
-def agent_json(agent: Agent) -> dict[str, Any]:
+class RateJson(TypedDict):
+    limit: int
+    per_s: float
+
+
+class StepJson(TypedDict):
+    name: str
+    #: names of the types of its input, and of what it carries over a wait
+    takes: str
+    carries: str | None
+    attempts: int
+    timeout_s: float | None
+    pool: str | None
+    concurrency: int | None
+    rate: RateJson | None
+    compensation: bool
+    #: the source does not show all of its targets
+    elsewhere: bool
+
+
+EdgeJson = TypedDict("EdgeJson", {"from": str | None, "kind": str, "to": str | None, "agent": bool})
+
+
+class FlowJson(TypedDict):
+    key: bool
+    concurrency: int | None
+    singleton: str | None
+    throttle: RateJson | None
+    debounce_s: float | None
+    dedup_s: float | None
+    priority: bool
+
+
+class TriggerJson(TypedDict):
+    """What starts runs of the agent: its kind and its origin."""
+
+    kind: Literal["webhook", "topic", "queue", "folder", "schedule"]
+    source: str
+    #: of a webhook
+    events: NotRequired[list[str]]
+    #: of a schedule
+    cron: NotRequired[str]
+    tz: NotRequired[str]
+
+
+class AgentJson(TypedDict):
+    version: int
+    start: str
+    steps: list[StepJson]
+    edges: list[EdgeJson]
+    flow: FlowJson | None
+    #: by name, in the author's units
+    budget: dict[str, float] | None
+    triggers: list[TriggerJson]
+
+
+def agent_json(agent: Agent) -> AgentJson:
     """Return everything about an agent except what its functions do."""
     graph = graph_of(agent)
     return {
@@ -25,7 +81,7 @@ def agent_json(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _step_json(agent: Agent, step: Step, unknown: frozenset[str]) -> dict[str, Any]:
+def _step_json(agent: Agent, step: Step, unknown: frozenset[str]) -> StepJson:
     return {
         "name": step.name,
         "takes": _name(step.payload_type),
@@ -36,16 +92,15 @@ def _step_json(agent: Agent, step: Step, unknown: frozenset[str]) -> dict[str, A
         "concurrency": step.concurrency,
         "rate": _rate_json(step.rate),
         "compensation": step.name in agent.compensations.values(),
-        # the source does not show all of its targets
         "elsewhere": step.name in unknown,
     }
 
 
-def _edge_json(edge: Edge) -> dict[str, Any]:
+def _edge_json(edge: Edge) -> EdgeJson:
     return {"from": edge.source, "kind": edge.kind, "to": edge.target, "agent": edge.agent}
 
 
-def _compensations(agent: Agent) -> list[dict[str, Any]]:
+def _compensations(agent: Agent) -> list[EdgeJson]:
     """Return the edges to compensation steps. They have no source: any run can end so."""
     return [
         {"from": None, "kind": ending, "to": step, "agent": False}
@@ -53,7 +108,7 @@ def _compensations(agent: Agent) -> list[dict[str, Any]]:
     ]
 
 
-def _flow_json(flow: Flow) -> dict[str, Any]:
+def _flow_json(flow: Flow) -> FlowJson:
     return {
         "key": flow.key is not None,
         "concurrency": flow.at_once,
@@ -65,13 +120,12 @@ def _flow_json(flow: Flow) -> dict[str, Any]:
     }
 
 
-def _rate_json(rate: Rate | None) -> dict[str, Any] | None:
+def _rate_json(rate: Rate | None) -> RateJson | None:
     return None if rate is None else {"limit": rate.limit, "per_s": rate.per_ms / 1000}
 
 
-def _triggers_json(agent: Agent) -> list[dict[str, Any]]:
-    """Return what starts runs of the agent: its kind and its origin."""
-    found: list[dict[str, Any]] = [
+def _triggers_json(agent: Agent) -> list[TriggerJson]:
+    found: list[TriggerJson] = [
         {"kind": "webhook", "source": each.source, "events": sorted(each.events or ())}
         for each in agent.webhooks
     ]

@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.records import (
+    AvroAction,
+    AvroFailure,
+    AvroMemory,
+    AvroParent,
+    AvroWait,
+)
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
 from surefoot.state.errors import BadArgument
 from surefoot.state.machine import operations as do
@@ -98,6 +105,9 @@ class WireCommand:
             raise UndecodableError(str(error)) from error
 
 
+#: fields of a command's input besides `id` and `by`, by name; its row knows which
+InputFields = dict[str, Any]
+
 # What a command says over HTTP ----------------------------------------------------------------
 
 #: safe to show in every place that shows ids; compared exactly
@@ -114,7 +124,7 @@ class _Body(BaseModel):
     id: CommandId = ""
     by: Name | None = None
 
-    def fields(self, _run_id: str) -> dict[str, Any]:
+    def fields(self, _run_id: str) -> InputFields:
         """Return the fields of the command's input, besides `id` and `by`.
 
         Raises: BadArgument — fields do not fit together.
@@ -126,7 +136,7 @@ class _Signal(_Body):
     name: Name
     payload: Any = None
 
-    def fields(self, run_id: str) -> dict[str, Any]:
+    def fields(self, run_id: str) -> InputFields:
         return {"run_id": run_id, "name": self.name, "payload": strict_json(self.payload)}
 
 
@@ -135,7 +145,7 @@ class _Approve(_Body):
     approved: bool
     note: Note | None = None
 
-    def fields(self, _run_id: str) -> dict[str, Any]:
+    def fields(self, _run_id: str) -> InputFields:
         return {"question": self.question, "approved": self.approved, "note": self.note}
 
 
@@ -143,7 +153,7 @@ class _Resolve(_Body):
     choice: Literal["happened", "did_not", "give_up"]
     result: Any = None
 
-    def fields(self, _run_id: str) -> dict[str, Any]:
+    def fields(self, _run_id: str) -> InputFields:
         if self.choice != "happened" and self.result is not None:
             raise BadArgument("SF4150", '"result" goes with "choice": "happened" only')
         return {"choice": self.choice, "result": strict_json(self.result)}
@@ -152,12 +162,39 @@ class _Resolve(_Body):
 # What a command says on the wire --------------------------------------------------------------
 
 
-def _signal(wire: WireCommand) -> dict[str, Any]:
+class CommandFields(TypedDict, total=False):
+    """Fields of schemas/avro/Command.avsc besides those that every command has."""
+
+    step: str | None
+    payload: bytes
+    id: str | None
+    name: str | None
+    by: str | None
+    parent: AvroParent | None
+    carry: bytes | None
+    memory: AvroMemory | None
+    messages: list[bytes]
+    failure: AvroFailure | None
+    seq: int | None
+    epoch: int | None
+    emit: int
+    wait: AvroWait | None
+    due_ms: int | None
+    created_ms: int | None
+    input_digest: bytes | None
+    repeat: list[str]
+    actions: list[AvroAction]
+    traceparent: str | None
+    tracestate: str | None
+    baggage: str | None
+
+
+def _signal(wire: WireCommand) -> InputFields:
     wire.parsed()
     return {"run_id": wire.run_id, "name": wire.needed("name"), "payload": wire.payload}
 
 
-def _answer(wire: WireCommand) -> dict[str, Any]:
+def _answer(wire: WireCommand) -> InputFields:
     said = wire.parsed()
     if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
         raise UndecodableError('an answer needs {"approved": true or false}')
@@ -169,17 +206,17 @@ def _answer(wire: WireCommand) -> dict[str, Any]:
     }
 
 
-def _answer_out(input_: do.AnswerQuestion) -> dict[str, Any]:
+def _answer_out(input_: do.AnswerQuestion) -> CommandFields:
     said = {"approved": input_.approved, "note": input_.note}
     return {"name": input_.question, "payload": strict_json(said)}
 
 
-def _resolved(wire: WireCommand) -> dict[str, Any]:
+def _resolved(wire: WireCommand) -> InputFields:
     wire.parsed()
     return {"choice": wire.needed("name"), "result": wire.payload}
 
 
-def _rewind(wire: WireCommand) -> dict[str, Any]:
+def _rewind(wire: WireCommand) -> InputFields:
     wire.parsed()
     return {
         "epoch": wire.needed("epoch"),
@@ -199,11 +236,11 @@ def _rewind(wire: WireCommand) -> dict[str, Any]:
     }
 
 
-def _rewind_out(input_: do.Rewind) -> dict[str, Any]:
-    fields: dict[str, Any] = jsonable(input_)
+def _rewind_out(input_: do.Rewind) -> CommandFields:
+    fields = jsonable(input_)
     fields |= {"name": str(input_.forks), "emit": int(input_.emit)}
     del fields["forks"]
-    return fields
+    return cast("CommandFields", fields)
 
 
 # The table ------------------------------------------------------------------------------------
@@ -236,8 +273,8 @@ class RunCommand:
     help: str
     #: body over HTTP; None: nobody writes the command, it is built from a version of the run
     body: type[_Body] | None = _Body
-    read: Callable[[WireCommand], dict[str, Any]] = lambda _: {}
-    write: Callable[[Any], dict[str, Any]] = jsonable
+    read: Callable[[WireCommand], InputFields] = lambda _: {}
+    write: Callable[[Any], CommandFields] = jsonable
     button: Button | None = None
 
     @property
@@ -414,6 +451,6 @@ def read(wire: WireCommand) -> Operation:
     return row.input(id=identity, by=wire.by, **row.read(wire))
 
 
-def write(input_: Operation) -> dict[str, Any]:
+def write(input_: Operation) -> CommandFields:
     """Return this input as fields of schemas/avro/Command.avsc, besides `run_id` and `kind`."""
     return {"id": input_.id, "by": input_.by, **row_of(input_).write(input_)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.errors.catalogue import number_of
@@ -143,8 +143,33 @@ def _is_own(letter: DeadLetter) -> bool:
     return letter.source is not None and letter.source.topic.endswith(f".{letter.agent}.events")
 
 
-def dead_letter_json(letter: DeadLetter) -> dict[str, Any]:
-    source = letter.source
+class DeadLetterSourceJson(TypedDict):
+    """The fields of DeadLetterSource."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+    timestamp_ms: int | None
+
+
+class DeadLetterJson(TypedDict):
+    """A dead letter, with the number that `surefoot explain` takes, and what to do."""
+
+    offset: int
+    at_ms: int
+    code: str
+    number: str | None
+    message: str
+    attempts: int
+    agent: str | None
+    run_id: str | None
+    step: str | None
+    source: DeadLetterSourceJson | None
+    value_bytes: int
+    do: list[str]
+
+
+def dead_letter_json(letter: DeadLetter) -> DeadLetterJson:
     return {
         "offset": letter.offset,
         "at_ms": letter.at_ms,
@@ -155,7 +180,16 @@ def dead_letter_json(letter: DeadLetter) -> dict[str, Any]:
         "agent": letter.agent,
         "run_id": letter.run_id,
         "step": letter.step,
-        "source": source and {name: getattr(source, name) for name in DeadLetterSource.__slots__},
+        "source": None if letter.source is None else _source_json(letter.source),
         "value_bytes": letter.value_bytes,
         "do": what_to_do(letter),
+    }
+
+
+def _source_json(source: DeadLetterSource) -> DeadLetterSourceJson:
+    return {
+        "topic": source.topic,
+        "partition": source.partition,
+        "offset": source.offset,
+        "timestamp_ms": source.timestamp_ms,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,36 @@ def behind(committed: int | None, start: int, stable: int) -> tuple[int, int]:
     return first, max(stable, first)
 
 
-def agent_standing_json(standing: AgentStanding) -> dict[str, Any]:
+class WorkerJson(TypedDict):
+    name: str
+    host: str
+    partitions: list[int]
+
+
+class PartitionStandingJson(TypedDict):
+    """The fields of PartitionStanding."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    stable: int
+    committed: int | None
+    lag: int | None
+    exact: bool
+    owner: str | None
+
+
+class AgentStandingJson(TypedDict):
+    agent: str
+    group: str
+    lag: int
+    exact: bool
+    workers: list[WorkerJson]
+    topics: list[PartitionStandingJson]
+
+
+def agent_standing_json(standing: AgentStanding) -> AgentStandingJson:
     return {
         "agent": standing.agent,
         "group": standing.group,
@@ -86,7 +115,17 @@ def agent_standing_json(standing: AgentStanding) -> dict[str, Any]:
             for each in standing.members
         ],
         "topics": [
-            {name: getattr(each, name) for name in PartitionStanding.__slots__}
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "start": each.start,
+                "end": each.end,
+                "stable": each.stable,
+                "committed": each.committed,
+                "lag": each.lag,
+                "exact": each.exact,
+                "owner": each.owner,
+            }
             for each in standing.partitions
         ],
     }

@@ -16,6 +16,12 @@ from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.model import Memory, Parent, Status, WaitState
 from surefoot.state.ports.log import Position
 from surefoot.state.reading.query import Activity, HistoryPage, PageCursor, RunQuery
+from surefoot.state.reading.statistics import (
+    AttentionJson,
+    RunStandingJson,
+    SummaryJson,
+    WindowsJson,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +161,17 @@ class Views(Protocol):
     has waited. All methods raise Unavailable while a partition has no owner or cannot be read.
     """
 
-    async def summary(self, agent: str) -> dict[str, Any]:
+    async def summary(self, agent: str) -> SummaryJson:
         """Return `statuses`: of each, the number of runs, the oldest one's time, and the ages."""
 
-    async def attention(self, agent: str, limit: int) -> dict[str, Any]:
+    async def attention(self, agent: str, limit: int) -> AttentionJson:
         """Return `runs` that need a person, longest waiting first, and their number as `total`."""
 
-    async def windows(self, agent: str, minutes: int) -> dict[str, Any]:
+    async def windows(self, agent: str, minutes: int) -> WindowsJson:
         """Return `windows`: the results of each step in each of the last minutes, the current one
         included; and `steps`: the same over all these minutes."""
 
-    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+    async def run(self, agent: str, run_id: str) -> RunStandingJson:
         """Return `run`: where it stands; None if unknown."""
 
 

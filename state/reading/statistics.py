@@ -22,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, NotRequired, Protocol, Self, TypedDict
 
 from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.machine.model import TERMINAL
@@ -353,9 +353,95 @@ AGES: tuple[tuple[str, int | None], ...] = (
 )
 
 
-def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str, Any]:
+class LagJson(TypedDict):
+    """How many events a view does not include yet, and how long ago the oldest was written."""
+
+    events: int
+    ms: int
+
+
+class StatusJson(TypedDict):
+    """The runs of one status."""
+
+    runs: int
+    #: the minute in which the oldest entered it
+    oldest_ms: int
+    #: number of runs by age, see AGES
+    ages: dict[str, int]
+
+
+class StandingJson(TypedDict):
+    """Where a run stands: the fields of RunStanding, with money in units."""
+
+    run_id: str
+    offset: int
+    status: str
+    since_ms: int
+    updated_ms: int
+    step: str
+    seq: int
+    version: int
+    wait: str | None
+    about: str | None
+    tokens: int
+    money: float
+    #: why a person is needed
+    person: str | None
+
+
+class _Results(TypedDict):
+    steps: int
+    steps_s: float
+    attempts: int
+    retries: int
+    failures: int
+    p50_ms: int | None
+    p99_ms: int | None
+    tokens: int
+    money: float
+
+
+class StepResultsJson(_Results):
+    """The results of one step."""
+
+    step: str
+
+
+class WindowJson(StepResultsJson):
+    """The results of one step in one minute."""
+
+    at_ms: int
+
+
+class SummaryJson(TypedDict):
+    agent: str
+    lag: LagJson
+    statuses: dict[str, StatusJson]
+
+
+class AttentionJson(TypedDict):
+    agent: str
+    lag: LagJson
+    total: int
+    runs: list[StandingJson]
+
+
+class WindowsJson(TypedDict):
+    agent: str
+    lag: LagJson
+    windows: list[WindowJson]
+    steps: list[StepResultsJson]
+
+
+class RunStandingJson(TypedDict):
+    agent: str
+    lag: NotRequired[LagJson]
+    run: StandingJson | None
+
+
+def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str, StatusJson]:
     """Return by status: number of runs, ages, and the minute of the oldest."""
-    found: dict[str, Any] = {}
+    found: dict[str, StatusJson] = {}
     for partition in partitions:
         for (status, minute), count in partition.counts.items():
             told = found.setdefault(
@@ -369,9 +455,9 @@ def summary(partitions: Iterable[PartitionStatistics], now_ms: int) -> dict[str,
     return found
 
 
-def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def add_summaries(parts: Iterable[dict[str, StatusJson]]) -> dict[str, StatusJson]:
     """Add up the summaries of several instances."""
-    total: dict[str, Any] = {}
+    total: dict[str, StatusJson] = {}
     for part in parts:
         for status, told in part.items():
             if (mine := total.get(status)) is None:
@@ -384,7 +470,7 @@ def add_summaries(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return dict(sorted(total.items()))
 
 
-def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[dict[str, Any]]:
+def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[StandingJson]:
     """Return the runs that need a person, longest waiting first."""
     found = [
         run_standing_json(run_id, run)
@@ -394,13 +480,26 @@ def attention(partitions: Iterable[PartitionStatistics], limit: int) -> list[dic
     return oldest_first(found)[:limit]
 
 
-def oldest_first(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def oldest_first(runs: Iterable[StandingJson]) -> list[StandingJson]:
     return sorted(runs, key=lambda run: (run["since_ms"], run["run_id"]))
 
 
-def run_standing_json(run_id: str, run: RunStanding) -> dict[str, Any]:
-    fields = {name: getattr(run, name) for name in RunStanding.__slots__}
-    return {"run_id": run_id, **fields, "person": run.person, "money": run.money / 1e6}
+def run_standing_json(run_id: str, run: RunStanding) -> StandingJson:
+    return {
+        "run_id": run_id,
+        "offset": run.offset,
+        "status": run.status,
+        "since_ms": run.since_ms,
+        "updated_ms": run.updated_ms,
+        "step": run.step,
+        "seq": run.seq,
+        "version": run.version,
+        "wait": run.wait,
+        "about": run.about,
+        "tokens": run.tokens,
+        "money": run.money / 1e6,
+        "person": run.person,
+    }
 
 
 Windows = dict[tuple[int, str], Window]
@@ -431,22 +530,22 @@ def unpack_windows(found: Iterable[Iterable[Any]]) -> Windows:
     return {(minute, step): Window.decode(each) for minute, step, each in found}
 
 
-def windows_json(found: Windows) -> list[dict[str, Any]]:
+def windows_json(found: Windows) -> list[WindowJson]:
     return [
-        {"at_ms": minute * MINUTE_MS, "step": step} | _came_to(window, 1)
+        {"at_ms": minute * MINUTE_MS, "step": step, **_came_to(window, 1)}
         for (minute, step), window in found.items()
     ]
 
 
-def steps_json(found: Windows, minutes: int) -> list[dict[str, Any]]:
+def steps_json(found: Windows, minutes: int) -> list[StepResultsJson]:
     """Return the results of each step over all these minutes."""
     total: dict[str, Window] = {}
     for (_, step), window in found.items():
         total.setdefault(step, Window()).add(window)
-    return [{"step": step} | _came_to(window, minutes) for step, window in sorted(total.items())]
+    return [{"step": step, **_came_to(window, minutes)} for step, window in sorted(total.items())]
 
 
-def _came_to(window: Window, minutes: int) -> dict[str, Any]:
+def _came_to(window: Window, minutes: int) -> _Results:
     return {
         "steps": window.steps,
         "steps_s": round(window.steps / (60 * minutes), 3),

@@ -312,8 +312,8 @@ def _command(**fields: Any) -> bytes:
     return encode("Command", _COMMAND | fields)
 
 
-def _own_fields(record: CommandRecord) -> dict[str, Any]:
-    fields: dict[str, Any] = jsonable(record)
+def _own_fields(record: CommandRecord) -> Any:
+    fields = jsonable(record)
     del fields["agent"]
     return fields
 

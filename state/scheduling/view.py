@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import tzinfo
+from typing import TypedDict
 
 from surefoot.state.machine.model import Run
 from surefoot.state.scheduling.book import Book, Spec, instant, next_ticks
 
 
-def unknown_json(name: str, spec: Spec | None, state: str) -> dict[str, Any]:
+class ScheduleJson(TypedDict):
+    """A schedule; its ticks as ISO 8601 with its own time zone."""
+
+    schedule: str
+    cron: str
+    tz: str
+    state: str
+    paused: bool
+    last: str | None
+    next: str | None
+    coming: list[str]
+    runs: int
+    skipped: int
+    waiting: int
+    #: run_id of the run that has begun and not ended
+    under_way: str | None
+
+
+def unknown_json(name: str, spec: Spec | None, state: str) -> ScheduleJson:
     """Describe a schedule without a book: not begun, or cancelled."""
     return {
         "schedule": name,
@@ -26,24 +45,28 @@ def unknown_json(name: str, spec: Spec | None, state: str) -> dict[str, Any]:
     }
 
 
-def schedule_json(run: Run, book: Book | None, now_ms: int, *, ticks: int = 1) -> dict[str, Any]:
+def schedule_json(run: Run, book: Book | None, now_ms: int, *, ticks: int = 1) -> ScheduleJson:
     """Describe a schedule with its next ticks, in its own time zone."""
     if book is None:
         return unknown_json(run.run_id, None, run.status)
     zone = book.spec.times.zone
     rests = book.paused or book.removed
     found = [] if rests else next_ticks(book.spec, max(book.until_ms, now_ms), ticks)
-    coming = [instant(at_ms).astimezone(zone).isoformat() for at_ms in found]
+    coming = [_local(at_ms, zone) for at_ms in found]
     return unknown_json(book.name, book.spec, _state(run, book)) | {
         "paused": book.paused,
-        "last": book.last and instant(book.last.at_ms).astimezone(zone).isoformat(),
+        "last": None if book.last is None else _local(book.last.at_ms, zone),
         "next": coming[0] if coming else None,
         "coming": coming,
         "runs": book.runs,
         "skipped": book.skipped,
         "waiting": len(book.queue),
-        "under_way": book.under_way and book.under_way.run_id,
+        "under_way": None if book.under_way is None else book.under_way.run_id,
     }
+
+
+def _local(at_ms: int, zone: tzinfo) -> str:
+    return instant(at_ms).astimezone(zone).isoformat()
 
 
 def _state(run: Run, book: Book) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import typer
 
@@ -33,13 +32,24 @@ TEST_EVENT = "surefoot.test"
 app = group("Outgoing webhooks: list subscriptions, and test one.")
 
 
+class SubscriptionJson(TypedDict):
+    agent: str
+    name: str
+    url: str
+    events: list[str]
+    #: whether a function chooses among the events
+    filtered: bool
+    #: "set" if this process has the secret
+    secret: str | None
+
+
 @app.command("list")
 def list_subscriptions(agent_files: AgentFiles, as_json: Json = False) -> None:
     """List subscriptions, and whether their secrets are set here."""
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents, settings = load_agents(agent_files), load_settings()
     missing = without_secret(agents, settings)
-    found: list[dict[str, Any]] = [
+    found: list[SubscriptionJson] = [
         {
             "agent": agent.name,
             "name": each.name,
@@ -55,7 +65,7 @@ def list_subscriptions(agent_files: AgentFiles, as_json: Json = False) -> None:
     print_each(found, dict, titles, _cells, wraps="EVENTS", as_json=as_json)
 
 
-def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(each: SubscriptionJson) -> tuple[str, ...]:
     return (
         each["agent"],
         each["name"],

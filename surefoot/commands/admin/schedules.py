@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -43,7 +43,7 @@ from surefoot.state.scheduling.book import (
     tick_run_id,
     ticks_between,
 )
-from surefoot.state.scheduling.view import schedule_json, unknown_json
+from surefoot.state.scheduling.view import ScheduleJson, schedule_json, unknown_json
 
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 
@@ -68,7 +68,7 @@ def list_schedules(agent: AgentName, as_json: Json = False) -> None:
     print_each(told, dict, titles, _cells, wraps="STATE", as_json=as_json)
 
 
-def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(line: ScheduleJson) -> tuple[str, ...]:
     return (
         line["schedule"],
         line["cron"],

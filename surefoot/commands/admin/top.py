@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Protocol, TypedDict, get_args
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -35,7 +35,7 @@ from surefoot.state.errors import Unavailable
 from surefoot.state.machine.model import Status
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.explain import clock_time
-from surefoot.state.reading.lag import AgentStanding, agent_standing_json
+from surefoot.state.reading.lag import AgentStanding, AgentStandingJson, agent_standing_json
 from surefoot.state.reading.query import Waiting
 from surefoot.state.reading.runs import counts_json
 
@@ -59,7 +59,7 @@ class Working:
 
     agent: str
     statuses: Mapping[str, int]
-    versions: Mapping[str, Any]
+    versions: Mapping[str, Mapping[str, int]]
     steps_per_s: float
     #: failed attempts per second
     failures_per_s: float
@@ -181,7 +181,32 @@ async def opened(agents: Sequence[Agent]) -> AsyncIterator[Top]:
 # How it is shown ----------------------------------------------------------------------------
 
 
-def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+class WaitingJson(TypedDict):
+    run_id: str
+    step: str
+    since_ms: int
+
+
+class WorkingJson(TypedDict):
+    """The fields of Working."""
+
+    agent: str
+    statuses: dict[str, int]
+    versions: dict[str, Mapping[str, int]]
+    steps_per_s: float
+    failures_per_s: float
+    #: by status
+    oldest: dict[Status, WaitingJson]
+
+
+class SnapshotJson(TypedDict):
+    at_ms: int
+    log: str
+    agents: list[WorkingJson]
+    topics: list[AgentStandingJson]
+
+
+def snapshot_json(snapshot: Snapshot) -> SnapshotJson:
     return {
         "at_ms": snapshot.at_ms,
         "log": snapshot.log,

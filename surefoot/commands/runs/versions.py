@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 import typer
 
@@ -15,7 +15,7 @@ from surefoot.commands.output import print_each, table
 from surefoot.commands.readers import no_run, resolve_agent, run_reader
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.terminal import plain_console
-from surefoot.state.machine.model import Status
+from surefoot.state.machine.model import Status, WaitKind
 from surefoot.state.reading.explain import clock_time
 from surefoot.state.reading.runs import counts_json
 from surefoot.state.reading.versions import Version
@@ -61,9 +61,24 @@ def list_versions(agent: AgentName, run_id: RunId, as_json: Json = False) -> Non
     print_each(found, _fields, titles, _cells, wraps="", as_json=as_json)
 
 
-def _fields(version: Version) -> dict[str, Any]:
-    fields = {name: getattr(version, name) for name in ("seq", "step", "at_ms", "epoch")}
-    return {**fields, "due_ms": version.due_ms, "waits_for": version.wait and version.wait.kind}
+class VersionJson(TypedDict):
+    seq: int
+    step: str
+    at_ms: int
+    epoch: int
+    due_ms: int | None
+    waits_for: WaitKind | None
+
+
+def _fields(version: Version) -> VersionJson:
+    return {
+        "seq": version.seq,
+        "step": version.step,
+        "at_ms": version.at_ms,
+        "epoch": version.epoch,
+        "due_ms": version.due_ms,
+        "waits_for": None if version.wait is None else version.wait.kind,
+    }
 
 
 def _cells(version: Version) -> tuple[str, ...]:

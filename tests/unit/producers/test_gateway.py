@@ -249,19 +249,19 @@ class FakeReader:
 class FakeViews:
     """Of one run, that is there; nothing is behind."""
 
-    async def summary(self, agent: str) -> dict[str, Any]:
+    async def summary(self, agent: str) -> Any:
         return self._told(agent, statuses={})
 
-    async def attention(self, agent: str, _: int) -> dict[str, Any]:
+    async def attention(self, agent: str, _: int) -> Any:
         return self._told(agent, runs=[], total=0)
 
-    async def windows(self, agent: str, _: int) -> dict[str, Any]:
+    async def windows(self, agent: str, _: int) -> Any:
         return self._told(agent, windows=[], steps=[])
 
-    async def run(self, agent: str, run_id: str) -> dict[str, Any]:
+    async def run(self, agent: str, run_id: str) -> Any:
         return self._told(agent, run={"run_id": run_id} if run_id == RUN else None)
 
-    def _told(self, agent: str, **told: Any) -> dict[str, Any]:
+    def _told(self, agent: str, **told: Any) -> Any:
         return {"agent": agent, "lag": {"events": 0, "ms": 0}, **told}
 
 
