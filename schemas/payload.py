@@ -44,6 +44,7 @@ from surefoot.schemas.weak_cache import weakly_cached
 
 __all__ = [
     "BadPayload",
+    "JsonObject",
     "Unserialisable",
     "digest",
     "dump",
@@ -55,6 +56,10 @@ __all__ = [
     "text_of",
     "validate",
 ]
+
+
+#: a JSON object of anybody's: an author's data, a provider's message
+JsonObject = dict[str, Any]
 
 
 class Validator(Protocol):
@@ -371,8 +376,8 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+    made: JsonObject = {}
     for key, value in pairs:
         if key in made:
             raise BadPayload("$", f"the key {key[:80]!r} occurs twice in one object")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsRefused
+from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsAnswer, AwsRefused
 from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StoreRefused, Unavailable
@@ -226,13 +226,13 @@ class S3Archive:
     def close(self) -> None:
         self._aws.close()
 
-    async def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    async def _call(self, operation: str, **arguments: Any) -> AwsAnswer:
         try:
             return await self._ask(operation, **arguments)
         except AwsRefused as error:
             raise self._refused(error) from error
 
-    async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    async def _ask(self, operation: str, **arguments: Any) -> AwsAnswer:
         try:
             return await self._aws.call(operation, Bucket=self._bucket, **arguments)
         except Unavailable as error:

@@ -7,6 +7,7 @@ credentials, region, endpoints, checksums, bucket addressing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from surefoot.consumers.attempts.threads import in_thread
@@ -30,6 +31,10 @@ _BUSY = frozenset(
         "ThrottlingException",
     }
 )
+
+
+#: what boto3 returns; its shape depends on the operation
+AwsAnswer = dict[str, Any]
 
 
 class AwsRefused(SurefootError):
@@ -77,7 +82,7 @@ class Aws:
                 "SUREFOOT_AWS_ENDPOINT_URL",
             ) from error
 
-    async def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, operation: str, **arguments: Any) -> AwsAnswer:
         """Call one operation, by boto3's name for it.
 
         Raises: Unavailable — no answer, or "not now"; AwsRefused — AWS refused it.
@@ -86,9 +91,9 @@ class Aws:
         async with self._free:
             return await in_thread(self._call, operation, arguments)  # type: ignore[no-any-return]
 
-    def _call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, operation: str, arguments: Mapping[str, Any]) -> AwsAnswer:
         try:
-            answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
+            answer: AwsAnswer = getattr(self._client, operation)(**arguments)
             if "Body" in answer:
                 answer["Body"] = answer["Body"].read()
         except self._client_error as error:

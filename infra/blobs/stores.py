@@ -14,7 +14,7 @@ import structlog
 
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
-from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsRefused
+from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsAnswer, AwsRefused
 from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.payload import strict_json
@@ -178,7 +178,7 @@ class S3Blobs:
     async def delete(self, key: str) -> None:
         await self._call("delete_object", Key=self._prefix + key)
 
-    async def _call(self, operation: str, **arguments: Any) -> dict[str, Any] | None:
+    async def _call(self, operation: str, **arguments: Any) -> AwsAnswer | None:
         try:
             return await self._aws.call(operation, Bucket=self._bucket, **arguments)
         except AwsRefused as error:

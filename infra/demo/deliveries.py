@@ -14,10 +14,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 from uuid import UUID
 
 import httpx
+
+from surefoot.schemas.payload import JsonObject
 
 #: repeated deliveries per 200, at least one; and number of forged ones
 TWICE_OF_200 = 20
@@ -89,7 +90,7 @@ def issue_event(number: int, random: Random) -> bytes:
     site, repo = "https://api.github.com", "acme/widgets"
     address = f"{site}/repos/{repo}/issues/{number}"
     user = {"login": "octo-user", "id": 583231, "type": "User", "site_admin": False}
-    issue: dict[str, Any] = {
+    issue: JsonObject = {
         "url": address,
         "repository_url": f"{site}/repos/{repo}",
         "labels_url": f"{address}/labels{{/name}}",

@@ -7,11 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from surefoot.infra.demo.auditor import ENDINGS
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.codec.records import AvroEvent
+from surefoot.schemas.payload import JsonObject
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.ports.log import ConsumerRecord
 
@@ -116,7 +116,7 @@ class WorkerLog:
                 owned = (owned - set(event["lost"])) | set(event["gained"])
         return frozenset(owned)
 
-    def _events(self) -> Iterator[dict[str, Any]]:
+    def _events(self) -> Iterator[JsonObject]:
         if not self._path.exists():
             return
         with self._path.open("rb") as lines:

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from surefoot.infra.registry.glue import SCHEME, GlueRegistry
 from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import ConfigError, NotFound, Refused, Unavailable
 
@@ -76,7 +77,7 @@ class Registry:
             timeout=timeout_s,
             transport=transport,
         )
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, Schema] = {}
 
     async def __aenter__(self) -> Self:
         return self

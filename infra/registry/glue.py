@@ -11,8 +11,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from surefoot.infra.aws.client import Aws, AwsRefused
+from surefoot.infra.aws.client import Aws, AwsAnswer, AwsRefused
 from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.codec.compatibility import between
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.errors import NotFound, Refused
@@ -34,7 +35,7 @@ class GlueRegistry:
         """Raises: ConfigError — boto3 is not installed, or no region is set."""
         self._name = name
         self._aws = Aws(settings, "glue", at_once=_AT_ONCE)
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, Schema] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,7 +100,7 @@ class GlueRegistry:
     def _id(self, subject: str) -> dict[str, str]:
         return {"RegistryName": self._name, "SchemaName": subject}
 
-    async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    async def _ask(self, operation: str, **arguments: Any) -> AwsAnswer:
         try:
             return await self._aws.call(operation, **arguments)
         except AwsRefused as error:
@@ -108,7 +109,7 @@ class GlueRegistry:
             raise Refused(error.code or "refused", str(error)) from None
 
 
-def _schema(told: dict[str, Any]) -> Any:
+def _schema(told: AwsAnswer) -> Any:
     if told.get("DataFormat", "AVRO") != "AVRO":
         raise Refused("not_avro", f"the schema is {told['DataFormat']}, not Avro")
     try:

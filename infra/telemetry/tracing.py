@@ -146,7 +146,7 @@ class _Step:
             self._span.set_status(self._error)
 
 
-def _named(run: Run) -> dict[str, Any]:
+def _named(run: Run) -> dict[str, str | int]:
     return {
         "surefoot.agent": run.agent,
         "surefoot.run_id": run.run_id,

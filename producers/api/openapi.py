@@ -90,7 +90,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     run = [agent, run_id]
-    paths: dict[str, dict[str, Any]] = {
+    paths: dict[str, Schema] = {
         "/runs/{agent}": {
             "get": operation(
                 "The runs of an agent, the most recently updated first",
@@ -239,7 +239,7 @@ _MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 _MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
 
 
-def _desk(agent: Schema, agents: list[str]) -> dict[str, dict[str, Any]]:
+def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
     """Describe the routes of producers.api.admin."""
     one = query("agent", {"type": "string", "enum": agents})
     schedule = path("schedule", {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,62}$"})
@@ -439,7 +439,7 @@ def operation(
     needs_body: bool = True,
     media: str = "application/json",
 ) -> Schema:
-    responses: dict[str, Any] = {
+    responses: dict[str, Schema] = {
         str(status): {"description": "", "content": {"application/json": {"schema": schema}}}
         for status, schema in answers.items()
     }

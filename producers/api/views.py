@@ -12,7 +12,7 @@ are being assigned or restored: a view covers all runs of the agent, or does not
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
@@ -58,7 +58,7 @@ def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
     app.get("/views/{agent}/runs/{run_id}")(run)
 
 
-def paths(agents: Collection[str]) -> dict[str, Any]:
+def paths(agents: Collection[str]) -> dict[str, Schema]:
     """Return the same routes as OpenAPI paths."""
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import TypeAdapter
 
 from surefoot.producers.commands.operations import CommandReply, Operator
-from surefoot.schemas.payload import dump, strict_json
+from surefoot.schemas.payload import JsonObject, dump, strict_json
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run, State
 from surefoot.state.machine.operations import DeliverSignal, RetryRun
@@ -59,7 +59,7 @@ def _wanted(
 ) -> Iterator[tuple[str, Coroutine[Any, Any, Any]]]:
     keeper = schedules_agent_name(agent.name)
 
-    def tell(name: str, said: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+    def tell(name: str, said: JsonObject) -> Coroutine[Any, Any, Any]:
         return commands.send(
             keeper,
             name,

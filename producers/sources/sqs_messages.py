@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote_plus
 
-from surefoot.schemas.payload import BadPayload, parse_json, strict_json
+from surefoot.schemas.payload import BadPayload, JsonObject, parse_json, strict_json
 from surefoot.schemas.text import halves_are_refused, whole
 from surefoot.state.declare.sources import EventBridgeEvent, QueueEvent, QueueMessage, S3Object
 from surefoot.state.names.ids import check_run_id
@@ -101,7 +101,7 @@ def _short(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _object(body: str) -> dict[str, Any]:
+def _object(body: str) -> JsonObject:
     """Parse the body as a JSON object; {} if it is not one."""
     try:
         told = parse_json(body.encode("utf-8", "surrogatepass"))
@@ -110,7 +110,7 @@ def _object(body: str) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _eventbridge(told: dict[str, Any]) -> EventBridgeEvent:
+def _eventbridge(told: JsonObject) -> EventBridgeEvent:
     return EventBridgeEvent(
         id=_text(told["id"]),
         source=_text(told["source"]),
@@ -123,7 +123,7 @@ def _eventbridge(told: dict[str, Any]) -> EventBridgeEvent:
     )
 
 
-def _s3(told: dict[str, Any]) -> Iterator[S3Object]:
+def _s3(told: JsonObject) -> Iterator[S3Object]:
     if told.get("Event") == "s3:TestEvent":  # S3 sends it when notifications are switched on
         return
     if "detail-type" in told:

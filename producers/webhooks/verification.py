@@ -25,7 +25,7 @@ from surefoot.producers.webhooks.signatures import (
     standard_verifier,
     stripe_verifier,
 )
-from surefoot.schemas.payload import BadPayload
+from surefoot.schemas.payload import BadPayload, JsonObject
 from surefoot.state.declare.webhook_body import form_fields
 from surefoot.state.declare.webhooks import Bearer, Hmac, Naming, Provider, Webhook, WebhookTrigger
 from surefoot.state.errors import ConfigError
@@ -53,7 +53,7 @@ class ProviderSpec:
     #: whether `name` needs the parsed values of the body
     reads: bool
     #: returns the answer for a delivery that starts nothing; None for most
-    answer: Callable[[Webhook], dict[str, Any] | None] = lambda _delivery: None
+    answer: Callable[[Webhook], JsonObject | None] = lambda _delivery: None
     #: whether the request only asks for an answer, which even a stranger may have
     greets: Callable[[RequestHeaders, bytes], bool] = lambda _headers, _body: False
     #: whether people see the answer, so that it must be an empty 200
@@ -160,7 +160,7 @@ def _slack_name(_headers: RequestHeaders, body: bytes, values: Any) -> tuple[str
     return id_ or hashlib.sha256(body).hexdigest()[:32], event
 
 
-def _slack_challenge(delivery: Webhook) -> dict[str, Any] | None:
+def _slack_challenge(delivery: Webhook) -> JsonObject | None:
     """Answer the challenge that Slack sends once, when the address is set up."""
     if delivery.event != "url_verification":
         return None

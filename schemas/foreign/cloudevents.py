@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.payload import BadPayload, JsonObject, parse_json
 
 __all__ = ["BadCloudEvent", "CloudEvent", "binary", "is_binary", "sort_attributes", "structured"]
 
@@ -41,9 +41,9 @@ class BadCloudEvent(ValueError):
 class CloudEvent(NamedTuple):
     """One event, without attributes that are null."""
 
-    attributes: dict[str, Any]
+    attributes: JsonObject
     #: attributes that violate the CloudEvents specification, unchanged
-    odd: dict[str, Any]
+    odd: JsonObject
     #: bytes as they were sent, or (structured mode) a JSON value; None: the event has no data
     data: Any
     #: whether `data` is a JSON value rather than bytes
@@ -104,7 +104,7 @@ def _packed(event: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 def binary(value: bytes | None, headers: Mapping[str, bytes], content_type: str) -> CloudEvent:
     """Return the event of a record in binary mode. Raises BadCloudEvent."""
-    told: dict[str, Any] = {
+    told: JsonObject = {
         name[3:]: _text(text) for name, text in headers.items() if name.startswith("ce_")
     }
     if content_type:
@@ -120,13 +120,13 @@ def _text(header: bytes) -> str | bytes:
         return header
 
 
-def sort_attributes(told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def sort_attributes(told: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
     """Split attributes into valid and invalid ones.
 
     Raises: BadCloudEvent - names a required attribute that is missing or invalid
     """
-    attributes: dict[str, Any] = {}
-    odd: dict[str, Any] = {}
+    attributes: JsonObject = {}
+    odd: JsonObject = {}
     for name in _REQUIRED:
         if name not in told:
             raise BadCloudEvent(f"the CloudEvent has no {name}")

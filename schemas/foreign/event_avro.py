@@ -98,7 +98,7 @@ def _file(path: Path) -> Any:
         raise BadSchema(f"the schema {path} cannot be read: {error}") from error
 
 
-def _parsed(schema: Any) -> dict[str, Any]:
+def _parsed(schema: Any) -> catalog.Schema:
     """Parse it as the only field of a record: only inside a record is a union guarded. The record
     itself takes no bytes."""
     one = {"type": "record", "name": "one", "fields": [{"name": "value", "type": schema}]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from surefoot.schemas.payload import strict_json
+from surefoot.schemas.payload import JsonObject, strict_json
 from surefoot.state.declare.callables import finished
 from surefoot.state.egress.policy import target_of
 from surefoot.state.errors import ConfigError, TerminalError
@@ -111,7 +111,7 @@ def run_event(event: EventJson) -> RunEvent:
     )
 
 
-def default_data(event: RunEvent, offset: int) -> dict[str, Any]:
+def default_data(event: RunEvent, offset: int) -> JsonObject:
     """Return what is sent without a `data` function. Of two events of a run, the later one has the
     higher offset."""
     fields = {name: getattr(event, name) for name in RunEvent.__slots__}

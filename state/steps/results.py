@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from surefoot.schemas.payload import JsonObject
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
 
@@ -179,4 +180,4 @@ class BranchResult:
     ok: bool
     result: Any = None
     #: code and message of the failure; None if ok
-    failure: dict[str, Any] | None = field(default=None)
+    failure: JsonObject | None = field(default=None)

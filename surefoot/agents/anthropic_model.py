@@ -21,6 +21,7 @@ from surefoot.agents.provider import (
     request,
     what_now,
 )
+from surefoot.schemas.payload import JsonObject
 from surefoot.state.errors import RetryableError
 
 #: key of what this adapter keeps in a message
@@ -129,7 +130,7 @@ def _reply(message: Any, ends: Mapping[str, StopKind]) -> Reply:
     return replace(reply, extra=verbatim)
 
 
-def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(spec: Mapping[str, Any]) -> JsonObject:
     return {
         "name": spec["name"],
         "description": spec["description"],
@@ -137,9 +138,9 @@ def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Message]) -> list[JsonObject]:
     """Convert to turns: consecutive messages from the same side become one."""
-    made: list[dict[str, Any]] = []
+    made: list[JsonObject] = []
     for message in messages:
         role, blocks = _blocks(message)
         if made and made[-1]["role"] == role:
@@ -149,7 +150,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return made
 
 
-def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
+def _blocks(message: Message) -> tuple[str, list[JsonObject]]:
     content = message.get("content", "")
     # The API refuses an empty text.
     text = [{"type": "text", "text": content}] if content else []
@@ -177,7 +178,7 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
     raise unknown(message)
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any]) -> JsonObject:
     return {
         "type": "tool_use",
         "id": call["id"],

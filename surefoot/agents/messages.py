@@ -21,12 +21,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from surefoot.schemas.payload import Unserialisable, strict_json
+from surefoot.schemas.payload import JsonObject, Unserialisable, strict_json
 from surefoot.schemas.text import whole
 from surefoot.state.errors import Parked, TerminalError
 from surefoot.state.steps.results import Signal
 
-Message = dict[str, Any]
+#: a message of the conversation, in the form that the thread keeps
+Message = JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class ToolCall:
     id: str
     name: str
     #: an object, or the raw text if the model did not write one
-    arguments: dict[str, Any] | str
+    arguments: JsonObject | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Ask:
     #: the thread, oldest first
     messages: Sequence[Message]
     #: name, description and parameters (JSON schema) of each tool
-    tools: Sequence[dict[str, Any]]
+    tools: Sequence[JsonObject]
     #: what an interrupted attempt had streamed of its answer; None: nothing
     partial: str | None = None
 
@@ -134,7 +135,7 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-def _plain(arguments: dict[str, Any] | str) -> dict[str, Any] | str:
+def _plain(arguments: JsonObject | str) -> JsonObject | str:
     if isinstance(arguments, dict):
         try:
             strict_json(arguments)

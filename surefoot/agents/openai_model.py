@@ -23,6 +23,7 @@ from surefoot.agents.provider import (
     request,
     what_now,
 )
+from surefoot.schemas.payload import JsonObject
 
 #: key of what this adapter keeps in a message
 OPENAI = "openai"
@@ -129,10 +130,10 @@ class _Call:
         self.name = ""
         self.arguments = ""
         #: its other fields
-        self.rest: dict[str, Any] = {}
+        self.rest: JsonObject = {}
 
     @property
-    def read(self) -> dict[str, Any] | str:
+    def read(self) -> JsonObject | str:
         return parse_arguments(self.arguments or "{}")
 
     @property
@@ -140,7 +141,7 @@ class _Call:
         """Whether its arguments are complete."""
         return bool(self.arguments) and isinstance(self.read, dict)
 
-    def verbatim(self) -> dict[str, Any]:
+    def verbatim(self) -> JsonObject:
         function = {
             **self.rest.get("function", {}),
             "name": self.name,
@@ -164,7 +165,7 @@ class _Answer:
         self._refusal = ""
         self._calls: list[_Call] = []
         #: the message's other fields
-        self._rest: dict[str, Any] = {}
+        self._rest: JsonObject = {}
         self._finish: str | None = None
         self._usage: Usage | None = None
 
@@ -205,7 +206,7 @@ class _Answer:
         self._text.append(content or "")
         return content or ""
 
-    def _add_call(self, part: dict[str, Any]) -> None:
+    def _add_call(self, part: JsonObject) -> None:
         function = dict(part.pop("function", None) or {})
         index, identity = part.pop("index", None), part.pop("id", None) or ""
         name, arguments = function.pop("name", None) or "", function.pop("arguments", None) or ""
@@ -317,15 +318,15 @@ def _flows(old: Any, new: Any) -> bool:
     return both and old.get("type") == new.get("type") and old.keys() | new.keys() <= _FLOWING
 
 
-def _system(ask: Ask) -> list[dict[str, Any]]:
+def _system(ask: Ask) -> list[JsonObject]:
     return [{"role": "system", "content": ask.system}] if ask.system else []
 
 
-def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(spec: Mapping[str, Any]) -> JsonObject:
     return {"type": "function", "function": dict(spec)}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message) -> JsonObject:
     content = message.get("content", "")
     match message["role"]:
         case "user":
@@ -347,7 +348,7 @@ def _message(message: Message) -> dict[str, Any]:
     raise unknown(message)
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any]) -> JsonObject:
     function = {"name": call["name"], "arguments": _dumped(as_object(call["arguments"]))}
     return {"id": call["id"], "type": "function", "function": function}
 

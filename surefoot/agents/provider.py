@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.payload import BadPayload, JsonObject, parse_json
 from surefoot.state.declare.retry import retry_after_s
 from surefoot.state.errors import (
     ConfigError,
@@ -57,12 +57,12 @@ def missing(extra: str) -> ConfigError:
 # The question ---------------------------------------------------------------------------------
 
 #: Changes a request before it is sent
-Adjust = Callable[[dict[str, Any]], dict[str, Any]]
+Adjust = Callable[[JsonObject], JsonObject]
 
 
 def request(
     ours: Mapping[str, Any], options: Mapping[str, Any], key: str, adjust: Adjust | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the request to send: `ours` overridden by `options`, where None leaves a field out.
 
     Tools and headers of `options` are added to ours instead. `adjust` may change anything at last.
@@ -153,7 +153,7 @@ def adapter_extra(message: Mapping[str, Any], adapter: str) -> Any:
     return extra.get(adapter) if isinstance(extra, dict) else None
 
 
-def parse_arguments(arguments: str) -> dict[str, Any] | str:
+def parse_arguments(arguments: str) -> JsonObject | str:
     """Return a call's arguments if they are a JSON object, else the text unchanged."""
     try:
         value = parse_json(arguments.encode("utf-8", "replace"))
@@ -162,7 +162,7 @@ def parse_arguments(arguments: str) -> dict[str, Any] | str:
     return value if isinstance(value, dict) else arguments
 
 
-def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
+def as_object(arguments: JsonObject | str) -> JsonObject:
     """Return a call's arguments for sending back: always an object, even if the model wrote none.
     Servers parse them, and otherwise refuse the whole thread."""
     return {"text": arguments} if isinstance(arguments, str) else arguments

@@ -43,6 +43,7 @@ from surefoot.agents.messages import (
     user,
 )
 from surefoot.agents.tools import Tool, ToolError, agent_tool, plan_tools, tool
+from surefoot.schemas.payload import JsonObject
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import CallFailed, ConfigError, NotDone, RetryableError, TerminalError
@@ -97,7 +98,7 @@ class Question:
     """The question to a person: may this be done?"""
 
     tool: str
-    arguments: dict[str, Any] | str
+    arguments: JsonObject | str
     #: number of the call in its turn
     call: int
     turn: Turn
@@ -277,7 +278,7 @@ async def _ask(
     ctx: Context,
     model: Model,
     system: str | None,
-    specs: Sequence[dict[str, Any]],
+    specs: Sequence[JsonObject],
     reserve: Cost | None,
     price: Callable[[Usage], float] | None,
 ) -> Reply:

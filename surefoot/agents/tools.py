@@ -15,7 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import to_json
 
 from surefoot.agents.messages import ToolCall
-from surefoot.schemas.payload import strict_json
+from surefoot.schemas.payload import JsonObject, strict_json
 from surefoot.schemas.text import whole
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.annotations import MISSING, annotation, plain_function, why_hidden
@@ -48,7 +48,7 @@ class Tool:
     name: str
     description: str
     #: JSON schema of the arguments, an object
-    parameters: dict[str, Any]
+    parameters: JsonObject
     way: Way
     fn: Callable[..., Any] | None = None
     agent: Agent | None = None
@@ -70,7 +70,7 @@ class Tool:
         return self.fn(*args, **kwargs)
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JsonObject:
         """The tool's description for the model."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
@@ -350,7 +350,7 @@ def _signature(
 
 def _from_signature(
     parameters: Sequence[inspect.Parameter], hints: dict[str, Any], where: str
-) -> tuple[dict[str, Any], Parse]:
+) -> tuple[JsonObject, Parse]:
     """Return (JSON schema, parser) of keyword arguments. The model's fields have generated names,
     because an argument may have the name of one of BaseModel's methods."""
     for each in parameters:
@@ -371,14 +371,14 @@ def _from_signature(
         ) from error
     names = [each.name for each in parameters]
 
-    def parse(data: bytes) -> dict[str, Any]:
+    def parse(data: bytes) -> JsonObject:
         made = model.model_validate_json(data)
         return {name: getattr(made, f"a{number}") for number, name in enumerate(names)}
 
     return _untitled(schema), parse
 
 
-def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
+def _of_type(kind: Any) -> tuple[JsonObject, Parse]:
     """Return (JSON schema, parser) of one value."""
     completed(kind)
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
@@ -393,7 +393,7 @@ def _of_type(kind: Any) -> tuple[dict[str, Any], Parse]:
     return _untitled(wrapper.model_json_schema()), parse
 
 
-def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
+def _untitled(schema: JsonObject) -> JsonObject:
     """Remove the titles that pydantic generates; they only repeat the names."""
     schema = {key: value for key, value in schema.items() if key != "title"}
     for place in ("properties", "$defs"):

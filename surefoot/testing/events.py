@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from surefoot.consumers.topic_triggers.mapping import EventMapping, FramedEvent, Schemas
+from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.codec.codec import decode
 from surefoot.schemas.payload import load
 from surefoot.schemas.pointer import unescaped
@@ -30,13 +31,13 @@ class AskedFor(NamedTuple):
 class _Registry:
     """Schemas from a test, by id or GUID."""
 
-    def __init__(self, schemas: Mapping[int | str, dict[str, Any]]) -> None:
+    def __init__(self, schemas: Mapping[int | str, Schema]) -> None:
         self._schemas = schemas
 
-    async def by_id(self, id: int, /) -> dict[str, Any]:  # noqa: A002
+    async def by_id(self, id: int, /) -> Schema:  # noqa: A002
         return self._schemas[id]
 
-    async def by_guid(self, guid: str, /) -> dict[str, Any]:
+    async def by_guid(self, guid: str, /) -> Schema:
         return self._schemas[guid]
 
 
@@ -50,7 +51,7 @@ def from_event(
     partition: int = 0,
     offset: int = 0,
     timestamp_ms: int = 0,
-    registry: Mapping[int | str, dict[str, Any]] | None = None,
+    registry: Mapping[int | str, Schema] | None = None,
 ) -> AskedFor | None:
     """Return the run that a record on `topic` starts; None: no run.
 

@@ -37,7 +37,7 @@ from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.producers.commands.operations import CommandReply, Operator, command
 from surefoot.producers.commands.operations import retry_failed as retrying
-from surefoot.schemas.payload import BadPayload, parse_json
+from surefoot.schemas.payload import BadPayload, JsonObject, parse_json
 from surefoot.state.errors import BadArgument, ConfigError
 from surefoot.state.machine.commands import COMMANDS, RunCommand
 from surefoot.state.machine.model import Operation
@@ -189,7 +189,7 @@ def resolve_call(
     chosen = [choice for choice, given in choices.items() if given]
     if len(chosen) != 1:
         raise ConfigError("SF1007", "say one of --happened JSON, --did-not and --give-up")
-    said: dict[str, Any] = {"choice": chosen[0]}
+    said: JsonObject = {"choice": chosen[0]}
     if happened is not None:
         said["result"] = _value("--happened", happened)
     asked = Asked(command_id=command_id, by=by, wait_s=wait_s, as_json=as_json)
