@@ -34,6 +34,7 @@ from surefoot.infra.kafka.txn import RETIRE_S, TransactionalProducer, commit_dea
 from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.publisher import Publisher
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
@@ -59,6 +60,8 @@ UNKNOWN_MEMBER_ID = 25
 FENCED_INSTANCE_ID = 82
 #: a member whose loop has not polled for this long leaves the group
 MAX_POLL_INTERVAL_MS = 60_000
+#: how long the broker holds back a fetch that finds no records
+FETCH_WAIT_MS = 500
 
 
 class KafkaLog:
@@ -97,7 +100,7 @@ class KafkaLog:
         settings = self._settings
         self._on_change = on_change
         self._on_rebalance = on_rebalance
-        consumer = AIOKafkaConsumer(
+        made = AIOKafkaConsumer(
             **(settings.kafka() | {"client_id": self._instance}),
             group_id=self._topics.group,
             group_instance_id=self._instance,
@@ -108,12 +111,14 @@ class KafkaLog:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            # Longer than a join may take, but no longer than necessary: a silently dead connection
-            # keeps the worker out of its group for this long.
-            request_timeout_ms=settings.rebalance_timeout_ms + settings.producer_request_timeout_ms,
-            fetch_max_wait_ms=500,
+            request_timeout_ms=settings.producer_request_timeout_ms + FETCH_WAIT_MS,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
             partition_assignment_strategy=(self._assignor,),
         )
+        # No longer than a join may take: a silently dead connection keeps the worker out of its
+        # group for this long.
+        join_ms = settings.rebalance_timeout_ms + settings.producer_request_timeout_ms
+        consumer = with_failover(made, join_s=join_ms / 1000)
         try:
             await start_client(consumer)
         except BaseException as error:

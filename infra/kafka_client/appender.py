@@ -17,6 +17,7 @@ from aiokafka.structs import RecordMetadata
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import BATCH_BYTES, Shared
 from surefoot.infra.kafka_client.errors import unavailable
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import RecordTooLarge, Unavailable
 from surefoot.state.names.topics import AgentTopics
@@ -48,14 +49,16 @@ class KafkaAppender:
         self._producer = Shared(self._make, settings.deadlines.connect_s)
 
     def _make(self) -> AIOKafkaProducer:
-        return AIOKafkaProducer(
-            **self._settings.kafka(),
-            enable_idempotence=True,
-            acks="all",
-            request_timeout_ms=self._settings.producer_request_timeout_ms,
-            max_request_size=self._settings.record_max_bytes,
-            # a topic's size limit applies to batches
-            max_batch_size=min(BATCH_BYTES, self._settings.record_max_bytes),
+        return with_failover(
+            AIOKafkaProducer(
+                **self._settings.kafka(),
+                enable_idempotence=True,
+                acks="all",
+                request_timeout_ms=self._settings.producer_request_timeout_ms,
+                max_request_size=self._settings.record_max_bytes,
+                # a topic's size limit applies to batches
+                max_batch_size=min(BATCH_BYTES, self._settings.record_max_bytes),
+            )
         )
 
     async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:

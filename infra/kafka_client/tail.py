@@ -20,6 +20,7 @@ from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import Background, Shared, close_client, open_client
 from surefoot.infra.kafka_client.errors import start_client, told
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, StateError
 from surefoot.state.ports.log import ConsumerRecord
@@ -41,14 +42,16 @@ _LOOKUPS_IDLE = 2
 
 def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIOKafkaConsumer:
     """Return a consumer without a group, which commits nothing."""
-    return AIOKafkaConsumer(
-        **settings.kafka(),
-        group_id=None,
-        isolation_level=isolation_level,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        request_timeout_ms=settings.producer_request_timeout_ms,
-        **options,
+    return with_failover(
+        AIOKafkaConsumer(
+            **settings.kafka(),
+            group_id=None,
+            isolation_level=isolation_level,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            request_timeout_ms=settings.producer_request_timeout_ms,
+            **options,
+        )
     )
 
 

@@ -622,6 +622,7 @@ def _patched(life: Life) -> Iterator[None]:
 
     with (
         patch("surefoot.infra.kafka.log.AIOKafkaConsumer", SimConsumer),
+        patch("surefoot.infra.kafka.log.with_failover", lambda client, **_: client),
         patch("surefoot.infra.kafka.txn.AIOKafkaProducer", SimProducer),
         patch.object(KafkaOwnership, "commit", commit),
     ):
