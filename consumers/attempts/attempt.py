@@ -179,7 +179,7 @@ async def prepare(call: StepCall, engine: Engine, traceparent: str | None = None
         try:
             given = decode_input(run.payload)
         except ValueError as error:
-            raise BadPayload("$", f"not the input of a pool's run: {error}") from error
+            raise BadPayload("$", f"this is not the input of a pool's run: {error}") from error
     name, payload = await _upcast(agent, engine, given.version, run.step, given.payload)
     step = agent.steps.get(name)
     if step is None:
@@ -217,7 +217,7 @@ def unknown_step(agent: Agent, name: str, version: int) -> Failure:
         message=f"agent {agent.name!r} version {agent.version} has no step {name!r}, where the run "
         f"(version {version}) stands; it has {', '.join(sorted(agent.steps))}. Declare "
         f"@agent.upcast(from_version={version}) to map the step, or deploy a version that has it, "
-        "and then `surefoot runs retry`; or `surefoot runs rewind` it to a step that is left, or "
+        "and then `surefoot runs retry`; or `surefoot runs rewind` it to an existing step, or "
         "cancel it",
         step=name,
     )
@@ -237,7 +237,7 @@ async def _upcast(
         except Exception as error:  # the author's code
             raise Parked(
                 "upcast_failed",
-                f"from version {number} to {number + 1}, step {step!r}: "
+                f"upcast from version {number} to {number + 1}, step {step!r}: "
                 f"{type(error).__name__}: {error}",
             ) from error
     return step, payload

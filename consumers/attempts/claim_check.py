@@ -198,8 +198,8 @@ class ClaimCheck:
         if size > self.step_max_bytes:
             raise Parked(
                 "blob_too_large",
-                f"the step would be given {size} bytes from the store of large payloads; "
-                f"SUREFOOT_BLOB_STEP_MAX_BYTES is {self.step_max_bytes}: set it higher if the "
+                f"the step needs {size} bytes of large payloads, and "
+                f"SUREFOOT_BLOB_STEP_MAX_BYTES is {self.step_max_bytes}; raise it if the "
                 "process has the memory for it, and then `surefoot runs retry`",
             )
 
@@ -208,20 +208,20 @@ class ClaimCheck:
             raise Parked(
                 "no_blob_store",
                 f"a payload of {pointer.size} bytes is kept outside of the log; start this process "
-                "with the SUREFOOT_BLOBS that the others have, and then `surefoot runs retry`",
+                "with the SUREFOOT_BLOBS of the others, and then `surefoot runs retry`",
             )
         content = await self.blobs.get(pointer)
         if content is None:
             raise Parked(
                 "blob_missing",
                 f"the payload {pointer.key} ({pointer.size} bytes) is not in {self.blobs.name}; "
-                "bring it back and `surefoot runs retry`, or rewind the run to before it",
+                "restore it and `surefoot runs retry`, or rewind the run to before it",
             )
         if not pointer.fits(content):
             raise Parked(
                 "blob_corrupt",
-                f"what {self.blobs.name} has as {pointer.key} is not what was stored there; "
-                "bring that back and `surefoot runs retry`, or rewind the run to before it",
+                f"the payload {pointer.key} in {self.blobs.name} was changed after it was stored; "
+                "restore it and `surefoot runs retry`, or rewind the run to before it",
             )
         return content
 

@@ -349,7 +349,7 @@ class Executor:
             raise Parked(
                 "step_hangs",
                 f"{left} attempts of step {body.step.name!r} that were given up or timed out have "
-                "not ended, and hold a thread each: give what the step waits for a time limit, "
+                "not ended, and each holds a thread: set a timeout on what the step waits for, "
                 "restart the worker, then `surefoot runs retry`",
             )
 

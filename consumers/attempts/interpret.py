@@ -75,7 +75,7 @@ def interpret(agent: Agent, step: Step, value: Any) -> tuple[StepResult, bytes |
         raise UnusableResult("bad_return", str(error)) from error
     raise UnusableResult(
         "bad_return",
-        f"a step returns {RETURNS}; {step.name!r} returned {type(value).__name__}",
+        f"a step must return {RETURNS}; {step.name!r} returned {type(value).__name__}",
     )
 
 
@@ -107,7 +107,7 @@ class _Reading:
         elif value.signal:
             names, mode, need = (value.signal,), "one", 1
         else:
-            raise UnusableResult("bad_return", "Wait takes the name of a signal; it is empty")
+            raise UnusableResult("bad_return", "Wait needs the name of a signal; it is empty")
         until_ms, timeout = None, value.timeout
         if isinstance(timeout, datetime):
             until_ms, timeout = _at_ms(timeout, "Wait"), None
@@ -126,7 +126,7 @@ class _Reading:
         if then.carry_adapter is None:
             raise UnusableResult(
                 "bad_return",
-                f"step {then.name!r} goes on after Approve: it takes (ctx, approval, what)",
+                f"step {then.name!r} follows Approve, so it must take (ctx, approval, what)",
             )
         about = dump(then.carry_adapter, value.what)
         by = [value.by] if isinstance(value.by, str) else value.by
@@ -142,11 +142,11 @@ class _Reading:
         join = self._target(value.join, "Parallel")
         if value.on_error not in ("fail", "collect"):
             raise UnusableResult(
-                "bad_return", f'on_error is "fail" or "collect"; got {value.on_error!r}'
+                "bad_return", f'on_error must be "fail" or "collect"; got {value.on_error!r}'
             )
         if value.limit is not None and value.limit < 1:
             raise UnusableResult(
-                "bad_return", f"Parallel: limit is a number from 1; got {value.limit!r}"
+                "bad_return", f"Parallel: limit must be 1 or more; got {value.limit!r}"
             )
         branches = tuple(self.branch(target, payload) for target, payload in value.branches)
         mode = "join" if value.on_error == "fail" else "collect"
@@ -185,7 +185,7 @@ class _Reading:
         if target.carry_type is not None:
             raise UnusableResult(
                 "bad_return",
-                f"{what} names {target.name!r}, whose third argument only a wait can give",
+                f"{what} names {target.name!r}, which takes a carry; only a wait has one",
             )
         return target
 
@@ -199,7 +199,8 @@ class _Reading:
             return dump(adapter, carry)
         if carry is not None:
             raise UnusableResult(
-                "bad_return", f"{what} carries something, and {then.name!r} has no third argument"
+                "bad_return",
+                f"{what} has a carry, but step {then.name!r} has no third argument for it",
             )
         return None
 
@@ -214,8 +215,7 @@ class _Reading:
         except BadPayload as error:
             raise UnusableResult(
                 "bad_return",
-                f"{what}: on_timeout={step.name} is given what is carried, and cannot take it: "
-                f"{error}",
+                f"{what}: on_timeout={step.name} cannot take the carry as its payload: {error}",
             ) from error
         return step.name
 
@@ -229,5 +229,5 @@ def _at_ms(time: datetime, what: str) -> int:
 def _ms(duration: str | float | None) -> int | None:
     seconds = duration_s(duration)
     if seconds is not None and seconds > FOREVER_S:
-        raise ConfigError("SF1111", f"a duration is at most 1000 years; got {duration!r}")
+        raise ConfigError("SF1111", f"a duration must be at most 1000 years; got {duration!r}")
     return None if seconds is None else max(1, round(seconds * 1000))

@@ -102,7 +102,7 @@ def judge_response(
         return {"status": status}
     message = f"the target answered {status}"
     if status < 400 and (where := _header(response, "location")):  # noqa: PLR2004
-        message += f" and names {_place(where)}; redirects are not followed, so ask for that URL"
+        message += f", a redirect to {_place(where)}; redirects are not followed, so use that URL"
     if effect.keep_body and response.body:
         message += f": {response.body.decode('utf-8', 'replace')}"
     if worth_another(effect, status, attempt):

@@ -51,9 +51,9 @@ def signer(secret: str, hook: str) -> Sign:
         return partial(_hmac, Webhook(secret))
     raise ConfigError(
         "SF1039",
-        f"{secret_variable(hook)} has a secret that is none: whsec_ and the base64 of "
-        f"{SECRET_MIN_BYTES} to {SECRET_MAX_BYTES} random bytes, or whsk_ and that of an ed25519 "
-        "key",
+        f"{secret_variable(hook)} has an invalid secret: use whsec_ and the base64 of "
+        f"{SECRET_MIN_BYTES} to {SECRET_MAX_BYTES} random bytes, or whsk_ and the base64 of an "
+        "ed25519 key",
     )
 
 

@@ -166,7 +166,7 @@ def judge_hook(response: HttpResponse, now_ms: int) -> int:
         return status
     if status == GONE:
         raise TerminalError(
-            "the receiver answered 410: it wants no more; take the subscription out"
+            "the receiver answered 410 and wants no more events; remove the subscription"
         )
     raise RetryableError(
         f"the receiver answered {status}", retry_after_s=retry_after_s(response.headers, now_ms)

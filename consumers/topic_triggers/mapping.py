@@ -83,10 +83,10 @@ class Schemas:
     async def _look_up(self, ref: SchemaRef) -> Any:
         if ref.kind == "fingerprint":
             if ref.name not in self._trigger.schemas:
-                raise UndecodableError(f"{ref} is none of those that schema= names")
+                raise UndecodableError(f"{ref} is not among those of schema=")
             return self._trigger.schemas[bytes(ref.name)]  # type: ignore[arg-type]
         if self._source is None:
-            raise UndecodableError(f"{ref} is in a registry, and SUREFOOT_REGISTRY_URL names none")
+            raise UndecodableError(f"{ref} is in a schema registry; set SUREFOOT_REGISTRY_URL")
         try:
             if isinstance(ref.name, int):
                 return await self._source.by_id(ref.name)

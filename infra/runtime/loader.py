@@ -41,16 +41,18 @@ def load_agents(paths: Sequence[Path]) -> list[Agent]:
         if not found:
             raise ConfigError(
                 "SF1102",
-                f'{path} defines no agent; write `my_agent = Agent("my-agent")`, or name those '
+                f'{path} defines no agent; write `my_agent = Agent("my-agent")`, or list those '
                 "that it imports from other files: `agents = [my_agent]`",
             )
         for agent in found:
             if agent.name == OUTBOX:
                 raise ConfigError(
-                    "SF1103", f"{path}: the agent name {OUTBOX!r} is the built-in relay's"
+                    "SF1103", f"{path}: the agent name {OUTBOX!r} is reserved; choose another one"
                 )
             if agents.setdefault(agent.name, agent) is not agent:
-                raise ConfigError("SF1104", f"{path}: there are two agents named {agent.name!r}")
+                raise ConfigError(
+                    "SF1104", f"{path}: two agents are named {agent.name!r}; rename one of them"
+                )
             lint_agent(agent)
     return list(agents.values())
 
@@ -65,7 +67,7 @@ def pool_agents(agents: Sequence[Agent], pool: str) -> list[Agent]:
         there = sorted({name for agent in agents for name in agent.pools})
         raise ConfigError(
             "SF1110",
-            f"no step is in a pool named {pool!r}; there are: {', '.join(there) or 'none'}",
+            f"no step has the pool {pool!r}; existing pools: {', '.join(there) or 'none'}",
         )
     return found
 
@@ -238,7 +240,7 @@ def _import(path: Path) -> ModuleType:
     if found is None or not file.samefile(found):
         raise ConfigError(
             "SF1182",
-            f"{path} would be the module {name!r}, which is {found or 'built in'} already; give "
+            f"{path} would be module {name!r}, which is already {found or 'built in'}; give "
             "the file another name",
         )
     return module

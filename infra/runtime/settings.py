@@ -185,11 +185,12 @@ class Settings(BaseSettings):
         _embedded_path(self.log)
         if self.blobs is not None and not _BLOBS.fullmatch(self.blobs):
             raise ValueError(
-                f"{_PREFIX}BLOBS is s3://bucket, s3://bucket/prefix or a folder; got {self.blobs!r}"
+                f"{_PREFIX}BLOBS must be s3://bucket, s3://bucket/prefix or a folder; "
+                f"got {self.blobs!r}"
             )
         if self.archive is not None and not _ARCHIVE.fullmatch(self.archive):
             raise ValueError(
-                f"{_PREFIX}ARCHIVE is s3://bucket, s3://bucket/prefix or file:///folder; "
+                f"{_PREFIX}ARCHIVE must be s3://bucket, s3://bucket/prefix or file:///folder; "
                 f"got {self.archive!r}"
             )
         if self.blobs is not None and self.blob_over_bytes >= self.record_max_bytes:
@@ -340,8 +341,8 @@ def _embedded_path(log: str | None) -> Path | None:
     match = _SQLITE.fullmatch(log)
     if match is None:
         raise ValueError(
-            f"{_PREFIX}LOG is `kafka` or a file such as sqlite:///runs.db (from where the command "
-            f"is run) or sqlite:////var/lib/runs.db; got {log!r}"
+            f"{_PREFIX}LOG must be `kafka` or a file: sqlite:///runs.db (relative to the working "
+            f"directory) or sqlite:////var/lib/runs.db; got {log!r}"
         )
     return Path(match[1])
 

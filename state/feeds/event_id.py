@@ -20,7 +20,7 @@ _PART = re.compile(r"([a-z][a-z0-9-]{0,62})((?:_[0-9]{1,19})+)", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 #: longest text that is parsed, in characters; a gateway of 100 agents writes less
 _LENGTH_MAX = 65_536
-_NOT_ONE = "this is not the id of an event; leave it out to begin anew"
+_NOT_ONE = "this is not an event id; leave it out to start over"
 
 
 def part(agent: str, offsets: Sequence[int]) -> str:

@@ -62,7 +62,7 @@ def _check_target(
     if fn is None:
         if isinstance(target, ast.Constant) and target.value is not None:
             raise ConfigError(
-                "SF1117", f"{where}: {name} takes the step function itself, not its name"
+                "SF1117", f"{where}: {name} needs the step function itself, not its name"
             )
         return
     wanted = agent.step_of(fn) if callable(fn) else None
@@ -75,12 +75,12 @@ def _check_target(
     if wanted.carry_type is not None and (kind, parameter) not in _AFTER_A_WAIT:
         raise ConfigError(
             "SF1118",
-            f"{where}: {name} names {wanted.name!r}, whose third argument only a wait can give",
+            f"{where}: {name} names {wanted.name!r}, which takes a carry; only a wait has one",
         )
     if wanted.carry_type is None and kind is Approve and parameter == "then":
         raise ConfigError(
             "SF1118",
-            f"{where}: {wanted.name!r} goes on after Approve: it takes (ctx, approval, what)",
+            f"{where}: {wanted.name!r} follows Approve, so it must take (ctx, approval, what)",
         )
     if kind is Next:
         _check_payload(where, step, wanted, given.get("payload"))

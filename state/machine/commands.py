@@ -444,7 +444,7 @@ def read(wire: WireCommand) -> Operation:
     """
     identity = wire.needed("id")
     if not 0 < len(identity) <= COMMAND_ID_MAX:
-        raise UndecodableError(f"a command's id has 1 to {COMMAND_ID_MAX} characters")
+        raise UndecodableError(f"a command's id must have 1 to {COMMAND_ID_MAX} characters")
     row = COMMANDS.get(wire.kind)
     if row is None:
         raise UndecodableError(f"no such command: {wire.kind!r}")

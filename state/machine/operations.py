@@ -54,7 +54,7 @@ def signal(builder: DecisionBuilder, run: Run | None, input_: DeliverSignal) -> 
         if reason is not None:
             raise InputRefused("bad_payload", f"signal {input_.name!r} does not fit: {reason}")
     if len(wait_rules.signals(builder.entries)) >= SIGNALS_KEPT:
-        raise InputRefused("mailbox_full", f"{SIGNALS_KEPT} signals wait for this run already")
+        raise InputRefused("mailbox_full", f"the run already keeps {SIGNALS_KEPT} signals")
     run_id = run.run_id if run is not None else input_.run_id
     builder.write_entry(
         Entry(
@@ -103,7 +103,7 @@ def is_decided(run: Run, _: Entries, input_: AnswerQuestion) -> bool:
             return True
         verdict = "approved" if earlier.approved else "refused"
         raise InputRefused(
-            "already_decided", f"it was {verdict} by {earlier.by or 'somebody'} before"
+            "already_decided", f"it was already {verdict} by {earlier.by or 'somebody'}"
         )
     return False
 
@@ -119,7 +119,7 @@ def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
             "not_allowed", f"only {', '.join(wait.by)} may answer; not {input_.by!r}"
         )
     if wait.kind == "approval" and run.due_ms is not None and builder.now_ms >= run.due_ms:
-        raise InputRefused("expired", "the time to answer is over")
+        raise InputRefused("expired", "the approval has expired")
     decided = Decided(
         question=input_.question, approved=int(input_.approved), by=input_.by, at_ms=builder.now_ms
     )
@@ -202,7 +202,7 @@ def is_cancelled(run: Run, _entries: Entries, _input: Cancel) -> bool:
 
 def cancel(builder: DecisionBuilder, run: Run, input_: Cancel) -> Run:
     if run.ending is not None:
-        raise InputRefused("not_possible", f"{run.step!r} is already doing what a failed run does")
+        raise InputRefused("not_possible", f"its compensation, step {run.step!r}, already runs")
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))
     told: EventDetails = {"of": run, "step": run.step, "id": input_.id, "by": input_.by}
     if builder.rules.on_cancel is not None and run.status != "pending":
@@ -220,7 +220,7 @@ def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
     """Try again what failed or needed attention. Attempts count from 0; results are kept."""
     if run.status == "failed" and run.ending is not None and not run.payload:
         raise InputRefused(
-            "compensated", "its compensation has run; rewind it to an earlier version instead"
+            "compensated", "its compensation has run; rewind the run to an earlier version instead"
         )
     wait = run.wait
     told: EventDetails = {"next_step": run.step, "id": input_.id, "by": input_.by}
@@ -341,15 +341,15 @@ class Rewind(Operation):
 def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
     """Return to an earlier version, in a new epoch."""
     if input_.epoch != run.epoch:
-        raise InputRefused("stale_epoch", f"the run is in epoch {run.epoch} by now; look again")
+        raise InputRefused("stale_epoch", f"the run is now in epoch {run.epoch}; look again")
     if input_.step not in builder.rules.steps:
-        raise InputRefused("unknown_step", f"the agent has no step {input_.step!r} any more")
+        raise InputRefused("unknown_step", f"the agent no longer has step {input_.step!r}")
     if not 0 <= input_.seq <= run.seq:
         raise InputRefused("no_such_version", f"the run has versions 0 to {run.seq}")
     if input_.wait is not None and input_.wait.kind not in ("signal", "approval"):
         raise InputRefused(
             "no_such_version",
-            f"version {input_.seq} waits for {input_.wait.kind}; go back to an earlier one, or to "
+            f"version {input_.seq} waits for {input_.wait.kind}; rewind to an earlier one, or to "
             "the one after it",
         )
     builder.records.extend(wait_rules.cancel_children(run, builder.entries))

@@ -363,7 +363,7 @@ def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:
     Holds even if the clock is set back before this is decided: no timer fires a second time.
     """
     if run.due_ms != input_.due_ms:
-        raise InputRefused("stale", "the run does not wait for that time")
+        raise InputRefused("stale", "the run no longer waits for that time")
     wait = run.wait
     if wait is None:
         return go_on(builder, builder.update(run, due_ms=None))
@@ -371,7 +371,7 @@ def timed_out(builder: DecisionBuilder, run: Run, input_: TimedOut) -> Run:
         return builder.update(run, due_ms=None)
     if wait.on_timeout is None:
         what = wait.question or ", ".join(wait.names)
-        failure = Failure(code="wait_timeout", message=f"nothing came in time: {wait.kind} {what}")
+        failure = Failure(code="wait_timeout", message=f"the wait for {wait.kind} {what} timed out")
         return fail(builder, builder.update(run), failure, of=run)
     follow = builder.update(
         run,
@@ -391,9 +391,9 @@ def child_done(builder: DecisionBuilder, run: Run, input_: ChildDone) -> Run:
     wait = run.wait
     slot = wait_rules.slot_of(input_.branch)
     if wait is None or wait.fork != input_.fork or not 0 <= input_.branch < len(wait.branches):
-        raise InputRefused("stale", "the run does not wait for that child")
+        raise InputRefused("stale", "the run no longer waits for that child")
     if slot in builder.entries:
-        raise InputRefused("stale", "that child has been told of before")
+        raise InputRefused("stale", "that child's outcome is already recorded")
     was_started = wait_rules.branches_in_progress(wait, builder.entries) if wait.limit else []
     builder.write_entry(
         Entry(

@@ -174,7 +174,7 @@ def unpack(date: str, events: bytes) -> File:
     try:
         return _file(metadata, rows, events, date, [])
     except (KeyError, ValueError) as error:
-        raise UndecodableError(f"no file of the archive: {error!r}") from error
+        raise UndecodableError(f"not a file of the archive: {error!r}") from error
 
 
 def _file(

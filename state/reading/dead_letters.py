@@ -132,10 +132,10 @@ def what_to_do(letter: DeadLetter) -> list[str]:
             *told,
         ]
     if letter.code in ("commands_lost", "events_lost"):
-        return [*told, "nothing of it is left: have its senders send it again"]
+        return [*told, "the records are lost: have their senders send them again"]
     if letter.agent is not None and not _is_own(letter):
         told.append(f"surefoot dead redrive AGENT.py --offset {letter.offset}")
-    return [*told, "the record is here as it was: have its sender mend it and send it again"]
+    return [*told, "the record is shown as it came: have its sender correct it and send it again"]
 
 
 def _is_own(letter: DeadLetter) -> bool:

@@ -55,13 +55,13 @@ def _held(run: RunView, backlog: Backlog | None, version: int | None) -> Iterato
         return
     if version is not None and run.version > version:
         yield (
-            f"Version {run.version} of the agent wrote its state, and older code must leave it "
-            f"alone; this is version {version}. Start workers of version {run.version}"
+            f"Version {run.version} of the agent wrote the run's state, and older code cannot "
+            f"continue it; this is version {version}. Start workers of version {run.version}"
         )
     elif version is None and backlog is not None and run.status == "running" and _idle(backlog):
         yield (
-            "Its partition has workers that have nothing to do: they may run code older than "
-            f"version {run.version}, which wrote its state, and leave it alone (`run_held` in "
+            "The workers of its partition are idle: they may run code older than "
+            f"version {run.version}, which wrote the run's state (`run_held` in "
             "their log)"
         )
 
@@ -91,7 +91,7 @@ def _because(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[str
         case "pending":
             yield f"Queued {since}: the agent's flow control lets other runs go first"
         case "running":
-            yield f"Step {run.step!r} runs, or is about to, {since}"
+            yield f"Step {run.step!r} runs, or is about to run, {since}"
             yield from _attempts(run, now_ms)
         case "waiting":
             yield from _next(run, now_ms)
@@ -107,7 +107,7 @@ def _next(run: RunView, now_ms: int) -> Iterator[str]:
     if wait is not None:
         yield _waits_for(run, wait, now_ms)
         if run.due_ms is not None and wait.kind == "budget":
-            yield f"Step {run.step!r} does not run before {_when(run.due_ms, now_ms)} in any case"
+            yield f"Step {run.step!r} does not run before {_when(run.due_ms, now_ms)}"
         elif run.due_ms is not None:
             then = f"step {wait.on_timeout!r} runs" if wait.on_timeout else "the run fails"
             yield f"At {_when(run.due_ms, now_ms)} it times out: {then}"
@@ -195,7 +195,7 @@ def _before_it(run: RunView, now_ms: int, backlog: Backlog | None) -> Iterator[s
 
 def _failure(run: RunView) -> str:
     if run.failure is None:
-        return "no reason is on record"
+        return "no reason is recorded"
     return failure_text(run.failure)
 
 

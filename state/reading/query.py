@@ -29,7 +29,7 @@ class PageCursor(NamedTuple):
         found = _PLACE.fullmatch(text)
         if found is None:
             raise BadArgument(
-                "SF5032", '"before" has to be the "next" of a page; leave it out to begin anew'
+                "SF5032", '"before" must be the "next" of a page; leave it out to start over'
             )
         return cls(int(found[1]), found[2])
 

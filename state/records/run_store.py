@@ -118,7 +118,7 @@ class RunStore:
             self._break(run_id, str(error))
             return
         if run.run_id != run_id:
-            self._break(run_id, f"its checkpoint is one of run {run.run_id}")
+            self._break(run_id, f"its checkpoint belongs to run {run.run_id}")
             return
         if run_id not in self._with_bad_entries:
             self.broken.pop(run_id, None)
@@ -134,7 +134,7 @@ class RunStore:
             self._break_entry(run_id, slot, str(error))
             return
         if (entry.run_id, entry.slot) != (run_id, slot):
-            self._break_entry(run_id, slot, f"one of run {entry.run_id}, {entry.slot}")
+            self._break_entry(run_id, slot, f"it belongs to run {entry.run_id}, {entry.slot}")
             return
         self.put_entry(entry)
 

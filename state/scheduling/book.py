@@ -201,7 +201,7 @@ def spec_of(
     parse_cron(cron, tz)
     for name, value, known in (("overlap", overlap, OVERLAPS), ("misfire", misfire, MISFIRES)):
         if value not in known:
-            raise ConfigError("SF1127", f"{name} is one of {', '.join(known)}; got {value!r}")
+            raise ConfigError("SF1127", f"{name} must be one of {', '.join(known)}; got {value!r}")
     return Spec(
         cron=cron,
         tz=tz,

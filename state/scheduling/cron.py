@@ -124,7 +124,7 @@ def parse_cron(expression: str, zone: str) -> Cron:
     except (KeyError, OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError
         raise ConfigError(
             "SF1127",
-            f'there is no time zone {zone!r}; name one of the IANA database, as "Europe/Berlin"',
+            f'unknown time zone {zone!r}; use a name of the IANA database, such as "Europe/Berlin"',
         ) from error
     told = expression.strip()
     fields = _NAMES.get(told.lower(), told)
@@ -133,8 +133,8 @@ def parse_cron(expression: str, zone: str) -> Cron:
     except CronSimError as error:
         raise ConfigError(
             "SF1127",
-            f"cron expression {expression!r}: {error}; it is minute, hour, day of month, month, "
-            f"day of week, after a field for seconds if you like: {_EXAMPLE}",
+            f"cron expression {expression!r}: {error}; the fields are minute, hour, day of month, "
+            f"month and day of week, optionally after one for seconds: {_EXAMPLE}",
         ) from error
     parts = fields.split()
     fixed = len(parts) == _FIELDS_WITHOUT_SECONDS and not any(

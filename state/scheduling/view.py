@@ -75,10 +75,10 @@ def _state(run: Run, book: Book) -> str:
     if run.status not in ("waiting", "running", "pending"):
         return run.status
     if book.removed:
-        return "removed: the code has it no more"
+        return "removed: the code no longer declares it"
     told = "paused" if book.paused else "active"
     if book.under_way is not None:
-        told += f", {book.under_way.run_id} is under way"
+        told += f", run {book.under_way.run_id} is in progress"
     if book.queue:
         told += f", {len(book.queue)} wait for their turn"
     return told

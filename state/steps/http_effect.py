@@ -66,22 +66,22 @@ def check_texts(**given: Any) -> None:
     """Raise BadArgument, by argument name, for a value that is not text."""
     for name, value in given.items():
         if not isinstance(value, str):
-            raise _refused(f"{name} is text; got {type(value).__name__}")
+            raise _refused(f"{name} must be text; got {type(value).__name__}")
 
 
 def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
     """Raise BadArgument for a request that can never be sent, whatever the target."""
     if method not in _METHODS:
-        raise _refused(f"unknown method {method!r}; there are: {', '.join(sorted(_METHODS))}")
+        raise _refused(f"unknown method {method!r}; use one of {', '.join(sorted(_METHODS))}")
     try:
         target_of(url)
     except Forbidden as error:
-        raise _refused(f"{url!r} cannot be asked for: {error}") from None
+        raise _refused(f"{url!r} cannot be requested: {error}") from None
     seen: set[str] = set()
     for name, value in headers.items():
         why = _why_not(name, value)
         if why is None and name.lower() in seen:
-            why = "is there twice, as the case of letters tells no names apart"
+            why = "is given twice; header names are case-insensitive"
         if why is not None:
             raise _refused(f"header {name!r} {why}")
         seen.add(name.lower())
@@ -90,31 +90,31 @@ def check_request(method: str, url: str, headers: Mapping[Any, Any]) -> None:
 def _why_not(name: Any, value: Any) -> str | None:
     """Say what is wrong with a header, without its value, which may be a secret."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return "has a name that is not made of letters, digits and !#$%&'*+-.^_`|~"
+        return "has an invalid name; use letters, digits and !#$%&'*+-.^_`|~"
     if name.lower() in _RELAYS:
-        return "is the relay's to set"
+        return "is set by the relay; leave it out"
     if name.lower() == KEY_HEADER.lower():
-        return "is the effect's own key, which ctx.outbox.http returns; leave it out"
+        return "is set to the effect's key, which ctx.outbox.http returns; leave it out"
     if not isinstance(value, str):
-        return f"has a value that is no text but {type(value).__name__}"
+        return f"must have a text value; got {type(value).__name__}"
     if value != value.strip():
-        return "has a value that begins or ends with a blank or a line break"
+        return "has a value that begins or ends with white space"
     if not value.isascii():
         return "has a value that is not ASCII; encode it as the target reads it"
     if not _VALUE.fullmatch(value):
-        return "has a value with a line break, a NUL or another control character in it"
+        return "has a value that contains a line break, a NUL or another control character"
     return None
 
 
 def parse_statuses(given: Iterable[AnswerStatuses]) -> tuple[str, ...]:
     """Parse `retry_on`. Raises BadArgument for anything but the status of a failure."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise _refused(f"retry_on is a list of statuses, also for one; got {given!r}")
+        raise _refused(f"retry_on must be a list of statuses, even of one; got {given!r}")
     told = tuple(str(each) for each in given)
     for each in told:
         if not _STATUS.fullmatch(each):
             raise _refused(
-                f'retry_on has statuses from 300 to 599, "3xx", "4xx" or "5xx"; got {each}'
+                f'retry_on takes statuses from 300 to 599, "3xx", "4xx" or "5xx"; got {each}'
             )
     return told
 

@@ -66,7 +66,7 @@ class Cost:
         for each in self.amounts():
             if type(each.amount) is not int or not 0 < each.amount < 2**63:
                 raise BadArgument(
-                    "SF1113", f"Cost: {each.what} must be a number from 0, tokens whole: {self}"
+                    "SF1113", f"Cost: {each.what} must be 0 or more, and tokens whole; got {self}"
                 )
 
     def amounts(self) -> Amounts:
@@ -139,7 +139,7 @@ class Journal:
         name = text_of(name)
         if not 0 < len(name) <= _NAME_MAX:
             raise ConfigError(
-                "SF1120", f"a call's name has 1 to {_NAME_MAX} characters; got {name!r:.80}"
+                "SF1120", f"a call's name must have 1 to {_NAME_MAX} characters; got {name!r:.80}"
             )
         number = self._seen[name]
         self._seen[name] += 1
@@ -301,7 +301,9 @@ class Journal:
         others = [cost for place, cost in self._costs.items() if place != slot]
         short = over(total(self._before, *others, reserve), self._granted)
         if short is not None:
-            raise BudgetSpent(short, f"{slot.removeprefix('c:')} would use more {short} than left")
+            raise BudgetSpent(
+                short, f"{slot.removeprefix('c:')} would use more {short} than is left"
+            )
         self._costs[slot] = reserve
 
     async def _do(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -330,18 +332,18 @@ def require_lease(engine: Engine) -> None:
 
 def in_doubt(slot: str, by: str | None = None, *, child: bool = False) -> Parked:
     """Return the error for an unknown outcome, or for a call that another run may have made."""
-    was = "was begun, and nobody knows whether it happened: find out, then"
+    was = "was begun, and its outcome is unknown. Find out whether it happened, then use"
     if by is not None and child:
         was = (
-            f"may have been done before: run {by} was sent back or copied, and this one takes the "
-            "place of an earlier one: decide, and"
+            f"may already have happened: run {by} was rewound or copied, and this run replaces "
+            "an earlier one. Decide, then use"
         )
     elif by is not None:
-        was = f"was done or begun by run {by}, of which this is a copy: decide, and"
+        was = f"was done or begun by run {by}, of which this is a copy. Decide, then use"
     return Parked(
         "once_in_doubt",
         f"{slot.removeprefix('c:')} {was} `surefoot runs resolve` with --happened RESULT, "
-        "--did-not (it is done) or --give-up",
+        "--did-not (it is done now) or --give-up",
     )
 
 
@@ -349,8 +351,8 @@ def _mismatch(slot: str, why: str) -> Parked:
     return Parked(
         "journal_mismatch",
         f"call {slot.removeprefix('c:')}: {why}; the step's code or its inputs have changed since. "
-        "Bring the old code back and `surefoot runs retry`, or `surefoot runs rewind` to this very "
-        "version, which makes the calls anew",
+        "Restore the old code and `surefoot runs retry`, or `surefoot runs rewind` to this "
+        "version, which makes the calls again",
     )
 
 
@@ -394,7 +396,7 @@ def digest_of(args: Sequence[Any]) -> bytes:
                 f"$.args[{number}]",
                 type(arg).__name__,
                 f"a journaled call is recognised by its arguments, so they must be data ({error}); "
-                "bind clients and the like in the function",
+                "make clients and the like inside the function",
             ) from error
     text = json.dumps([_canonical(arg) for arg in args], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
@@ -413,7 +415,7 @@ def _canonical(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case Iterator():
-            raise TypeError("an iterator is used up by looking at it")
+            raise TypeError("an iterator can be read only once; pass a list")
         case BaseModel():  # as Python values: a set would have no stable order as JSON
             return _canonical(value.model_dump())
     if is_dataclass(value) and not isinstance(value, type):

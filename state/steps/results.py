@@ -67,13 +67,13 @@ def any_of(*names: str) -> Signals:
 def n_of(need: int, *names: str) -> Signals:
     """Wait for `need` signals with any of these names; a name may count more than once."""
     if need < 1:
-        raise ConfigError("SF1119", f"n_of: wait for at least one signal; got {need!r}")
+        raise ConfigError("SF1119", f"n_of: the number must be 1 or more; got {need!r}")
     return Signals(_unique(names), "count", need)
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names) or not all(names):
-        raise ConfigError("SF1119", f"name signals, each once; got {names!r}")
+        raise ConfigError("SF1119", f"give at least one signal name, and each once; got {names!r}")
     return names
 
 

@@ -94,8 +94,8 @@ STEPS = Metric(
 THREADS_LEFT = Metric(
     "surefoot_threads_left",
     "gauge",
-    "Threads of steps that were given up or timed out and have not ended. One that stays up is a "
-    "step that hangs.",
+    "Threads of steps that were given up or timed out and have not ended. A value that stays up "
+    "means a step that hangs.",
     ("agent",),
 )
 TXN_SECONDS = Metric(
@@ -108,8 +108,8 @@ TXN_SECONDS = Metric(
 TXN_INPUTS = Metric(
     "surefoot_txn_inputs_total",
     "counter",
-    "Inputs that transactions have committed: outcomes of steps, commands, timers, notes. Divided "
-    "by the count of surefoot_txn_seconds: how many share one.",
+    "Inputs that transactions have committed: outcomes of steps, commands, timers, entries. "
+    "Divided by the count of surefoot_txn_seconds: inputs per transaction.",
     ("agent",),
 )
 TXN_AMBIGUOUS = Metric(
@@ -121,13 +121,13 @@ TXN_AMBIGUOUS = Metric(
 PRODUCER_FENCED = Metric(
     "surefoot_producer_fenced_total",
     "counter",
-    "Owners that found that another worker has their partition.",
+    "Owners that were fenced: another worker has their partition.",
     ("agent",),
 )
 OWNER_FAILED = Metric(
     "surefoot_owner_failed_total",
     "counter",
-    "Owners that ended with an error of their own; the partition is taken over anew.",
+    "Owners that ended with an unexpected error; the partition is taken over again.",
     ("agent",),
 )
 RESTORE_SECONDS = Metric(
@@ -147,8 +147,8 @@ LSO_LAG = Metric(
     "surefoot_lso_lag",
     "gauge",
     "Offsets between the last stable offset and the end of the inputs that a worker reads, at its "
-    "latest fetch: what open transactions hold back. One that stays up is a transaction that "
-    "hangs. Kafka only.",
+    "latest fetch: what open transactions hold back. A value that stays up means a transaction "
+    "that hangs. Kafka only.",
     ("agent",),
 )
 RUNS_STARTED = Metric("surefoot_runs_started_total", "counter", "Runs that have begun.", ("agent",))
@@ -170,8 +170,8 @@ RUNS_LIVE = Metric(
 OLDEST_TASK = Metric(
     "surefoot_oldest_task_seconds",
     "gauge",
-    "For how long the oldest step that was read and is not committed has been asked for. What is "
-    "not read yet is the lag of the consumer group.",
+    "Age of the oldest task that was read and whose step is not committed. Tasks that are not "
+    "read yet are the lag of the consumer group.",
     ("agent",),
 )
 DEAD_LETTERS = Metric(
@@ -201,14 +201,14 @@ OUTBOX_DELIVERIES = Metric(
 WEBHOOKS = Metric(
     "surefoot_webhook_deliveries_total",
     "counter",
-    "What became of deliveries, by source: started, ignored, answered, failed, refused, "
+    "Outcomes of deliveries, by source: started, ignored, answered, failed, refused, "
     "unavailable. A source that no agent listens to is `unknown`.",
     ("source", "verdict"),
 )
 TICK_LATENESS = Metric(
     "surefoot_schedule_lateness_seconds",
     "histogram",
-    "How long after its tick a schedule's run was decided.",
+    "Time from a schedule's tick to the decision to start its run.",
     ("agent",),
     _SLOW,
 )

@@ -239,7 +239,7 @@ def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (None, "a step returns Next, Sleep.*'first' returned NoneType"),
+        (None, "a step must return Next, Sleep.*'first' returned NoneType"),
         (Done, "returned type"),
         ({"step": "first"}, "returned dict"),
         (Sleep(datetime(2030, 1, 1), first, 1), "needs a time zone"),  # noqa: DTZ001
@@ -248,21 +248,24 @@ def test_a_target_that_is_no_step_of_the_agent(value: Any) -> None:
         (Next(first, 1, after="soon"), "a duration must look like"),
         (Next(first, 1, after=1e300), "at most 1000 years"),
         (Wait("go", then=first, timeout="9" * 30 + "d"), "at most 1000 years"),
-        (Next(sold, 1), "whose third argument only a wait can give"),
-        (Sleep(1, heard, 1), "whose third argument only a wait can give"),
+        (Next(sold, 1), "only a wait has one"),
+        (Sleep(1, heard, 1), "only a wait has one"),
         (Wait("", then=first), "the name of a signal; it is empty"),
-        (Wait("go", then=first, carry=1), "'first' has no third argument"),
-        (Wait("go", then=first, timeout=1, on_timeout=heard, carry=[]), "only a wait can give"),
+        (Wait("go", then=first, carry=1), "step 'first' has no third argument"),
+        (Wait("go", then=first, timeout=1, on_timeout=heard, carry=[]), "only a wait has one"),
         (
             Wait(any_of("x"), then=heard, timeout=1, on_timeout=sell, carry=7),
-            "on_timeout=sell is given what is carried, and cannot take it",
+            "on_timeout=sell cannot take the carry as its payload",
         ),
-        (Approve(Offer(1), then=first), r"takes \(ctx, approval, what\)"),
-        (Approve(Offer(1), then=sold, expires=1, on_timeout=first), "on_timeout=first is given"),
+        (Approve(Offer(1), then=first), r"must take \(ctx, approval, what\)"),
+        (
+            Approve(Offer(1), then=sold, expires=1, on_timeout=first),
+            "on_timeout=first cannot take the carry",
+        ),
         (Parallel([], join=joined, on_error="ignore"), '"fail" or "collect"'),
-        (Parallel([], join=joined, limit=0), "a number from 1"),
+        (Parallel([], join=joined, limit=0), "limit must be 1 or more"),
         (Parallel([(sold, 1)], join=joined), "a branch names 'sold'"),
-        (Parallel([], join=joined, carry=1), "'joined' has no third argument"),
+        (Parallel([], join=joined, carry=1), "step 'joined' has no third argument"),
         (Handoff(Agent("empty"), 1), "has no steps"),
     ],
 )
@@ -294,10 +297,10 @@ def test_a_value_that_cannot_be_stored_has_a_path(value: Any) -> None:
 @pytest.mark.parametrize("names", [(), ("x", "x"), ("",)])
 @pytest.mark.parametrize("several", [all_of, any_of, lambda *names: n_of(1, *names)])
 def test_signals_have_names_each_once(several: Callable[..., Any], names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="name signals, each once"):
+    with pytest.raises(ConfigError, match="at least one signal name, and each once"):
         several(*names)
 
 
 def test_at_least_one_signal() -> None:
-    with pytest.raises(ConfigError, match="at least one signal"):
+    with pytest.raises(ConfigError, match="the number must be 1 or more"):
         n_of(0, "x")

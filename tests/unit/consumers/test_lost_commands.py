@@ -102,7 +102,7 @@ def test_what_is_lost_is_told_once_with_the_runs_that_may_wait_for_it(
     assert "1 runs wait for what may have been among them: waits" in shown.message
     assert what_to_do(shown) == [
         "surefoot explain SF4065",
-        "nothing of it is left: have its senders send it again",
+        "the records are lost: have their senders send them again",
     ]
     assert sim.signal("go", True, run_id="waits").result == "went"
 

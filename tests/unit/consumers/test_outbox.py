@@ -71,7 +71,7 @@ def test_a_redirect_says_where_to(location: str, shown: str) -> None:
         with pytest.raises(TerminalError) as raised:
             told(response(307, {name: location}))
         assert str(raised.value) == (
-            f"the target answered 307 and names {shown}; redirects are not followed, so ask for "
+            f"the target answered 307, a redirect to {shown}; redirects are not followed, so use "
             "that URL"
         )
 

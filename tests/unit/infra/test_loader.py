@@ -208,7 +208,7 @@ def test_two_helpers_of_one_name_are_refused_whenever_they_are_imported(tmp_path
 
 
 def test_a_file_that_is_called_as_a_module_of_pythons(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"would be the module 'json', which is .*json"):
+    with pytest.raises(ConfigError, match=r"would be module 'json', which is already .*json"):
         load_agents([write(tmp_path / "json.py", name="one")])
 
 

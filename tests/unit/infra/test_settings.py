@@ -75,7 +75,7 @@ def test_the_log_that_is_named_holds_where_kafka_is_named_too(monkeypatch):
 )
 def test_a_log_that_is_neither_is_refused_with_what_to_write(monkeypatch, log):
     monkeypatch.setenv("SUREFOOT_LOG", log)
-    with pytest.raises(ConfigError, match=r"SUREFOOT_LOG is `kafka` or .*sqlite:///runs\.db"):
+    with pytest.raises(ConfigError, match=r"SUREFOOT_LOG must be `kafka` or .*sqlite:///runs\.db"):
         load_settings()
 
 
@@ -231,7 +231,7 @@ def test_a_port_that_is_none_is_refused_all_the_same(monkeypatch, value):
 def test_what_the_relay_may_reach_is_checked_at_the_start(monkeypatch):
     assert load_settings().out_allow == ""
     monkeypatch.setenv("SUREFOOT_OUT_ALLOW", "billing.internal,10.0.0.0/33")
-    with pytest.raises(ConfigError, match=r"SUREFOOT_OUT_ALLOW: '10\.0\.0\.0/33' is none of"):
+    with pytest.raises(ConfigError, match=r"SUREFOOT_OUT_ALLOW: '10\.0\.0\.0/33' must be a name"):
         load_settings()
 
 

@@ -440,7 +440,7 @@ def test_without_a_probe_a_person_is_asked_once_and_told_of_the_run_that_was_sen
         assert asking(sim) == ["r~3~0"]
         failure = sim.look("r~3~0", agent="child").failure
         assert failure is not None
-        assert "run r was sent back or copied" in failure["message"]
+        assert "run r was rewound or copied" in failure["message"]
         sim.crash()
         sim.resolve("did_not", run_id="r~3~0")  # tried twice, as the bank is closed at first
         assert bank.charged == [1, 2, 3, 1]

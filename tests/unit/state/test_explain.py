@@ -45,7 +45,7 @@ def waits(kind: Any, **fields: Any) -> WaitState:
 def test_a_running_run_tells_its_step_since_when_and_what_stands_before_it() -> None:
     told = why(BUSY)
     assert told.because == (
-        "Step 'draft' runs, or is about to, since 2023-11-14 22:13:20Z (2 h 5 min)",
+        "Step 'draft' runs, or is about to run, since 2023-11-14 22:13:20Z (2 h 5 min)",
         "Queue of its partition 4: 12 commands, 40 tasks",
     )
     assert told.do == ()
@@ -250,13 +250,15 @@ def test_spans_have_two_units_and_are_never_negative(since_ms: int, told: str) -
 def test_a_run_that_newer_code_has_moved_on_says_that_it_waits_for_that(status: Any) -> None:
     told = why(BUSY, code=2, status=status, version=3).because[0]
     assert told.startswith(
-        "Version 3 of the agent wrote its state, and older code must leave it alone"
+        "Version 3 of the agent wrote the run's state, and older code cannot continue it"
     )
     assert "this is version 2" in told
     for code in (3, 4, None):
-        assert "wrote its state" not in " ".join(why(BUSY, code=code, version=3).because)
+        assert "wrote the run's state" not in " ".join(why(BUSY, code=code, version=3).because)
     for over in ("completed", "failed", "cancelled", "attention"):
-        assert "wrote its state" not in " ".join(why(BUSY, code=2, status=over, version=3).because)
+        assert "wrote the run's state" not in " ".join(
+            why(BUSY, code=2, status=over, version=3).because
+        )
 
 
 def test_without_the_code_here_a_running_run_that_nothing_asks_for_says_what_that_may_be() -> None:
@@ -269,4 +271,4 @@ def test_without_the_code_here_a_running_run_that_nothing_asks_for_says_what_tha
         why(idle, status="waiting", due_ms=NOW),
         why(replace(idle, workers=0)),
     ]
-    assert not any("wrote its state" in " ".join(each.because) for each in quiet)
+    assert not any("wrote the run's state" in " ".join(each.because) for each in quiet)

@@ -94,7 +94,7 @@ async def wrong_through_module(ctx: Context, payload: Issue) -> Next:
     ("step", "told"),
     [
         (to_stranger, "Next names 'stranger', which is not a step of this agent"),
-        (by_name, "Next takes the step function itself, not its name"),
+        (by_name, "Next needs the step function itself, not its name"),
         (to_a_class, "Next names 'Proposal', which is not a step"),
         (wrong_payload, r"Next\(propose, Issue\(...\)\): step 'propose' takes Proposal"),
         (wrong_by_keyword, "step 'propose' takes Proposal"),
@@ -153,12 +153,12 @@ async def time_out_to_the_answer(ctx: Context, payload: Issue) -> Approve:
         (sleep_to_stranger, "Sleep names 'stranger', which is not a step"),
         (wait_for_stranger, "Wait names 'stranger', which is not a step"),
         (time_out_to_stranger, "Wait names 'stranger', which is not a step"),
-        (approve_by_name, "Approve takes the step function itself, not its name"),
-        (approve_without_what, r"'read' goes on after Approve: it takes \(ctx, approval, what\)"),
+        (approve_by_name, "Approve needs the step function itself, not its name"),
+        (approve_without_what, r"'read' follows Approve, so it must take \(ctx, approval, what\)"),
         (fork_to_stranger, "Parallel names 'stranger', which is not a step"),
         (call_to_stranger, "Call names 'stranger', which is not a step"),
-        (next_to_the_answer, "Next names 'answered', whose third argument only a wait can give"),
-        (time_out_to_the_answer, "Approve names 'answered', whose third argument only a wait"),
+        (next_to_the_answer, "Next names 'answered', which takes a carry; only a wait has one"),
+        (time_out_to_the_answer, "Approve names 'answered', which takes a carry; only a wait"),
     ],
 )
 def test_a_target_of_a_wait_that_cannot_be(step: Callable[..., Any], told: str) -> None:
@@ -312,8 +312,8 @@ def test_all_agents_of_the_files_are_loaded(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("x = 1\n", "defines no agent"),
-        (GOOD.replace('"good"', '"outbox"'), "built-in relay's"),
-        (GOOD + '\nagain = Agent("good")\n', "two agents named 'good'"),
+        (GOOD.replace('"good"', '"outbox"'), "is reserved"),
+        (GOOD + '\nagain = Agent("good")\n', "two agents are named 'good'"),
         (GOOD + '\nempty = Agent("empty")\n', "has no steps"),
         (GOOD.replace("return Done()", 'return Next("only", payload)'), "not its name"),
     ],

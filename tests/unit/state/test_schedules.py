@@ -592,9 +592,9 @@ def test_a_version_that_does_not_know_the_schedule_leaves_its_tick_to_one_that_d
     ("declared", "said"),
     [
         ({"cron": "61 * * * *"}, "Bad minute"),
-        ({"tz": "Mars/Olympus"}, "no time zone"),
-        ({"overlap": "maybe"}, "overlap is one of skip, queue, cancel, allow"),
-        ({"misfire": "some"}, "misfire is one of all, latest, none"),
+        ({"tz": "Mars/Olympus"}, "unknown time zone"),
+        ({"overlap": "maybe"}, "overlap must be one of skip, queue, cancel, allow"),
+        ({"misfire": "some"}, "misfire must be one of all, latest, none"),
         ({"jitter": "soon"}, "a duration must look like"),
     ],
 )

@@ -338,7 +338,7 @@ def test_the_first_decision_holds_whatever_the_run_does_by_now_and_the_second_is
         assert life.refused(late) == "already_decided"
         failure = life.event("command.refused").failure
         assert failure is not None
-        assert failure.message == "it was approved by ann before"
+        assert failure.message == "it was already approved by ann"
         life.ends() if life.run.status == "running" else None
 
 
