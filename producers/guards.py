@@ -73,9 +73,7 @@ class RequestRefused(Numbered):
 def check_agent(agent: str, agents: Collection[str]) -> str:
     """The agent. Raises RequestRefused when this gateway has none of that name."""
     if agent not in agents:
-        raise RequestRefused(
-            "SF5011", 404, f"there is no such agent; there are: {', '.join(agents)}"
-        )
+        raise RequestRefused("SF5011", 404, f"unknown agent; use one of: {', '.join(agents)}")
     return agent
 
 
@@ -102,7 +100,7 @@ async def read_body(request: Request, *, bytes_max: int, timeout_s: float) -> by
                 if len(body) > bytes_max:
                     raise too_long
     except TimeoutError:
-        message = f"the body did not come in within {timeout_s:g} s"
+        message = f"the body did not arrive within {timeout_s:g} s"
         raise RequestRefused("SF5003", 408, message, {"Connection": "close"}) from None
     return bytes(body)
 
@@ -143,7 +141,7 @@ def check_json(request: Request) -> None:
     Raises: RequestRefused — 415, for any other.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise RequestRefused("SF5006", 415, "send application/json")
+        raise RequestRefused("SF5006", 415, "the content type must be application/json")
 
 
 def check_origin(request: Request) -> None:
@@ -239,7 +237,7 @@ class HostGuard:
 #: characters logged of a header that anybody may have sent
 _LOGGED = 100
 _MISDIRECTED = (
-    "SF5074: the Host of the request is not one that is served here; name it in "
+    "SF5074: the Host of the request is not served here; name it in "
     "SUREFOOT_GATEWAY_HOSTS where this process runs"
 )
 

@@ -121,7 +121,7 @@ class AdminApi:
             if (run := state.run)
         ]
         told += [
-            unknown_json(new, schedule.spec, "not begun: no worker has it yet")
+            unknown_json(new, schedule.spec, "not begun: no worker has taken it yet")
             for new, schedule in self.agents[name].schedules.items()
             if new not in known
         ]
@@ -135,16 +135,14 @@ class AdminApi:
         """
         known = next((each for each in DOES if each == do), None)
         if known is None:
-            raise RequestRefused(
-                "SF5009", 404, f"there is no such operation; there are: {', '.join(DOES)}"
-            )
+            raise RequestRefused("SF5009", 404, f"unknown operation; use one of: {', '.join(DOES)}")
         states = await self.overview.schedules(check_agent(agent, self.agents))
         run = states.get(schedule, State(None)).run
         if run is None:
             raise RequestRefused(
                 "SF5036",
                 404,
-                "there is no such schedule, or no worker has begun it; there are: "
+                "there is no such schedule, or no worker has begun it; begun schedules: "
                 f"{', '.join(states) or 'none'}",
             )
         asked = await self.asked(request)

@@ -98,7 +98,7 @@ Effects = Callable[[], AbstractAsyncContextManager[RunBrowser]]
 #: returns why something cannot be used, or None
 Fault = Callable[[], Awaitable[str | None]]
 
-_ONE_ID = "give one id: as Idempotency-Key or in the body"
+_ONE_ID = "give the id once: as Idempotency-Key or in the body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
     named: dict[str, Agent] = {}
     for agent in agents:
         if agent.name in named:
-            raise ConfigError("SF1104", f"two agents are called {agent.name!r}; rename one of them")
+            raise ConfigError("SF1104", f"two agents are named {agent.name!r}; rename one of them")
         _ = agent.start_step
         named[agent.name] = agent
     return named
@@ -307,7 +307,7 @@ class _Gateway:
         agent = asked.path_params.get("agent", "")
         about_it = asked.url.path.startswith("/ready/")
         if asked.scope["type"] == "http" and agent in self.held and not about_it:
-            message = f"agent {agent} is not served just now: {self.held[agent]}"
+            message = f"agent {agent} is not served at the moment: {self.held[agent]}"
             raise RequestRefused("SF5075", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
 
     # Runs -----------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class _Gateway:
         """
         if verb not in BODIES:
             raise RequestRefused(
-                "SF5009", 404, f"there is no such operation; there are: {', '.join(BODIES)}"
+                "SF5009", 404, f"unknown operation; use one of: {', '.join(BODIES)}"
             )
         check_agent(agent, self.agents)
         try:
@@ -392,7 +392,7 @@ class _Gateway:
         if effects is None:
             told = await self.operator.retry_failed(self.reader, agent, asked)
         elif self.reading.locked():
-            message = "somebody has effects tried again just now; try again when that is done"
+            message = "another request is retrying effects; try again when it is done"
             raise RequestRefused("SF5096", 503, message, {"Retry-After": str(RETRY_AFTER_S)})
         else:
             async with self.reading, effects() as reader:
@@ -485,9 +485,7 @@ def _start(agent: Agent, keys: Sequence[str], new_id: str, body: Any) -> MappedS
     """
     step = agent.start_step
     if not isinstance(body, dict) or not {"payload"} <= body.keys() <= {"payload", "run_id"}:
-        raise RequestRefused(
-            "SF5008", 422, 'send {"payload": ...}, and "run_id" if it is to have a name'
-        )
+        raise RequestRefused("SF5008", 422, 'send {"payload": ...}, and optionally "run_id"')
     given, told = "run_id" in body or bool(keys), None
     try:
         if "run_id" in body:

@@ -48,7 +48,7 @@ _PARAMETERS: Mapping[str, frozenset[str] | None] = {
 #: most values of one parameter
 _VALUES_MAX = 64
 
-_NOT_AN_ID = "Last-Event-ID is not the id of an event; leave it out to begin anew"
+_NOT_AN_ID = "Last-Event-ID is not an event id; leave it out to start over"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,9 +165,7 @@ class Feeds:
         except BadArgument as error:
             raise RequestRefused(error.number, 400, error.message) from None
         if any(len(offsets) != self.feed.partitions for offsets in at.values()):
-            raise RequestRefused(
-                "SF5004", 400, f"{_NOT_AN_ID}; this one is of another app's topics"
-            )
+            raise RequestRefused("SF5004", 400, f"{_NOT_AN_ID}; it belongs to another app's topics")
         return {agent: offsets for agent, offsets in at.items() if agent in agents}
 
 
@@ -201,15 +199,17 @@ def _check(query: QueryParams) -> None:
         if name not in _PARAMETERS:
             known = ", ".join(_PARAMETERS)
             raise RequestRefused(
-                "SF5022", 400, f"there is no filter {name[:40]!r}; there are: {known}"
+                "SF5022", 400, f"unknown filter {name[:40]!r}; use one of: {known}"
             )
         values, known_values = query.getlist(name), _PARAMETERS[name]
         if len(values) > _VALUES_MAX:
-            raise RequestRefused("SF5022", 400, f"{name}: {_VALUES_MAX} values at most")
+            raise RequestRefused("SF5022", 400, f"{name}: at most {_VALUES_MAX} values are allowed")
         for value in values:
             if known_values is not None and value not in known_values:
                 told = ", ".join(sorted(known_values))
-                raise RequestRefused("SF5022", 400, f"{name}: {value[:40]!r} is none of: {told}")
+                raise RequestRefused(
+                    "SF5022", 400, f"{name}: {value[:40]!r} must be one of: {told}"
+                )
 
 
 def _check_origin(headers: Headers) -> None:
@@ -222,7 +222,7 @@ def _check_origin(headers: Headers) -> None:
     """
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise RequestRefused("SF5023", 403, "a page of another origin may not watch")
+        raise RequestRefused("SF5023", 403, "a page of another origin may not open an event stream")
 
 
 async def _deny(socket: WebSocket, error: RequestRefused | Unavailable) -> None:

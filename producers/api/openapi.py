@@ -41,8 +41,8 @@ _RUN: Schema = {
         "version": _NUMBER,
         "status": _STATUS,
         "seq": {**_NUMBER, "description": "committed steps so far"},
-        "step": {**_TEXT, "description": "the step to run next; of a run that is over, its last"},
-        "attempt": {**_NUMBER, "description": "attempts of that step that are over"},
+        "step": {**_TEXT, "description": "the next step to run; the last one if the run is over"},
+        "attempt": {**_NUMBER, "description": "ended attempts of that step"},
         "created_ms": _NUMBER,
         "updated_ms": _NUMBER,
         "due_ms": {"type": ["integer", "null"]},
@@ -53,10 +53,10 @@ _REPLY: Schema = {
     "type": "object",
     "required": ["id", "accepted"],
     "properties": {
-        "id": {**_TEXT, "description": "of the command; repeating it is safe"},
+        "id": {**_TEXT, "description": "id of the command; repeating it is safe"},
         "accepted": {"type": ["boolean", "null"], "description": "null: no answer came in time"},
-        "code": {**_TEXT, "description": "why it was refused, as a stable word"},
-        "number": {**_TEXT, "description": "of the same; see docs/errors.md"},
+        "code": {**_TEXT, "description": "why it was refused, as a stable code"},
+        "number": {**_TEXT, "description": "the number of that code in docs/errors.md"},
         "message": _TEXT,
         "event": {"type": ["string", "null"]},
         "run": _MAYBE_OBJECT,
@@ -99,7 +99,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
                 (404, 422, 503),
             ),
             "post": operation(
-                "Start a run; the same run_id, or the same Idempotency-Key, makes one run",
+                "Start a run; repeating the run_id or the Idempotency-Key makes no second run",
                 [agent, *_TRACE, _IDEMPOTENCY],
                 {202: _STARTED},
                 (400, 404, 408, 413, 415, 422, 503),
@@ -116,7 +116,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         },
         "/runs/{agent}/retry-failed": {
             "post": operation(
-                "Have runs that have failed try again; those of the agent outbox are effects",
+                "Retry failed runs; those of the agent outbox are effects",
                 [path("agent", {"type": "string", "enum": [*sorted(agents), OUTBOX]})],
                 {200: _RETRIED},
                 (400, 404, 408, 413, 415, 422, 503),
@@ -128,7 +128,9 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
             "get": operation("One run, as of its latest commit", run, {200: _RUN}, (404, 503))
         },
         "/runs/{agent}/{run_id}/why": {
-            "get": operation("Why a run stands where it stands", run, {200: _WHY}, (404, 503))
+            "get": operation(
+                "Why a run does not advance, and what to do", run, {200: _WHY}, (404, 503)
+            )
         },
         "/runs/{agent}/{run_id}/events": {"get": _run_events(run)},
         "/events": {"get": _events("The events of all agents, live", [])},
@@ -144,7 +146,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         },
         "/effects/{effect_id}": {
             "get": operation(
-                "What came of an effect",
+                "The outcome of an effect",
                 [
                     path("effect_id", {"type": "string", "pattern": RUN_ID_PATTERN}),
                     query("since_ms", {"type": "integer", "minimum": 0, "maximum": 2**53}),
@@ -155,7 +157,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         },
         "/agents/{agent}/activity": {
             "get": operation(
-                "What began and ended lately, and what waits longest",
+                "Runs that began and ended lately, and the one that waits longest",
                 [
                     agent,
                     query("bucket_s", {"type": "integer", "minimum": 1, "maximum": 86_400}),
@@ -168,7 +170,7 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         "/health": {"get": operation("This process serves requests", [], {200: {}}, ())},
         "/ready": {
             "get": operation(
-                "Whether a transaction commits for an agent, and for which not",
+                "Whether a transaction commits for an agent, and for which it does not",
                 [],
                 {200: {}, 503: {}},
                 (),
@@ -203,8 +205,8 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
         source = path("source", {"type": "string", "enum": known})
         paths["/webhooks/{source}"] = {
             "post": operation(
-                "A delivery of any type, signed as the source's sender signs; starts the runs that "
-                "it asks for",
+                "Take a delivery of any type, signed by the source's sender; starts the runs that "
+                "its mappings ask for",
                 [source],
                 {200: _DELIVERED, 202: _DELIVERED},
                 (400, 401, 404, 408, 413, 415, 422, 503),
@@ -268,7 +270,7 @@ def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
         },
         "/deliveries": {
             "get": operation(
-                "What came to the webhook sources, the newest first",
+                "Deliveries to the webhook sources, the newest first",
                 [
                     query("source", _TEXT),
                     query("outcome", {"type": "string", "enum": list(OUTCOMES)}),
@@ -298,7 +300,7 @@ def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
         },
         "/dead-letters": {
             "get": operation(
-                "What could not be used, and runs out of attempts, the newest first",
+                "Dead letters: unusable inputs, and runs out of attempts, the newest first",
                 [query("before", before), query("limit", _LIMIT)],
                 {200: _object(dead_letters=_list(_DEAD_LETTER), older=_MAYBE_NUMBER)},
                 (422, 503),
@@ -306,7 +308,7 @@ def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
         },
         "/topics": {
             "get": operation(
-                "Each partition of each topic: offsets, what is not done, and who has it",
+                "Offsets, lag and owner of each partition of each topic",
                 [one],
                 {200: _object(agents=_list(_STANDING))},
                 (404, 503),
@@ -322,7 +324,7 @@ _TRACE: Sequence[Schema] = [
 _IDEMPOTENCY: Schema = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "id of the command, of any form; repeating it is safe",
+    "description": "id of the command, in any form; repeating it is safe",
     "schema": {"type": "string", "minLength": 1},
 }
 
@@ -400,18 +402,18 @@ _DEAD_LETTER = _object(
 )
 _RETRIED = _object(
     agent=_TEXT,
-    matches={**_NUMBER, "description": "runs that had failed, and whose id begins so"},
+    matches={**_NUMBER, "description": "failed runs whose id has the prefix"},
     retried=_NUMBER,
     refused=_NUMBER,
-    unanswered={**_NUMBER, "description": "asked, and no owner has answered yet"},
+    unanswered={**_NUMBER, "description": "commands that no owner has answered yet"},
     runs=_list(_object(run_id=_TEXT, id=_TEXT, accepted={"type": ["boolean", "null"]})),
-    next={**_MAYBE_TEXT, "description": "the `before` that goes on with the others"},
+    next={**_MAYBE_TEXT, "description": "the `before` of the next page"},
 )
 _STANDING = _object(
     agent=_TEXT,
     group=_TEXT,
     lag={**_NUMBER, "description": "committed records that are not done"},
-    exact={"type": "boolean", "description": "false: markers of transactions are among it"},
+    exact={"type": "boolean", "description": "false: the lag includes markers of transactions"},
     workers=_list(_object(name=_TEXT, host=_TEXT, partitions=_list(_NUMBER))),
     topics=_list(
         _object(
@@ -459,7 +461,7 @@ def _run_events(run: list[Schema]) -> Schema:
     offset = {"type": "string", "pattern": "^[0-9]{0,18}$"}
     made = _streamed(
         "The run's history as server-sent events, live until it is over; `output` is what the step "
-        "in work has written so far",
+        "in progress has written so far",
         [*run, query("last_event_id", _TEXT), _last_event_id(offset)],
     )
     made["responses"]["204"] = {"description": "the run is over, and nothing more will come"}
@@ -470,8 +472,7 @@ def _events(summary: str, agent: list[Schema]) -> Schema:
     position = {"type": "string", "pattern": f"^$|{POSITION_PATTERN}"}
     filters = {"type": _TYPE, "status": _STATUS}
     return _streamed(
-        f"{summary}, as server-sent events; those of a filter that is given more than once are "
-        "told together",
+        f"{summary}, as server-sent events; repeat a filter to select several values",
         [
             *agent,
             *(query(name, {"type": "array", "items": of}) for name, of in filters.items()),

@@ -125,9 +125,7 @@ class RunLists:
             raise RequestRefused(error.number, 404, error.message) from None
         event = await self.reader.effect(effect_id, since_ms)
         if event is None:
-            raise RequestRefused(
-                "SF4101", 404, "its delivery has not begun, or is not told any more"
-            )
+            raise RequestRefused("SF4101", 404, "its delivery has not begun, or has expired")
         told = event_json(event)
         return JSONResponse(
             {

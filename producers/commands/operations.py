@@ -167,7 +167,7 @@ class CommandReply:
     def json(self) -> CommandReplyJson:
         told: CommandReplyJson = {"id": self.id, "accepted": self.accepted}
         if self.accepted is None:
-            told["hint"] = "no answer yet: look at the run, or repeat it with the same id"
+            told["hint"] = "no answer yet; look at the run, or repeat the command with the same id"
             return told
         if not self.accepted:
             number = number_of(self.code or "")
@@ -399,7 +399,7 @@ class Operator:
             return _refusal(new_id, "no_such_version", no_version(run, seq), run)
         if version.wait is not None:
             message = (
-                f"version {seq} waits for {version.wait.kind}, and a run cannot begin with that; "
+                f"version {seq} waits for {version.wait.kind}, and a run cannot begin with a wait; "
                 "fork an earlier version, or the one after it"
             )
             return _refusal(new_id, "not_possible", message, run)
@@ -407,7 +407,7 @@ class Operator:
         if there is not None:
             if there.input_digest == digest(version.payload):
                 return CommandReply(id=new_id, accepted=True, event="command.repeated", run=there)
-            return _refusal(new_id, "not_possible", f"there is another run {new_id} already", there)
+            return _refusal(new_id, "not_possible", f"there is already another run {new_id}", there)
         entries = await versions.calls(agent, run_id)
         done, others = found_by(entries, run, seq), [*_of_others(entries, run, version)]
         if (unknown := _not_done(repeat, done, others, seq)) is not None:
@@ -485,9 +485,7 @@ def _kept(
         for entry in done
         if call_name(entry) not in repeat
     ]
-    whole = (
-        [KeptAction("what children and pooled steps have done", in_doubt=True)] if others else []
-    )
+    whole = [KeptAction("actions of children and pooled steps", in_doubt=True)] if others else []
     return (*own, *whole)
 
 
@@ -495,10 +493,9 @@ def no_version(run: RunView, seq: int) -> str:
     """Return why a run has no version `seq` to go back to."""
     if 0 <= seq < run.seq:
         return (
-            f"version {seq} of {run.run_id} is part of its compensation, or the events that tell "
-            "it have expired"
+            f"version {seq} of {run.run_id} is part of its compensation, or its events have expired"
         )
-    return f"{run.run_id} has versions 0 to {run.seq}, less the one that ended it; got {seq}"
+    return f"{run.run_id} has versions 0 to {run.seq}, except the one that ended it; got {seq}"
 
 
 def rewind_to(

@@ -58,7 +58,7 @@ def bounds(start: str, end: str | None) -> Bounds:
         return Bounds(unit, first, None)
     last_unit, last = _moment("--to", end)
     if last_unit != unit:
-        raise ConfigError("SF6001", "--from and --to must both be times, or both offsets")
+        raise ConfigError("SF6001", "--from and --to must both be times or both be offsets")
     if last <= first:
         raise ConfigError("SF6001", f"--to ({end}) must be after --from ({start})")
     return Bounds(unit, first, last)
@@ -74,7 +74,7 @@ def _moment(option: str, text: str) -> tuple[Unit, int]:
     if time is None or time.tzinfo is None:
         raise ConfigError(
             "SF6001",
-            f"{option} is an offset such as 4711, or a time with its zone such as "
+            f"{option} must be an offset such as 4711, or a time with its zone such as "
             f"2026-01-31T12:00:00Z; got {text[:80]!r}",
         )
     return "time", int(time.timestamp() * 1000)
@@ -218,7 +218,7 @@ class Replay:
                 continue
             if self.command_id(run_id) in line.rewinds:
                 rows.append(
-                    ReplayRow(run_id, run.status, "skipped: this replay has sent it back before")
+                    ReplayRow(run_id, run.status, "skipped: this replay has already rewound it")
                 )
                 continue
             version = min(line.versions.values(), key=lambda each: each.seq, default=None)
@@ -226,7 +226,7 @@ class Replay:
             if version is not None and why is None:
                 back[run_id] = Return(version, run.epoch, run.created_ms)
                 why = (
-                    f"sent back from version {run.seq} to {version.seq}, before step "
+                    f"rewound from version {run.seq} to {version.seq}, before step "
                     f"{version.step!r}, in epoch {run.epoch + 1}"
                 )
             rows.append(ReplayRow(run_id, run.status, why or "", acts=run_id in back))
@@ -314,24 +314,24 @@ def _said(kind: InputKind, record: ConsumerRecord) -> tuple[str, int | None] | N
 
 def _foreseen(run_id: str, run: RunSummary | None, told: Touched) -> ReplayRow:
     if run is None and told.starts:
-        return ReplayRow(run_id, "unknown", "started: nothing is known of it", acts=True)
+        return ReplayRow(run_id, "unknown", "started: the run does not exist yet", acts=True)
     if run is None:
         return ReplayRow(
-            run_id, "unknown", "skipped: nothing is known of it, and it is not started here"
+            run_id, "unknown", "skipped: there is no such run, and its start is not in the range"
         )
     if run.status in TERMINAL:
-        return ReplayRow(run_id, run.status, "skipped: it is finished")
+        return ReplayRow(run_id, run.status, "skipped: the run is over")
     if run.status == "running" and run.seq in told.tasks:
-        what = f"step {run.step!r} (number {run.seq}) is run, unless it is in work"
+        what = f"step {run.step!r} (seq {run.seq}) runs again, unless it is in progress"
         return ReplayRow(run_id, run.status, what, acts=True)
-    return ReplayRow(run_id, run.status, "skipped: it is further on")
+    return ReplayRow(run_id, run.status, "skipped: the run has advanced since")
 
 
 def _left_out(run: RunSummary | None) -> str:
     if run is None:
-        return "skipped: nothing is known of it"
+        return "skipped: there is no such run"
     if run.child:
-        return "skipped: a child run; it is run anew when its parent comes to it"
+        return "skipped: a child run; its parent starts it again"
     return f"skipped: its checkpoint cannot be read ({run.broken})"
 
 
@@ -339,9 +339,9 @@ def _no_return(version: Version | None, step: str | None) -> str | None:
     """Return why a run cannot be rewound to that version, or None."""
     if version is None:
         return (
-            "skipped: how it started has expired"
+            "skipped: its start has expired"
             if step is None
-            else f"skipped: it has no step {step!r} behind it, or that has expired"
+            else f"skipped: it has not done step {step!r}, or that has expired"
         )
     if version.wait is not None and version.wait.kind in _NO_WAY_BACK:
         return f"skipped: version {version.seq} waits for {version.wait.kind}"

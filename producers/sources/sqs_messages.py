@@ -74,7 +74,7 @@ def events_in(message: QueueMessage, shape: type[QueueEvent]) -> list[QueueEvent
         return list(_s3(told))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotThatShape(
-            f"the message is no {shape.__name__}: {type(error).__name__}: {error}"
+            f"the message is not a valid {shape.__name__}: {type(error).__name__}: {error}"
         ) from None
 
 
@@ -168,5 +168,5 @@ def _version(value: Any) -> str | None:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise TypeError(f"text was expected, not {value!r}")
+        raise TypeError(f"expected text; got {value!r}")
     return value

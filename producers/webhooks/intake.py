@@ -180,9 +180,9 @@ class Intake:
                 delivery=delivery.id,
                 agents=[agent.name for agent, _ in self.triggers[delivery.source]],
                 threads_hanging=threads.hanging,
-                advice="a mapping decides by the delivery alone; do the work in a step",
+                advice="a mapping must decide from the delivery alone; do the work in a step",
             )
-            message = "the mappings of this source do not end; try again"
+            message = "the mappings of this source take too long; try again"
             headers = {"Retry-After": str(RETRY_AFTER_S)}
             raise RequestRefused("SF5179", 503, message, headers) from None
 
@@ -231,12 +231,14 @@ def gunzip(body: bytes, bytes_max: int) -> bytes:
     try:
         made = unpacking.decompress(body, bytes_max + 1)
     except zlib.error as error:
-        raise RequestRefused("SF5178", 400, f"the body cannot be unpacked: {error}") from None
+        raise RequestRefused("SF5178", 400, f"the body cannot be decompressed: {error}") from None
     if len(made) > bytes_max:
-        raise RequestRefused("SF5178", 413, f"unpacked, the body is longer than {bytes_max} bytes")
+        raise RequestRefused(
+            "SF5178", 413, f"the decompressed body is longer than {bytes_max} bytes"
+        )
     if not unpacking.eof or unpacking.unused_data:
         raise RequestRefused(
-            "SF5178", 400, "the body cannot be unpacked: it is not one whole gzip stream"
+            "SF5178", 400, "the body cannot be decompressed: it is not one whole gzip stream"
         )
     return made
 
@@ -253,7 +255,7 @@ def _answer(plan: Planned, *, quiet: bool) -> Response:
     runs = [{"agent": start.agent, "run_id": start.run_id} for start in plan.starts]
     if plan.errors:
         told = [{"agent": name, "error": error} for name, error in plan.errors.items()]
-        message = "SF5108: the delivery does not fit every agent that it is for"
+        message = "SF5108: the delivery does not fit every agent that listens to it"
         return JSONResponse({"error": message, "runs": runs, "errors": told}, 422)
     if quiet:
         return Response()

@@ -72,7 +72,9 @@ def planned(triggers: Triggers, delivery: Webhook) -> Planned:
             plan.errors[agent.name] = str(error)
         except BadPayload as error:
             decided.add(agent.name)
-            plan.errors[agent.name] = f"what the webhook mapping reads: {error.reason}"
+            plan.errors[agent.name] = (
+                f"the webhook mapping cannot read the delivery: {error.reason}"
+            )
         except BaseException as error:
             decided.add(agent.name)
             plan.errors[agent.name] = f"the webhook mapping raised {type(error).__name__}"
@@ -94,7 +96,7 @@ def _mapped(agent: Agent, trigger: WebhookTrigger, delivery: Webhook) -> list[Ma
         return []
     starts = value if _is_batch(value) else [value]
     if len(starts) > STARTS_MAX:
-        raise _Misfit(f"{len(starts)} runs of one delivery; {STARTS_MAX} are allowed")
+        raise _Misfit(f"the delivery starts {len(starts)} runs; at most {STARTS_MAX} are allowed")
     made = [
         _started(agent, delivery, start, number if starts is value else None)
         for number, start in enumerate(starts)
@@ -110,7 +112,7 @@ def _is_batch(value: Any) -> bool:
         return isinstance(value, list)
     starts = sum(isinstance(each, Start) for each in value)
     if 0 < starts < len(value):
-        raise _Misfit("a list that holds a Start has to hold nothing else")
+        raise _Misfit("a list that contains a Start must contain nothing else")
     return starts > 0
 
 

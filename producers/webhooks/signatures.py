@@ -84,7 +84,7 @@ def _verify_hmac(
     name = declared.header.lower()
     given = headers.get(name)
     if not given:
-        return f"no {name}"
+        return f"{name} is missing"
     found = _signatures(given, declared.prefix, declared.encoding)
     if not found:
         return f"{name} is malformed"
@@ -97,7 +97,7 @@ def _verify_hmac(
     if declared.id_header is not None:
         values["id"] = _raw(headers.get(declared.id_header.lower(), ""))
     right = hmac.digest(secret, _filled(declared.signed, values), declared.algorithm)
-    return None if _among(found, right) else f"{name} is not of this body and secret"
+    return None if _among(found, right) else f"{name} does not match this body and secret"
 
 
 def _signatures(given: str, prefix: str, encoding: str) -> list[bytes]:
@@ -127,11 +127,11 @@ def _verify_bearer(
     name, size = declared.header.lower(), len(declared.prefix)
     given = headers.get(name, "")
     if not given:
-        return f"no {name}"
+        return f"{name} is missing"
     right = hmac.compare_digest(_raw(given[size:]), secret)
     if given[:size].lower() != declared.prefix.lower():
         return f"{name} does not begin with {declared.prefix!r}"
-    return None if right else f"{name} holds another token"
+    return None if right else f"{name} has another token"
 
 
 # Stripe ---------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def stripe_verifier(secret: str) -> Verify:
 def _verify_stripe(secret: bytes, headers: RequestHeaders, body: bytes, now_s: int) -> str | None:
     given = headers.get("stripe-signature")
     if not given:
-        return "no stripe-signature"
+        return "stripe-signature is missing"
     pairs = [item.strip().partition("=") for item in given.split(",")]
     times = [value for key, _, value in pairs if key == "t"]
     decoded = [_decoded(value, "hex") for key, _, value in pairs if key == "v1"]
@@ -158,7 +158,7 @@ def _verify_stripe(secret: bytes, headers: RequestHeaders, body: bytes, now_s: i
     if fault := stale(times[0], now_s):
         return fault
     right = hmac.digest(secret, times[0].encode() + b"." + body, "sha256")
-    return None if _among(found, right) else "stripe-signature is not of this body and secret"
+    return None if _among(found, right) else "stripe-signature does not match this body and secret"
 
 
 # Standard Webhooks ----------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def standard_verifier(secret: str) -> Verify:
     key = _decoded(bare, "base64")
     if key is None:
         strong(secret)  # report an empty secret or a placeholder as such
-        raise BadSecret("is not base64; it looks like whsec_...")
+        raise BadSecret("is not base64; a valid one looks like whsec_...")
     if len(key) < SECRET_MIN_BYTES:
         raise BadSecret(f"is shorter than {SECRET_MIN_BYTES} bytes")
     return partial(_verify_standard, "v1", partial(_is_hmac, key))
@@ -199,10 +199,10 @@ def _verify_standard(
 ) -> str | None:
     given = [text for name in STANDARD_SIGNATURES if (text := headers.get(name))]
     if not given:
-        return "no webhook-signature"
+        return "webhook-signature is missing"
     message, text = (_agreed(headers, names) for names in (STANDARD_IDS, _STANDARD_TIMES))
     if not message or text is None:
-        return "no webhook-id, or webhook-... and svix-... say different things"
+        return "webhook-id is missing, or the webhook-... and svix-... headers differ"
     if fault := stale(text, now_s):
         return fault
     found = _signatures(" ".join(given), version, "base64")
@@ -210,7 +210,7 @@ def _verify_standard(
         return f"webhook-signature has no {version}"
     if right(found, b".".join((_raw(message), text.encode(), body))):
         return None
-    return "webhook-signature is not of this body and secret"
+    return "webhook-signature does not match this body and secret"
 
 
 def _agreed(headers: RequestHeaders, names: Iterable[str]) -> str | None:

@@ -30,13 +30,21 @@ app = commands()
 def replay(
     agent: AgentName,
     start: Annotated[
-        str, typer.Option("--from", metavar="TIME|OFFSET", help="Included. 2026-01-31T12:00:00Z.")
+        str,
+        typer.Option(
+            "--from", metavar="TIME|OFFSET", help="First, included: 2026-01-31T12:00:00Z."
+        ),
     ],
     end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME|OFFSET", help="Excluded. Default: now.")
+        str | None,
+        typer.Option("--to", metavar="TIME|OFFSET", help="Last, excluded; default: now."),
     ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Default: all, by time.")] = None,
-    topic: Annotated[InputKind, typer.Option(help="Whose offsets --from and --to are.")] = "tasks",
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Partition; default: all, by time.")
+    ] = None,
+    topic: Annotated[
+        InputKind, typer.Option(help="Topic of the offsets in --from and --to.")
+    ] = "tasks",
     mode: Annotated[
         Literal["skip-completed", "rerun"],
         typer.Option(help="Do only what was lost, or rewind every run of the range."),
@@ -62,16 +70,17 @@ def replay(
     stretch = bounds(start, end)
     settings = load_settings()
     if partition is None and stretch.unit == "offset" and settings.partitions > 1:
-        raise ConfigError("SF6001", "an offset is one of a partition; say which with --partition")
+        raise ConfigError("SF6001", "an offset needs its partition; give it with --partition")
     if partition is not None and not 0 <= partition < settings.partitions:
-        raise ConfigError("SF6001", f"--partition is 0 to {settings.partitions - 1}")
+        raise ConfigError("SF6001", f"--partition must be 0 to {settings.partitions - 1}")
     told = step is not None or effects != "suppress" or repeat
     if mode != "rerun" and told:
-        raise ConfigError("SF6001", "--step, --repeat and --effects re-emit are for --mode rerun")
+        raise ConfigError("SF6001", "--step, --repeat and --effects re-emit need --mode rerun")
     name, declared = resolve_agent(agent)
     if declared is not None and step is not None and step not in declared.steps:
         raise ConfigError(
-            "SF6001", f"agent {name} has no step {step!r}; it has {list(declared.steps)}"
+            "SF6001",
+            f"agent {name} has no step {step!r}; its steps are {', '.join(declared.steps)}",
         )
     chosen = replay_id or SystemClock().unique()
     partitions = range(settings.partitions) if partition is None else [partition]
@@ -83,7 +92,7 @@ def replay(
                 if piece.cut:
                     typer.echo(
                         f"surefoot: partition {piece.partition} of {piece.kind} begins at "
-                        f"offset {piece.start}; what was before has expired",
+                        f"offset {piece.start}; earlier records have expired",
                         err=True,
                     )
             made = Replay(id=chosen, agent=name, stretch=source, versions=reader, pieces=pieces)
@@ -93,7 +102,7 @@ def replay(
             rows, back = await made.plan(touched, step)
             if dry_run:
                 _show(rows)
-                typer.echo(f"dry run: {_counted(rows, 'sent back')}; nothing was written")
+                typer.echo(f"dry run: {_counted(rows, 'rewound')}; nothing was written")
                 return EXIT_DONE
             emit = effects == "re-emit"
             replies = await made.rerun(one, back, emit=emit, repeat=repeat or ())
@@ -127,9 +136,9 @@ def _tell(replay_id: str, rows: Sequence[ReplayRow], replies: Mapping[str, Comma
     for run_id in silent:
         typer.echo(f"surefoot: {run_id}: no answer; repeat with --id {replay_id}", err=True)
     typer.echo(
-        f"replay {replay_id}: {len(rows)} runs: {len(replies) - len(refused) - len(silent)} sent "
-        f"back, {len(rows) - len(replies)} skipped, {len(refused)} refused, {len(silent)} without "
-        "an answer"
+        f"replay {replay_id}: {len(rows)} runs: {len(replies) - len(refused) - len(silent)} "
+        f"rewound, {len(rows) - len(replies)} skipped, {len(refused)} refused, "
+        f"{len(silent)} without an answer"
     )
     if silent:
         return EXIT_NO_ANSWER

@@ -87,10 +87,10 @@ async def test_finished_work_is_skipped_and_lost_work_is_done(kafka: Cluster, cl
     told = await replayed(cli, "--from", begun, "--dry-run")
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in told[1:-1]}
     assert rows == {
-        "r1": "completed skipped: it is finished",
-        "r2": "completed skipped: it is finished",
-        "r3": "completed skipped: it is finished",
-        "lost": "unknown started: nothing is known of it",
+        "r1": "completed skipped: the run is over",
+        "r2": "completed skipped: the run is over",
+        "r3": "completed skipped: the run is over",
+        "lost": "unknown started: the run does not exist yet",
     }
     assert told[-1] == "dry run: 12 records of 4 runs: 1 done, 3 skipped; nothing was written"
     assert await written(kafka) == before
@@ -135,11 +135,11 @@ async def test_runs_are_run_again_from_before_a_step(kafka: Cluster, cli: Cli, s
     args = ("--from", begun, "--mode", "rerun", "--step", "count", "--effects", sent)
     before = await written(kafka)
     told = await replayed(cli, *args, "--dry-run")
-    assert told[-1] == "dry run: 2 runs: 2 sent back, 0 skipped; nothing was written"
+    assert told[-1] == "dry run: 2 runs: 2 rewound, 0 skipped; nothing was written"
     assert "before step 'count', in epoch 1" in told[1]
     assert await written(kafka) == before
     told = await replayed(cli, *args, "--id", "fix-7")
-    assert told == ["replay fix-7: 2 runs: 2 sent back, 0 skipped, 0 refused, 0 without an answer"]
+    assert told == ["replay fix-7: 2 runs: 2 rewound, 0 skipped, 0 refused, 0 without an answer"]
     for run_id in ("r1", "r2"):
         await kafka.until_status(ops, run_id, "completed")
         events = await kafka.events(ops, run_id)
@@ -154,7 +154,7 @@ async def test_runs_are_run_again_from_before_a_step(kafka: Cluster, cli: Cli, s
     new = (await effects(kafka)).keys() - keys.keys()
     assert len(new) == (0 if sent == "suppress" else 4)
     told = await replayed(cli, *args, "--id", "fix-7")
-    assert told == ["replay fix-7: 2 runs: 0 sent back, 2 skipped, 0 refused, 0 without an answer"]
+    assert told == ["replay fix-7: 2 runs: 0 rewound, 2 skipped, 0 refused, 0 without an answer"]
 
 
 async def test_a_rerun_without_an_owner_says_which_runs_gave_no_answer(
@@ -166,7 +166,7 @@ async def test_a_rerun_without_an_owner_says_which_runs_gave_no_answer(
     await worker.drain()
     args = ("--from", begun, "--mode", "rerun", "--id", "fix-8")
     told = await replayed(cli, *args, "--wait", "2", status=3)
-    assert told[-1].endswith("0 sent back, 0 skipped, 0 refused, 1 without an answer")
+    assert told[-1].endswith("0 rewound, 0 skipped, 0 refused, 1 without an answer")
     await kafka.work(ops)
     told = await replayed(cli, *args)
     assert told[-1].endswith("0 refused, 0 without an answer")
@@ -194,4 +194,4 @@ async def test_what_has_expired_is_told(kafka: Cluster, cli: Cli) -> None:
     assert "no_such_version" in refused.stderr
     assert "have expired" in refused.stderr
     told = await replayed(cli, "--from", begun, "--mode", "rerun")
-    assert told[-1].endswith("3 runs: 0 sent back, 3 skipped, 0 refused, 0 without an answer")
+    assert told[-1].endswith("3 runs: 0 rewound, 3 skipped, 0 refused, 0 without an answer")

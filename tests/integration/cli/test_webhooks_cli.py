@@ -106,7 +106,7 @@ def test_what_came_is_told_and_can_be_mapped_again(cli: Cli, tmp_path: Path) -> 
     assert "hooks/billing-evt_1.1" in table
     assert "github" not in table
     assert [each["id"] for each in listed("--refused", "--limit", "1")] == [told[0]["id"]]
-    assert told[0]["reason"] == "x-hub-signature-256 is not of this body and secret"
+    assert told[0]["reason"] == "x-hub-signature-256 does not match this body and secret"
     shown = json.loads(cli.ok("webhooks", "show", "d@1", "--json"))
     assert (shown["delivery"], shown["runs"]) == ("d@1", [{"agent": "hooks", "run_id": named}])
     assert shown["body"] == issue.decode()

@@ -125,7 +125,7 @@ async def test_deliveries_are_filtered_by_the_address(
             "tbody tr"
         )
         await expect(rows).to_have_count(1)
-        await expect(rows).to_contain_text("not of this body and secret")
+        await expect(rows).to_contain_text("does not match this body and secret")
         assert "outcome=refused" in page.url
 
 

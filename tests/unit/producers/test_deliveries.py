@@ -108,7 +108,7 @@ async def test_of_a_delivery_without_a_right_signature_little_is_kept(gateway: G
     )
     kept = only(gateway)
     assert (kept.outcome, kept.status, kept.verified) == ("refused", 401, False)
-    assert kept.reason == "x-hub-signature-256 is not of this body and secret"
+    assert kept.reason == "x-hub-signature-256 does not match this body and secret"
     assert (kept.body, kept.body_bytes) == (None, 5_000)
     assert dict(kept.headers)["user-agent"] == "u" * 200
     assert len(delivery_out("a", 1, kept).value or b"") < 1_000

@@ -503,7 +503,9 @@ async def test_a_mapping_that_reads_json_where_there_is_none_starts_nothing(gate
     answer = await gateway.deliver(raw)
     assert answer.status_code == 422
     [told] = answer.json()["errors"]
-    assert ("what the webhook mapping reads" in told["error"]) == (raw not in (b'"text"', b"null"))
+    assert ("the webhook mapping cannot read the delivery" in told["error"]) == (
+        raw not in (b'"text"', b"null")
+    )
     assert gateway.commands.started == []
 
 

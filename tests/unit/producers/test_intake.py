@@ -173,8 +173,8 @@ async def test_a_filter_that_reads_what_is_not_there_is_told_and_costs_its_agent
     [told] = answer.json()["errors"]
     assert told == {
         "agent": "picky",
-        "error": "what the webhook mapping reads: the form has the field 'to' twice; delivery.form "
-        "has all its values",
+        "error": "the webhook mapping cannot read the delivery: the form has the field 'to' "
+        "twice; delivery.form has all its values",
     }
     assert [payload for _, _, payload, _ in commands.started] == [b'["a","b"]']
 
@@ -248,7 +248,7 @@ async def test_what_is_no_whole_gzip_is_refused(body: bytes) -> None:
             "/webhooks/github", content=body, headers=packed(body, body, "gzip")
         )
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("SF5178: the body cannot be unpacked")
+    assert answer.json()["error"].startswith("SF5178: the body cannot be decompressed")
 
 
 @pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip,identity", "zstd"])

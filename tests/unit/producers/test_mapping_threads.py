@@ -149,7 +149,7 @@ async def test_a_mapping_that_hangs_is_named_and_its_sender_is_told_when_to_come
     assert {each.status_code for each in answers} == {503}
     assert {each.headers["Retry-After"] for each in answers} == {"5"}
     assert answers[0].json() == {
-        "error": "SF5179: the mappings of this source do not end; try again"
+        "error": "SF5179: the mappings of this source take too long; try again"
     }
     told = [line for line in logs if line["event"] == "mapping_hangs"]
     assert {(line["source"], line["delivery"], *line["agents"]) for line in told} == {

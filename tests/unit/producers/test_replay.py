@@ -242,7 +242,7 @@ async def test_every_run_that_was_touched_begins_anew(world: World, stretch: Fak
     stretch.task("r2", 3)
     rows, replies = await rerun(world, stretch)
     assert replies == {"r1": True, "r2": True}
-    assert rows["r1"] == ("sent back from version 4 to 0, before step 'a', in epoch 1", True)
+    assert rows["r1"] == ("rewound from version 4 to 0, before step 'a', in epoch 1", True)
     for run_id in ("r1", "r2"):
         run = world.run(run_id)
         assert (run.status, run.seq, run.step, run.epoch, run.emit) == ("running", 0, "a", 1, 0)
@@ -263,7 +263,7 @@ async def test_a_step_is_gone_back_to_before_its_first_execution(
     run = world.run("r1")
     assert (run.seq, run.step, run.payload, run.epoch, run.emit) == (1, "b", b'"b"', 1, 1)
     assert rows["short"][1] is False
-    assert "no step 'b'" in rows["short"][0]
+    assert "not done step 'b'" in rows["short"][0]
 
 
 async def test_the_same_replay_again_sends_nobody_back_twice_and_another_one_does(
@@ -308,7 +308,7 @@ async def test_children_and_runs_that_cannot_go_back_are_left_alone_and_told(
     assert replies == {}
     assert "child" in rows["p~1~0"][0]
     assert "waits for children" in rows["forks"][0]
-    assert "nothing is known" in rows["nobody"][0]
+    assert "there is no such run" in rows["nobody"][0]
 
 
 async def test_runs_that_refuse_or_give_no_answer_are_told_apart(

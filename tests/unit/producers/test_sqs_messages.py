@@ -147,7 +147,7 @@ def test_what_s3_says_when_notifications_are_switched_on_starts_nothing():
     ],
 )
 def test_what_is_no_s3_event_is_refused_whatever_it_is(body: Any):
-    with pytest.raises(NotThatShape, match="no S3Object"):
+    with pytest.raises(NotThatShape, match="not a valid S3Object"):
         events_in(message_of("q", raw(body)), S3Object)
 
 

@@ -657,7 +657,7 @@ async def test_any_name_is_taken_where_children_since_that_version_may_have_used
     world.lead("r", lambda: life.goes("c"))
     later = await rewound(world, 2, repeat=["pay"])  # behind the children
     assert (later.code, life.entries) == ("no_such_action", {})
-    kept = ("what children and pooled steps have done, in doubt",)
+    kept = ("actions of children and pooled steps, in doubt",)
     copy = await forked(world, 0, "copy", repeat=["pay"])
     back = await rewound(world, 0, command_id="2", repeat=["pay"])
     for reply, run_id in ((copy, "copy"), (back, "r")):

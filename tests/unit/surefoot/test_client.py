@@ -161,7 +161,7 @@ async def test_an_id_of_somebody_elses_is_the_same_run_each_time(site: Site) -> 
 
 
 async def test_an_agent_that_there_is_not_is_not_found(site: Site) -> None:
-    with pytest.raises(NotFound, match="there are: triage"):
+    with pytest.raises(NotFound, match="use one of: triage"):
         await site.client.start("nobody", 1)
     with pytest.raises(NotFound):
         await site.client.list("../agents")
