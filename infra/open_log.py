@@ -43,6 +43,6 @@ def require_many_processes(settings: Settings, command: str) -> None:
     if not capabilities(settings).many_processes:
         raise ConfigError(
             "SF1005",
-            f"`surefoot {command}` is one process of several, and an embedded log has one; run "
+            f"`surefoot {command}` needs Kafka: an embedded log allows one process; run "
             "`surefoot serve AGENT.py`, or set SUREFOOT_BOOTSTRAP_SERVERS instead of SUREFOOT_LOG",
         )

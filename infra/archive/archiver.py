@@ -177,9 +177,9 @@ class Archiver:
         if start > standing.end:
             raise ConfigError(
                 "SF1060",
-                f"{self._topic} ends at {standing.end} in partition {part.number}, and is archived "
-                f"up to {start} in {self._store.name}: that is the archive of another log; name "
-                "another one with SUREFOOT_ARCHIVE",
+                f"{self._topic} ends at {standing.end} in partition {part.number}, but is archived "
+                f"up to {start} in {self._store.name}, so that archive is of another log; set "
+                "SUREFOOT_ARCHIVE to another one",
             )
         if start < standing.first:
             log.error(
@@ -188,7 +188,7 @@ class Archiver:
                 partition=part.number,
                 first=start,
                 last=standing.first - 1,
-                advice="retention has deleted these before they were archived",
+                advice="retention deleted these events before they were archived",
             )
             part.gap = (start, standing.first)
             start = standing.first
@@ -343,8 +343,8 @@ class Archiver:
     def _foreign(self, key: str) -> ConfigError:
         return ConfigError(
             "SF1060",
-            f"{self._store.name} has {key}, which is not of this log; name another archive with "
-            "SUREFOOT_ARCHIVE",
+            f"{self._store.name} has {key}, which is of another log; set SUREFOOT_ARCHIVE to "
+            "another archive",
         )
 
     async def _roll_up(self, shelf: Shelf, today: str) -> None:
@@ -384,7 +384,9 @@ class Archiver:
                 {finishing, hurried}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not finishing.done():
-                log.warning("archive_given_up", agent=self.agent, advice="it is done at next start")
+                log.warning(
+                    "archive_given_up", agent=self.agent, advice="the next start archives the rest"
+                )
                 return False
             finishing.result()
         finally:
@@ -407,7 +409,7 @@ class Archiver:
                     wait_s=round(wait_s, 1),
                     advice="correct the bucket or the folder, its permissions or the credentials "
                     "(docs/how-to/archive.md) before the events are older than their topic's "
-                    "retention; it goes on by itself then, and nothing is committed until it does",
+                    "retention; the archiver then continues by itself, and commits nothing before",
                 )
                 await asyncio.sleep(wait_s)
             except Unavailable as error:

@@ -81,9 +81,7 @@ class ArchiveReader:
     async def _items(self, key: str, run_id: str) -> list[ArchivedEvent]:
         content = await self._store.get(key)
         if content is None:
-            raise StateError(
-                "SF3042", f"{self._store.name}: {key} is in the index, and is not there"
-            )
+            raise StateError("SF3042", f"{self._store.name}: {key} is in the index but is missing")
 
         def read() -> list[ArchivedEvent]:
             return events_of(read_rows(content)[1], run_id)

@@ -68,7 +68,8 @@ def open_archive(settings: Settings) -> ArchiveStore | None:
     folder = Path(where.removeprefix("file://"))
     if not folder.is_dir():
         raise ConfigError(
-            "SF1058", f"SUREFOOT_ARCHIVE: there is no folder {folder}; make it, or correct it"
+            "SF1058",
+            f"SUREFOOT_ARCHIVE: there is no folder {folder}; make it, or correct the setting",
         )
     return FolderArchive(folder / settings.app)
 
@@ -140,7 +141,7 @@ class FolderArchive:
         try:
             return await in_thread(fn, *args)
         except PermissionError as error:
-            raise StoreRefused("SF3066", f"{self.name} refuses: {error}") from error
+            raise StoreRefused("SF3066", f"{self.name} refuses the request: {error}") from error
         except OSError as error:
             raise Unavailable("SF3041", str(error)) from error
 
@@ -216,8 +217,8 @@ class S3Archive:
         if made:
             raise ConfigError(
                 "SF1059",
-                f"SUREFOOT_ARCHIVE: {self.name} overwrites an object that was to be made only if "
-                "there is none (If-None-Match); use a store that can do that",
+                f"SUREFOOT_ARCHIVE: {self.name} ignores If-None-Match and overwrites objects; use "
+                "a store that supports it",
             )
 
     async def look(self) -> None:
@@ -239,4 +240,4 @@ class S3Archive:
             raise Unavailable("SF3041", f"{self.name}: {error.message}") from error
 
     def _refused(self, error: AwsRefused) -> StoreRefused:
-        return StoreRefused("SF3066", f"{self.name} refuses: {error}")
+        return StoreRefused("SF3066", f"{self.name} refuses the request: {error}")

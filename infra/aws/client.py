@@ -78,7 +78,7 @@ class Aws:
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(
                 "SF1021",
-                f"cannot use AWS {service}: {error}; look at SUREFOOT_AWS_REGION and "
+                f"cannot use AWS {service}: {error}; check SUREFOOT_AWS_REGION and "
                 "SUREFOOT_AWS_ENDPOINT_URL",
             ) from error
 

@@ -43,7 +43,7 @@ def open_blobs(settings: Settings) -> Blobs | None:
     folder = Path(where)
     if not folder.is_dir():
         raise ConfigError(
-            "SF1022", f"SUREFOOT_BLOBS: there is no folder {where}; make it, or correct it"
+            "SF1022", f"SUREFOOT_BLOBS: there is no folder {where}; make it, or correct the setting"
         )
     return FolderBlobs(folder / settings.app)
 
@@ -88,7 +88,7 @@ async def check_blobs(settings: Settings, clock: Clock) -> None:
     if found != content:
         raise ConfigError(
             "SF1070",
-            f"SUREFOOT_BLOBS: {blobs.name} does not give back what was stored there; name another "
+            f"SUREFOOT_BLOBS: {blobs.name} does not return what was stored in it; use another "
             "store, or, where it is not AWS's own, set SUREFOOT_AWS_CHECKSUMS=when_required "
             "(docs/how-to/large-payloads.md)",
         )
@@ -184,4 +184,4 @@ class S3Blobs:
         except AwsRefused as error:
             if error.code == "NoSuchKey":
                 return None
-            raise StoreRefused("SF3070", f"{self.name} refuses: {error}") from error
+            raise StoreRefused("SF3070", f"{self.name} refuses the request: {error}") from error

@@ -69,8 +69,8 @@ async def _mentioned(app: str, backend: Backend) -> set[str]:
     if not counts:
         raise ConfigError(
             "SF3004",
-            f"{backend.name} has no topic of the app {app!r}: check SUREFOOT_APP and where the log "
-            "is. Nothing was deleted",
+            f"{backend.name} has no topic of the app {app!r}; check SUREFOOT_APP and the log's "
+            "address. Nothing was deleted",
         )
     offsets = backend.offsets()
     try:

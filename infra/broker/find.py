@@ -127,11 +127,11 @@ def start_broker(
             node, version = _start_until_ready(start[way], attempts)
             return Broker(bootstrap=node.bootstrap, version=version, kind=way, _node=node)
         except CannotStart as reason:
-            reasons.append(f"no broker by {way.capitalize()}: {reason}")
+            reasons.append(f"{way.capitalize()} cannot start a broker: {reason}")
     raise ConfigError(
         "SF3003",
         "no Kafka broker can be started here. Install Docker, or Java 17 or newer with Maven, or "
-        "set SUREFOOT_BOOTSTRAP_SERVERS to a broker that runs.\n- " + "\n- ".join(reasons),
+        "set SUREFOOT_BOOTSTRAP_SERVERS to a running broker.\n- " + "\n- ".join(reasons),
     )
 
 

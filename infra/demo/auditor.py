@@ -277,9 +277,9 @@ def _check_inputs(history: _History, agent: str, report: Report) -> None:
                 continue
             passed = record.offset < applied.get(record.partition, 0)
             if passed:
-                report.note("lost", f"{record.place}: passed over without an answer ({run_id})")
+                report.note("lost", f"{record.place}: skipped without an answer ({run_id})")
             else:
-                report.note("unfinished", f"{record.place}: not yet taken up ({run_id})")
+                report.note("unfinished", f"{record.place}: not yet processed ({run_id})")
 
 
 def _check_answers(history: _History, report: Report) -> None:
@@ -332,7 +332,7 @@ def _check_transactions(history: _History, report: Report) -> None:
         if found[decision] != said[decision]:
             txn, run, seq = (part.decode() for part in decision)
             told = f"transaction {txn}, {run} step {seq}: {found[decision]} of {said[decision]}"
-            report.note("torn", f"{told} records are there")
+            report.note("torn", f"{told} records found")
     report.transactions = len(transactions - {b""})
 
 
@@ -374,7 +374,7 @@ def _check_effects(history: _History, book: Sequence[Request], report: Report) -
     report.effects_expected = len(expected)
     report.effects_redelivered = len(book) - len(requests)
     for key in sorted(expected - asked.keys()):
-        report.note("effect_lost", f"{key}: its step has committed, the outbox lacks it")
+        report.note("effect_lost", f"{key}: its step has committed, but it is not in the outbox")
     for key in sorted((asked.keys() | requests.keys()) - expected):
         report.note("phantom", f"{key or 'no key'}: no committed step asked for it")
     for key in sorted(expected & asked.keys()):
@@ -393,9 +393,9 @@ def _check_effect(key: str, payload: bytes, requests: Sequence[Request], report:
         for request in requests
     )
     if not acted:
-        report.note("effect_lost", f"{key}: the tracker never acted upon it")
+        report.note("effect_lost", f"{key}: the tracker never executed it")
     if acted > 1:
-        report.note("effect_twice", f"{key}: the tracker acted upon it {acted} times")
+        report.note("effect_twice", f"{key}: the tracker executed it {acted} times")
     if not same:
-        report.note("effect_twice", f"{key}: was asked for with another request")
+        report.note("effect_twice", f"{key}: the tracker received a different request")
     return acted == 1 and same

@@ -88,7 +88,7 @@ def run_demo(agent_file: Path | None, *, deliveries: int, kills: int, seed: int 
         )
         code = asyncio.run(demo.run())
     if code == EXIT_FAULT:
-        say(f"what the processes had to say is in {folder}")
+        say(f"the output of the processes is in {folder}")
     else:
         shutil.rmtree(folder)
     return code
@@ -100,7 +100,7 @@ def _suitable(agent_file: Path) -> str:
     if len(agents) != 1 or not fits:
         raise ConfigError(
             "SF1008",
-            f"{agent_file}: the demo needs a file of one agent that takes GitHub's issues events, "
+            f"{agent_file}: the demo needs a file of one agent that maps GitHub's issues events, "
             'with @agent.webhook("github", event="issues"), as examples/triage.py does',
         )
     return agents[0].name
@@ -234,8 +234,8 @@ class _Demo:
             names = ", ".join(child.name for child in self._children)
             self._display.say(f"dashboard, with a button that crashes a worker: {url}/ui/now")
             self._display.say(
-                f"ready: {names}; deliveries begin, one every {PACE_S * 1000:g} ms: the rates are "
-                "those of this pace, and not what the machine can do (docs/performance.md)"
+                f"ready: {names}; deliveries begin, one every {PACE_S * 1000:g} ms. This sets the "
+                "rates below; docs/performance.md has those that a machine can reach"
             )
             self._crash = partial(self._kill_one, supervisor, logs)
             async with self._display.shown():
@@ -277,7 +277,7 @@ class _Demo:
             worker = self._random.choice(working)
             self._kill(worker, supervisor, logs[worker])
         else:
-            self._display.say("no worker has a run under way, so none is killed")
+            self._display.say("no worker has a run in progress, so none is killed")
 
     def _kill(self, worker: str, supervisor: Supervisor, worker_log: WorkerLog) -> None:
         process = supervisor.running[worker]
@@ -299,7 +299,7 @@ class _Demo:
     # The verdict -----------------------------------------------------------------------------
 
     async def _judge(self, backend: Backend, began_s: float) -> int:
-        self._display.say("all stopped; the auditor reads the topics and the tracker's book")
+        self._display.say("all stopped; the auditor reads the topics and the tracker's requests")
         topics = await read_topics(backend, self._specs)
         report = audit(topics, read_book(self._folder / "requests.jsonl"))
         figures = self._figures(report)
@@ -350,13 +350,13 @@ class _Demo:
             "the runs are not those of the accepted deliveries": (
                 report.run_ids == outcome.accepted
             ),
-            f"{outcome.duplicates} of {twice} repeated deliveries were taken for what they are": (
+            f"{outcome.duplicates} of {twice} repeated deliveries were recognised": (
                 outcome.duplicates == twice
             ),
             f"{outcome.rejected} of {FORGED} forged deliveries were refused": (
                 outcome.rejected == FORGED
             ),
-            f"the gateway answered strangely: {outcome.strange[:5]}": not outcome.strange,
+            f"the gateway gave unexpected answers: {outcome.strange[:5]}": not outcome.strange,
             f"{len(kills)} of {wanted} kills, {recovered} recoveries": (
                 recovered == len(kills) == wanted
             ),

@@ -102,7 +102,7 @@ def print_report(figures: Mapping[str, Any], report: Report, faults: Sequence[st
     """Print the table, and everything that is wrong."""
     console = plain_console()
     console.print(
-        "what the topics and the tracker's book say; the demo sets the pace of steps_per_s"
+        "audit of the topics and of the tracker's requests; the demo's pace limits steps_per_s"
     )
     table = Table()
     table.add_column("figure")

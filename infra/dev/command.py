@@ -223,7 +223,7 @@ class _Dev:
             if following.done():
                 following.result()
             if running.done() and self._again and running.result() == EXIT_CONFIG:
-                say("nothing runs until it is changed again; Ctrl-C stops")
+                say("nothing runs until the file is changed again; Ctrl-C stops")
                 await asyncio.wait({changed, stopped}, return_when="FIRST_COMPLETED")
             if changed.done() and not stopping.is_set():
                 parts.stop()
@@ -331,7 +331,7 @@ class _Dev:
     def _tell_changed(self) -> None:
         """Print one line, and any secrets that have not been shown."""
         names = ", ".join(os.path.relpath(path) for path in self._files)
-        say(f"{names} changed: {', '.join(agent.name for agent in self._agents)} started anew")
+        say(f"{names} changed: {', '.join(agent.name for agent in self._agents)} restarted")
         for variable in sorted(self._made.keys() - self._told):
             self._out.print(f"secret   {variable}={self._made[variable]}", soft_wrap=True)
 

@@ -68,7 +68,7 @@ class Reload:
                     return Changed(sorted(files), self._load())
             except Exception as error:  # noqa: BLE001  (the author's code)
                 say(f"{type(error).__name__}: {error}")  # it has changed again just now
-            say(f"{self._file} does not load; the agents go on as they were")
+            say(f"{self._file} does not load; the agents run on unchanged")
 
     async def _until_changed(self) -> None:
         async for _ in awatch(

@@ -180,7 +180,7 @@ class _Patience:
         if self._clock.monotonic_s() + wait_s - self._since_s > self._patience_s:
             away = Unavailable(
                 "SF5016",
-                f"the gateway {self._url} gave no answer within {self._patience_s:g} s: {cause}",
+                f"the gateway {self._url} did not answer within {self._patience_s:g} s: {cause}",
             )
             away.retry_after_s = asked_s
             raise away
@@ -233,11 +233,11 @@ def _base(url: str) -> str:
         parsed = httpx.URL("")
     if parsed.userinfo:
         raise ConfigError(
-            "SF1026", "the gateway's address has a password in it; give it in `headers`"
+            "SF1026", "the gateway's address contains a password; give it in `headers` instead"
         )
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(
-            "SF1026", f"a gateway's address looks like http://127.0.0.1:8787; got {url!r}"
+            "SF1026", f"a gateway's address must look like http://127.0.0.1:8787; got {url!r}"
         )
     return str(parsed).rstrip("/")
 
@@ -258,7 +258,7 @@ def _why_again(response: httpx.Response, value: Any) -> str | None:
     if response.status_code in _TRY_AGAIN and "code" not in told:
         return f"HTTP {response.status_code} {told.get('error', '')}".rstrip()
     if response.status_code == HTTPStatus.ACCEPTED and told.get("accepted", True) is None:
-        return "the command is on its way, and no owner has answered it yet"
+        return "the command was sent, and no owner has answered it yet"
     return None
 
 
@@ -267,7 +267,9 @@ def _raise_refusal(response: httpx.Response, value: Any) -> None:
     if response.is_success and (value is None or isinstance(value, dict)):
         return
     if not isinstance(value, dict) or not {"code", "error"} & value.keys():
-        raise Refused("not_a_gateway", f"HTTP {status}, and no answer of a gateway: {value!r}")
+        raise Refused(
+            "not_a_gateway", f"HTTP {status}, which is not an answer of a gateway: {value!r}"
+        )
     code = value.get("code") or _CODES.get(status, f"http_{status}")
     kind: Callable[[str, str], Refused] = NotFound if status == HTTPStatus.NOT_FOUND else Refused
     raise kind(code, value.get("message") or value.get("error") or "")

@@ -51,11 +51,11 @@ class HttpDeliver:
             response, body = await self._answer(self._transport, asked)
         except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError) as error:
             metrics.OUTBOX_DELIVERIES.add("none")
-            raise TerminalError(f"it can never be sent as it is: {error}") from error
+            raise TerminalError(f"the request is invalid and can never be sent: {error}") from error
         except (TimeoutError, httpx.TransportError) as error:
             metrics.OUTBOX_DELIVERIES.add("none")
             raise RetryableError(
-                f"no answer, so it may or may not have been acted upon: {error!r}"
+                f"no answer, so the target may or may not have executed it: {error!r}"
             ) from error
         metrics.OUTBOX_DELIVERIES.add(f"{min(response.status_code // 100, 5)}xx")
         return HttpResponse(

@@ -79,7 +79,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         return await _first(connect, in_turns(addresses))
 
     async def connect_unix_socket(self, path: str, *_: Any, **__: Any) -> Any:
-        raise httpcore.ConnectError(f"{path} is not to be reached")
+        raise httpcore.ConnectError(f"{path} is not an allowed target")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -164,7 +164,7 @@ def require_free(host: str, port: int) -> None:
             by = f": process {holder}" if holder else ""
             raise ConfigError(
                 "SF1004",
-                f"cannot listen on {host} port {port} ({error.strerror}{by}); end what listens "
+                f"cannot listen on {host} port {port} ({error.strerror}{by}); stop what listens "
                 "there, or choose another port with --port",
             ) from error
         else:

@@ -30,7 +30,7 @@ def require_archive(settings: Settings) -> ArchiveStore:
     if store is None:
         raise ConfigError(
             "SF1057",
-            "no archive is named; set SUREFOOT_ARCHIVE=s3://bucket/prefix or file:///folder",
+            "no archive is set; set SUREFOOT_ARCHIVE=s3://bucket/prefix or file:///folder",
         )
     return store
 

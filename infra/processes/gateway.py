@@ -210,7 +210,7 @@ def _listen(settings: Settings) -> socket.socket:
         log.warning(
             "gateway_open",
             host=host,
-            advice="/runs has no authentication; put the gateway behind a proxy that has, and name "
-            "the hosts by which it is asked for in SUREFOOT_GATEWAY_HOSTS",
+            advice="/runs has no authentication; put the gateway behind a proxy with it, and set "
+            "SUREFOOT_GATEWAY_HOSTS to the hosts that clients ask for",
         )
     return listen(host, settings.gateway_port, "SUREFOOT_GATEWAY")

@@ -58,8 +58,8 @@ def require_sources(agents: Sequence[Agent]) -> None:
     if not has_sources(agents):
         raise ConfigError(
             "SF1030",
-            "no agent of the file listens to anything; declare it with agent.on_event, agent.sqs "
-            "or agent.files, or who is told of its runs with agent.subscribe",
+            "no agent of the file has a trigger or a subscription; declare one with "
+            "agent.on_event, agent.sqs, agent.files or agent.subscribe",
         )
 
 
@@ -171,7 +171,8 @@ def event_worker(
     if topic == dead_topic(settings.app):
         raise ConfigError(
             "SF1126",
-            f"agent {agent.name!r} listens to {topic}: what it could not use would come back to it",
+            f"agent {agent.name!r} listens to {topic}, the topic of its own dead letters; "
+            "use another topic",
         )
     topics = AgentTopics(settings.app, agent.name)
     return EventWorker(

@@ -68,7 +68,7 @@ def require_secrets(agents: Sequence[Agent], settings: Settings) -> None:
     if missing := without_secret(agents, settings):
         variables = ", ".join(secret_variable(name) for name in missing)
         raise ConfigError(
-            "SF1039", f"no secret for what subscriptions send: set {variables} (whsec_...)"
+            "SF1039", f"subscriptions have no secret to sign with; set {variables} (whsec_...)"
         )
 
 

@@ -56,7 +56,7 @@ class DeliveryWriter:
     def offer(self, delivery: Delivery) -> None:
         size = len(delivery.body or b"")
         if len(self._waiting) >= WAITING_DELIVERIES or self._bytes + size > WAITING_DELIVERY_BYTES:
-            self._drop("too many are waiting")
+            self._drop("too many records are waiting")
             return
         self._waiting.append(delivery)
         self._bytes += size
@@ -116,7 +116,7 @@ class DeliveryWriter:
             self._drop(str(error))
         except Exception:
             log.exception("delivery_record_failed")
-            self._drop("see above")
+            self._drop("unexpected error; see delivery_record_failed")
         return True
 
     def _drop(self, reason: str) -> None:

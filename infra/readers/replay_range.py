@@ -53,8 +53,8 @@ class ReplayRange:
         if not first <= wanted.start <= end <= last:
             raise ConfigError(
                 "SF6002",
-                f"partition {partition} of {topic} has offsets {first} to {last}; what was before "
-                f"has expired; got {wanted.start} to {end}",
+                f"partition {partition} of {topic} has offsets {first} to {last}; earlier ones "
+                f"have expired; got {wanted.start} to {end}",
             )
         return OffsetSlice(kind=kind, partition=partition, start=wanted.start, end=end)
 

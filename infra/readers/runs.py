@@ -370,7 +370,7 @@ class LogRunReader:
         keys = [entry_key(run_id, f"m:{number}") for number in range(count)]
         said = await self._entries(agent, run_id, frozenset(keys).__contains__)
         if len(said) < count:
-            raise StateError("SF2007", f"of {count} messages of {run_id} only {len(said)} are left")
+            raise StateError("SF2007", f"only {len(said)} of {count} messages of {run_id} are left")
         return tuple(said[key].value or b"null" for key in keys)
 
     async def calls(self, agent: str, run_id: str) -> tuple[Entry, ...]:

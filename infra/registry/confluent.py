@@ -120,7 +120,7 @@ class Registry:
             return []
         if told["is_compatible"]:
             return []
-        said = told.get("messages") or [told.get("reason") or "it is not compatible"]
+        said = told.get("messages") or [told.get("reason") or "the schema is not compatible"]
         return [str(each) for each in said]
 
     async def _immutable(self, path: str) -> Any:
@@ -166,7 +166,7 @@ def open_registry(settings: Settings) -> Registry | GlueRegistry:
     if settings.registry_url is None:
         raise ConfigError(
             "SF1025",
-            "no schema registry is named; set SUREFOOT_REGISTRY_URL=http://host:8081, or "
+            "no schema registry is set; set SUREFOOT_REGISTRY_URL=http://host:8081, or "
             "glue://REGISTRY",
         )
     if settings.registry_url.startswith(SCHEME):
@@ -184,11 +184,11 @@ def _schema(told: Mapping[str, Any]) -> Any:
     if (kind := told.get("schemaType", "AVRO")) != "AVRO":
         raise Refused("not_avro", f"the schema is {kind}, not Avro")
     if told.get("references"):
-        raise Refused("references", "the schema refers to others; register it with them inside")
+        raise Refused("references", "the schema references others; register it with those inlined")
     try:
         return parse_json(told["schema"].encode())
     except (BadPayload, KeyError, AttributeError):
-        raise Refused("not_avro", "the registry's answer has no Avro schema in it") from None
+        raise Refused("not_avro", "the registry's answer contains no Avro schema") from None
 
 
 def _base(url: str) -> str:
@@ -197,10 +197,10 @@ def _base(url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.userinfo:
-        raise ConfigError("SF1025", "the registry's address has a password in it; give it apart")
+        raise ConfigError("SF1025", "the registry's address contains a password; set it separately")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(
-            "SF1025", f"a schema registry's address looks like http://host:8081; got {url!r}"
+            "SF1025", f"a schema registry's address must look like http://host:8081; got {url!r}"
         )
     return str(parsed).rstrip("/")
 

@@ -48,7 +48,9 @@ class GlueRegistry:
         self._aws.close()
 
     async def by_id(self, number: int) -> Any:
-        raise Refused("no_numbers", f"Glue has no schema numbers, as {number} is: it names UUIDs")
+        raise Refused(
+            "no_numbers", f"Glue identifies schemas by UUID, not by a number such as {number}"
+        )
 
     async def by_guid(self, guid: str) -> Any:
         """Return the Avro schema of that version."""
@@ -78,7 +80,7 @@ class GlueRegistry:
         status = told.get("Status") or told.get("SchemaVersionStatus")
         if status == "FAILURE":
             raise Refused(
-                "incompatible", f"{subject}: the schema is not compatible with those before it"
+                "incompatible", f"{subject}: the schema is not compatible with the earlier versions"
             )
         return str(told["SchemaVersionId"])
 
@@ -115,4 +117,4 @@ def _schema(told: AwsAnswer) -> Any:
     try:
         return parse_json(told["SchemaDefinition"].encode())
     except (BadPayload, KeyError):
-        raise Refused("not_avro", "Glue's answer has no Avro schema in it") from None
+        raise Refused("not_avro", "Glue's answer contains no Avro schema") from None

@@ -61,7 +61,7 @@ class NotSimulated(Numbered, RuntimeError):
 def _refuse(*_args: Any, **_kw: Any) -> NoReturn:
     raise NotSimulated(
         "SF7005",
-        "under virtual time there is no network, no subprocess and no signal on the event loop; "
+        "under virtual time, the event loop has no network, subprocesses or signals; "
         "give the step a fake instead, or call a plain `def` function through ctx.call",
     )
 

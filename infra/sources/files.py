@@ -109,7 +109,7 @@ class FileSource:
         self._changed = asyncio.Event()
         if not self._folder.is_dir():
             raise ConfigError(
-                "SF1022", f"there is no folder {self._folder}; make it, or change {pattern!r}"
+                "SF1022", f"there is no folder {self._folder}; make it, or correct {pattern!r}"
             )
 
     async def run(self) -> None:
@@ -227,7 +227,7 @@ class FileSource:
         stays."""
         if (now := _look_at(path)) != look:
             if now is not None and now.inode == look.inode:
-                _tell_late(path, "it is taken again")
+                _tell_late(path, "it is read again")
             raise _Changed
         stamp = hashlib.sha256(content or repr(look).encode()).hexdigest()[:8]
         target = self._folder / (FAILED if fault else DONE) / path.name
@@ -259,25 +259,25 @@ class FileSource:
 
 def _put_back(target: Path, moved: _Moved) -> None:
     if moved.path.exists():
-        _tell_late(target, "it stays, as there is another one of its name in the folder")
+        _tell_late(target, "it stays, because the folder has another file of that name")
         return
     try:
         target.replace(moved.path)
         if moved.reason is not None:
             moved.reason.unlink(missing_ok=True)
     except OSError as error:
-        _tell_late(target, f"it stays, as it cannot be put back: {error}")
+        _tell_late(target, f"it stays, because it cannot be moved back: {error}")
     else:
-        _tell_late(moved.path, "it is put back, and taken again")
+        _tell_late(moved.path, "it is moved back, and read again")
 
 
 def _tell_late(path: Path, what: str) -> None:
     log.warning(
         "file_changed_late",
         file=_shown(path),
-        advice=f"it was written to after it had been taken, so what was taken is a part of it; "
-        f"{what}. Make SUREFOOT_FILE_SETTLE_S longer than its writer pauses, or write files under "
-        "another name and rename them",
+        advice=f"the file was written to after it was read, so only a part of it was read; "
+        f"{what}. Set SUREFOOT_FILE_SETTLE_S above the writer's longest pause, or write files "
+        "under another name and rename them",
     )
 
 
@@ -336,5 +336,5 @@ def _read(path: Path, look: _Look) -> bytes:
         if _look_of(os.fstat(handle)) != look:
             raise _Changed
     if len(content) > FILE_MAX_BYTES:
-        raise BadEvent(f"it has more than {FILE_MAX_BYTES} bytes")
+        raise BadEvent(f"the file has more than {FILE_MAX_BYTES} bytes")
     return content

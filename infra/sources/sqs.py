@@ -109,7 +109,7 @@ class SqsSource:
                 if error.code in _NO_QUEUE:
                     raise ConfigError(
                         "SF1021",
-                        f"there is no SQS queue {self._queue!r}; look at SUREFOOT_AWS_REGION, or "
+                        f"there is no SQS queue {self._queue!r}; check SUREFOOT_AWS_REGION, or "
                         "give the queue's URL",
                     ) from error
                 raise ConfigError(
@@ -123,8 +123,8 @@ class SqsSource:
                     log.warning(
                         "queue_without_redrive",
                         queue=self._queue,
-                        advice="a message that cannot be used is seen again until the queue's "
-                        "retention is over, and in a FIFO queue its group waits for that; give the "
+                        advice="a message that cannot be used is received again until the queue's "
+                        "retention ends, and blocks its group in a FIFO queue; give the "
                         "queue a redrive policy",
                     )
                 return str(url)

@@ -56,7 +56,7 @@ class Mappings:
         except BadEvent:
             raise
         except BadPayload as error:
-            raise BadEvent(f"what the mapping {label(fn)} reads: {error}") from error
+            raise BadEvent(f"the mapping {label(fn)} cannot read the event: {error}") from error
         except Unserialisable as error:
             raise BadEvent(f"payload of {agent.name}.{agent.start_step.name}: {error}") from error
         except Exception as error:
@@ -78,9 +78,9 @@ class Mappings:
             agent=agent.name,
             mapping=label(fn),
             threads_hanging=self._hanging,
-            advice="give what it waits for a time limit; its thread cannot be stopped",
+            advice="set a timeout on what it waits for; its thread cannot be stopped",
         )
-        raise BadEvent(f"the mapping {label(fn)} has not ended within {MAPPING_S:g} s")
+        raise BadEvent(f"the mapping {label(fn)} did not end within {MAPPING_S:g} s")
 
     def _ended(self, asked: asyncio.Future[Any]) -> None:
         self._free.release()

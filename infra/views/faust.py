@@ -113,7 +113,7 @@ class FaustViews(Shard):
         """Wait until Faust gives up; it does not recover."""
         await self._app._crashed.wait()
         reason: BaseException | None = self._app.crash_reason
-        return reason or RuntimeError("no reason is given")
+        return reason or RuntimeError("Faust gave no reason")
 
     # Partitions ------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class FaustViews(Shard):
 
     def owners(self) -> Mapping[str | None, Iterable[int]]:
         if not self._ready():
-            raise Unavailable("SF3015", f"views of {self.agent} are being handed out or restored")
+            raise Unavailable("SF3015", f"views of {self.agent} are being assigned or restored")
         changelog = self.topics.views_changelog
         found: dict[str | None, Iterable[int]] = {}
         for host, topics in self._app.router.table_metadata(self._table.name).items():

@@ -138,7 +138,9 @@ class MergedViews:
         partition = partition_of(run_id, shard.partitions)
         url = next((url for url, theirs in shard.owners().items() if partition in theirs), _NOBODY)
         if url is _NOBODY:
-            raise Unavailable("SF3015", f"views of partition {partition} are nobody's just now")
+            raise Unavailable(
+                "SF3015", f"views of partition {partition} have no owner at the moment"
+            )
         if url is None:
             part = await self.part(agent, "run", run_id=run_id)
         else:
@@ -171,7 +173,9 @@ class MergedViews:
                 run_id = query["run_id"]
                 home = opened.get(partition_of(run_id, shard.partitions))
                 if home is None:
-                    raise Unavailable("SF3015", f"the view of {run_id} is not here any more")
+                    raise Unavailable(
+                        "SF3015", f"the view of {run_id} has moved to another process"
+                    )
                 run = home.run(run_id)
                 part = projections.run_standing_json(run_id, run) if run is not None else None
         return {"partitions": sorted(opened), "lag": lag.json(), "part": part}
@@ -191,7 +195,8 @@ class MergedViews:
         found = sorted(p for answer in answers for p in answer["partitions"])
         if found != list(range(shard.partitions)):
             raise Unavailable(
-                "SF3015", f"views of {agent}: of {shard.partitions} partitions there are {found}"
+                "SF3015",
+                f"views of {agent}: only partitions {found} of {shard.partitions} answered",
             )
         lag: LagJson = {
             "events": sum(answer["lag"]["events"] for answer in answers),

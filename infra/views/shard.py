@@ -90,7 +90,7 @@ class Shard(ABC):
         """
         mine = list(self.owners().get(None, ()))
         if missing := [each for each in mine if each not in self._opened]:
-            raise Unavailable("SF3015", f"views of partitions {missing} are being read")
+            raise Unavailable("SF3015", f"views of partitions {missing} are being restored")
         return {each: self._opened[each] for each in mine}
 
     def holds(self, partition: int) -> bool:  # noqa: ARG002  (where all are, there is no question)

@@ -95,7 +95,7 @@ async def test_a_store_that_gives_back_something_else_is_told_at_the_start(stric
             super().__setitem__(key, b"5;chunk-signature=\r\n" + content)
 
     store.objects = Mangled()
-    with pytest.raises(ConfigError, match="does not give back what was stored"):
+    with pytest.raises(ConfigError, match="does not return what was stored"):
         await check_blobs(settings(url, aws_checksums="when_required"), SystemClock())
 
 

@@ -371,7 +371,7 @@ def test_a_pool_is_a_group_of_workers_of_its_own(cli: Cli, tmp_path: Path, app: 
     assert f"created {app}.studio.gpu.commands" in cli.ok("topics", "apply", str(file))
     unknown = cli.run("worker", str(file), "--pool", "tpu")
     assert unknown.returncode == 2
-    assert "there are: gpu" in unknown.stderr
+    assert "existing pools: gpu" in unknown.stderr
     worker = cli.start("worker", str(file))
     worker.wait_for("worker_ready")
     until_ok(cli, "runs", "start", str(file), "--payload", '"a cat"', "--run-id", "cat")

@@ -19,7 +19,7 @@ from tests.support.eventually import until_sync
 from tests.support.free_ports import unused_port
 
 WELCOME = "Ctrl-C stops everything"
-ANEW = "hello started anew"
+RESTARTED = "hello restarted"
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_what_is_changed_runs_and_what_does_not_load_changes_nothing(
     assert dev.result("Ann") == "Hello, Ann!"
 
     dev.change("agent.py", ("return Done(text)", "return Done(text"))
-    dev.until_said("does not load; the agents go on as they were")
+    dev.until_said("does not load; the agents run on unchanged")
     assert "SyntaxError" in dev.service.said()
     assert dev.result("Bob") == "Hello, Bob!"
 
     dev.change("agent.py", ("return Done(text", "return Done(text)"), ("Hello", "Good day"))
-    dev.until_said(ANEW)
+    dev.until_said(RESTARTED)
     assert dev.result("Cid") == "Good day, Cid!"
     assert dev.service.stop(signal.SIGINT) == 0
 
@@ -116,12 +116,12 @@ def test_what_the_agent_imports_is_taken_in_and_what_cannot_run_is_waited_with(
         ("from surefoot", "from words import english\nfrom surefoot"),
         ("Hello", "{english.GREETING}"),
     )
-    dev.until_said(ANEW)
+    dev.until_said(RESTARTED)
     assert dev.result("Ann") == "Ahoy, Ann!"
 
     # As long as before: what Python has compiled would count as up to date.
     dev.change("words/english.py", ("Ahoy", "Haha"), in_the_same_second=True)
-    dev.until_said(ANEW, times=2)
+    dev.until_said(RESTARTED, times=2)
     assert dev.result("Bob") == "Haha, Bob!"
 
     two_senders = "".join(
@@ -130,10 +130,10 @@ def test_what_the_agent_imports_is_taken_in_and_what_cannot_run_is_waited_with(
     )
     loads_and_cannot_run = f"{two_senders}@agent.step"
     dev.change("agent.py", ("@agent.step", loads_and_cannot_run))
-    dev.until_said("nothing runs until it is changed again")
+    dev.until_said("nothing runs until the file is changed again")
     assert "SF1124" in dev.service.said()
     dev.change("agent.py", (loads_and_cannot_run, "@agent.step"))
-    dev.until_said(ANEW, times=3)
+    dev.until_said(RESTARTED, times=3)
     assert dev.result("Cid") == "Haha, Cid!"
     assert dev.service.stop(signal.SIGINT) == 0
 

@@ -18,7 +18,7 @@ from tests.support.free_ports import unused_port
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WELCOME = "Ctrl-C stops everything"
-ANEW = "hello started anew"
+RESTARTED = "hello restarted"
 
 
 class Reader:
@@ -97,7 +97,7 @@ class Reader:
         made = self.folder / "written"
         made.write_text("@agent.step\n".join(parts))
         made.replace(file)  # at once, as an editor does
-        self.sees(ANEW, times=time)
+        self.sees(RESTARTED, times=time)
 
 
 @pytest.fixture

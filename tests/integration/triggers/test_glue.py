@@ -45,7 +45,7 @@ async def test_what_was_registered_is_found_by_its_uuid(settings: Settings) -> N
     async with open_schemas(settings) as schemas:
         assert schemas is not None
         assert await schemas.by_guid(made) == ORDER
-        with pytest.raises(LookupError, match="Glue has no schema numbers"):
+        with pytest.raises(LookupError, match="Glue identifies schemas by UUID"):
             await schemas.by_id(7)
         with pytest.raises(SchemaMissing):
             await schemas.by_guid(str(uuid.uuid4()))

@@ -51,7 +51,7 @@ async def test_one_that_hangs_is_given_up_and_named(
         return 1
 
     monkeypatch.setattr(sources, "MAPPING_S", 0.01)
-    with pytest.raises(BadEvent, match=r"hangs.* has not ended within 0\.01 s"):
+    with pytest.raises(BadEvent, match=r"hangs.* did not end within 0\.01 s"):
         await Mappings("files inbox/*").payload_of(taker(), hangs, "event")
 
 

@@ -479,5 +479,5 @@ def test_findings_of_a_kind_are_counted(history: History) -> None:
     report = history.audit()
     assert report.count("effect_twice") == 1
     assert report.count("lost", "twice") == 0
-    assert report.findings == [Finding("effect_twice", f"{KEY}: the tracker acted upon it 2 times")]
+    assert report.findings == [Finding("effect_twice", f"{KEY}: the tracker executed it 2 times")]
     assert report.effects_received == 0

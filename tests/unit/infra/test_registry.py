@@ -77,7 +77,7 @@ async def test_a_schema_is_registered_as_text_in_json() -> None:
     ("answer", "wanted"),
     [
         (ok(is_compatible=True), []),
-        (ok(is_compatible=False, reason=None), ["it is not compatible"]),
+        (ok(is_compatible=False, reason=None), ["the schema is not compatible"]),
         (ok(is_compatible=False, reason="no default"), ["no default"]),
         (ok(is_compatible=False, messages=["x: int", "y"]), ["x: int", "y"]),
         (httpx.Response(404, json={"error_code": 40402, "message": "none"}), []),

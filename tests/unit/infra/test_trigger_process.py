@@ -34,7 +34,7 @@ async def run(agent: Agent, settings: Settings, stop: asyncio.Event) -> None:
 
 async def test_the_dead_letters_of_the_installation_are_not_listened_to() -> None:
     settings = load_settings(bootstrap_servers="127.0.0.1:1", app="mine")
-    with pytest.raises(ConfigError, match="would come back"):
+    with pytest.raises(ConfigError, match="its own dead letters"):
         await run(listening("mine.dead"), settings, asyncio.Event())
 
 
