@@ -21,11 +21,11 @@ from surefoot.infra.runtime.exits import (
 from surefoot.state.errors import ConfigError, NotAllowed, Numbered, StateError, Unavailable
 
 _EPILOG = (
-    "Everything else is set by SUREFOOT_... variables; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "
+    "SUREFOOT_... variables set everything else; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "
     "to use. Exit status: 0 done; 1 no such run, a run refused a command, or the demo found a "
-    "fault; 2 wrong usage or settings, the message says what to change; 3 a command was sent and "
-    "not answered in time (repeat it with the same id), or a worker gave work up at the drain "
-    "deadline (it is run again); 69 Kafka cannot be reached; 70 a worker was stuck; 77 Kafka "
+    "fault; 2 wrong usage or settings, and the message says what to change; 3 a command was not "
+    "answered in time (repeat it with the same id), or a worker gave up steps at the drain "
+    "deadline (they run again); 69 Kafka cannot be reached; 70 a worker was stuck; 77 Kafka "
     "denies a right; 130 interrupted."
 )
 

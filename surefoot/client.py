@@ -354,7 +354,9 @@ class Handle:
         run = await self.show()
         question = (run.wait or {}).get("question")
         if question is None:
-            raise NotFound("unknown_question", f"{self.run_id} asks nothing; it is {run.status}")
+            raise NotFound(
+                "unknown_question", f"{self.run_id} has no open question; it is {run.status}"
+            )
         return str(question)
 
     async def pause(
@@ -412,7 +414,7 @@ def _plain(value: Any) -> Any:
     try:
         return to_jsonable_python(value)
     except PydanticSerializationError as error:
-        raise BadArgument("SF2001", f"it cannot be sent as JSON: {error}") from None
+        raise BadArgument("SF2001", f"the value cannot be sent as JSON: {error}") from None
 
 
 def _part(text: str) -> str:

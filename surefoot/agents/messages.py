@@ -101,13 +101,13 @@ def storable(reply: object, seq: int) -> Reply:
         reply = Reply(text=reply)
     if not isinstance(reply, Reply):
         raise TerminalError(
-            f"the model returned {type(reply).__name__}; it must return a Reply, or text"
+            f"the model returned {type(reply).__name__}; it must return a Reply or text"
         )
     if not (reply.text.strip() or reply.tool_calls or reply.goes_on):
         raise Parked(
             "model_said_nothing",
-            "the model ended its turn and said nothing: no text, no calls. Look at the run's "
-            "thread; to ask again: `surefoot runs retry`, and to end it: `surefoot runs cancel`",
+            "the model ended its turn with neither text nor tool calls. Look at the run's "
+            "thread, then `surefoot runs retry` to ask again or `surefoot runs cancel` to end it",
         )
     ids = Counter(call.id for call in reply.tool_calls)
     calls = tuple(
@@ -200,5 +200,5 @@ def unknown(message: Mapping[str, Any]) -> TerminalError:
     """Return the error for a message with an unknown role."""
     return TerminalError(
         f"the thread has a message of role {message.get('role')!r}; the roles are user, assistant "
-        "and tool. What the model is always told goes into system=..."
+        "and tool. Put instructions for the model into system=..."
     )

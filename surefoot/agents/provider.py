@@ -98,7 +98,7 @@ def ends_of(
     for reason, end in (more or {}).items():
         if end not in words:
             raise ConfigError(
-                "SF1186", f"ends: {reason!r} means one of {', '.join(words)}; got {end!r}"
+                "SF1186", f"ends: {reason!r} must be one of {', '.join(words)}; got {end!r}"
             )
     return {**known, **{reason.lower(): end for reason, end in (more or {}).items()}}
 
@@ -113,7 +113,7 @@ def judge_stop(
     Raises: RetryableError, ModelFailed, Parked - the answer is not complete
     """
     if reason is None:
-        raise RetryableError("the model's answer broke off")
+        raise RetryableError("the model's answer ended without a stop reason")
     # Gemini's endpoint appends its own word: "content_filter: RECITATION".
     word = reason.lower()
     end = known.get(word, known.get(word.partition(":")[0].strip()))
@@ -122,27 +122,27 @@ def judge_stop(
         case "cut_off":
             raise ModelFailed(
                 "model_cut_off",
-                f"the model's answer was cut off ({reason}): give the adapter a higher limit of "
-                "tokens, and `surefoot runs retry`",
+                f"the model's answer was cut off ({reason}): raise the adapter's token limit, "
+                "then `surefoot runs retry`",
             )
         case "refused":
-            raise ModelFailed("model_refused", f"the model refuses to answer ({reason}){told}")
+            raise ModelFailed("model_refused", f"the model refused to answer ({reason}){told}")
         case "filtered":
-            raise ModelFailed("model_filtered", f"a filter held the answer back ({reason}){told}")
+            raise ModelFailed("model_filtered", f"a filter blocked the answer ({reason}){told}")
         case "again":
             raise RetryableError(f"the model could not finish its answer ({reason})")
         case "calls" if not calls:
             raise Parked(
                 "model_stop_unknown",
-                f"the model stopped to call tools ({reason}), and calls none: it may have been "
-                "misread by its server. To ask again: `surefoot runs retry`",
+                f"the model stopped to call tools ({reason}), but called none: its server may have "
+                "misread it. `surefoot runs retry` asks again",
             )
         case None:
             raise Parked(
                 "model_stop_unknown",
-                f"the model stopped for a reason that nobody knows here ({reason!r}), so that its "
-                f"answer may be half of one. To ask again: `surefoot runs retry`. If it is an "
-                f'end, say so to the adapter: ends={{{reason!r}: "done"}}',
+                f"the model stopped for an unknown reason ({reason!r}), so its answer may be "
+                f"incomplete. `surefoot runs retry` asks again. If that reason is a normal end, "
+                f'give the adapter ends={{{reason!r}: "done"}}',
             )
     return end == "goes_on"
 
@@ -186,17 +186,17 @@ def what_now(error: Exception) -> RetryableError | TerminalError:
     if status == _PAYMENT_REQUIRED or words & _QUOTA or _says(message, _QUOTA_WORDS):
         return ModelFailed(
             "model_quota_spent",
-            "the provider's account has nothing left; pay or raise its limit, and `surefoot runs "
-            f"retry`. {message}",
+            "the provider's account has no credit left; add credit or raise its limit, then "
+            f"`surefoot runs retry`. {message}",
         )
     if status == _TOO_LARGE or words & _LARGE or _says(message, _LARGE_WORDS):
         return ModelFailed(
             "model_request_too_large",
-            "the question is larger than the model takes; let tools give less (chars_max), or take "
-            f"a model that takes more, and `surefoot runs retry`. {message}",
+            "the request is larger than the model accepts; lower chars_max of the tools or use "
+            f"another model, then `surefoot runs retry`. {message}",
         )
     if "content_filter" in words:
-        return ModelFailed("model_filtered", f"a filter held the question back. {message}")
+        return ModelFailed("model_filtered", f"a filter blocked the request. {message}")
     if status is None:  # no answer, or an interrupted one
         begun = getattr(error, "request", None) is not None
     else:

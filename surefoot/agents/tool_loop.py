@@ -155,9 +155,9 @@ def tool_loop(
     """
     kit = _Kit(tools)
     if max_turns < 1:
-        raise ConfigError("SF1121", f"tool_loop: max_turns is a number from 1; got {max_turns!r}")
+        raise ConfigError("SF1121", f"tool_loop: max_turns must be 1 or more; got {max_turns!r}")
     if idle is not None and not chat:
-        raise ConfigError("SF1121", "tool_loop: idle is how long a chat waits; it needs chat=True")
+        raise ConfigError("SF1121", "tool_loop: idle is for chats; it needs chat=True")
 
     @agent.step(start=start, retry=retry, timeout=think_timeout)
     async def think(ctx: Context, turn: str | Turn) -> Next:
@@ -167,8 +167,8 @@ def tool_loop(
             turn = Turn()
         if turn.number >= max_turns:
             raise TerminalError(
-                f"no answer after {max_turns} turns (max_turns): what the model did is in the "
-                "run's thread. To let it go on, raise max_turns and `surefoot runs retry`"
+                f"no answer after {max_turns} turns (max_turns); what the model did is in the "
+                "run's thread. To continue, raise max_turns and `surefoot runs retry`"
             )
         reply = await _ask(ctx, model, system, kit.specs, reserve, price)
         ctx.thread.append(assistant(reply))
@@ -203,7 +203,7 @@ def tool_loop(
     @agent.step
     async def decided(_ctx: Context, approval: Approval, question: Question) -> Next:
         """Continue after a person's answer."""
-        why = f"{approval.by or 'somebody'} said no"
+        why = f"{approval.by or 'somebody'} refused"
         verdict = Verdict(
             question.call, approval.approved, f"{why}: {approval.note}" if approval.note else why
         )
@@ -354,7 +354,9 @@ class _Kit:
         for given in tools:
             made = given if isinstance(given, Tool) else tool(given)
             if made.name in self.tools:
-                raise ConfigError("SF1122", f"tool_loop: there are two tools named {made.name!r}")
+                raise ConfigError(
+                    "SF1122", f"tool_loop: two tools are named {made.name!r}; rename one of them"
+                )
             self.tools[made.name] = made
         self.specs = [each.spec for each in self.tools.values()]
 
@@ -364,7 +366,7 @@ class _Kit:
         if made is None:
             there = ", ".join(self.tools) or "none"
             return tool_result(
-                call, f"there is no tool {call.name!r}; there are: {there}", error=True
+                call, f"there is no tool {call.name!r}; use one of: {there}", error=True
             )
         for verdict in turn.verdicts:
             if verdict.call == index and not verdict.approved:

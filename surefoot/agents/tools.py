@@ -246,7 +246,7 @@ def tool(
     def make(fn: Callable[..., Any]) -> Tool:
         given: object = fn
         if not callable(given) or isinstance(given, type):
-            raise ConfigError("SF1122", f"{fn!r:.80} is no function, and so no tool")
+            raise ConfigError("SF1122", f"{fn!r:.80} is not a function, so it cannot be a tool")
         written = plain_function(fn)
         named = str(name or getattr(written if isinstance(fn, partial) else fn, "__name__", ""))
         where = f"tool {named!r}"
@@ -254,10 +254,10 @@ def tool(
         in_step = bool(parameters) and hints[parameters[0].name] is Context
         if in_step and (once or probe is not None):
             raise ConfigError(
-                "SF1122", f"{where} is given the Context; call ctx.once in it instead"
+                "SF1122", f"{where} takes the Context; call ctx.once in it instead of once=True"
             )
         if probe is not None and not once:
-            raise ConfigError("SF1122", f"{where}: a probe is of use only with once=True")
+            raise ConfigError("SF1122", f"{where}: a probe needs once=True")
         told = description or inspect.getdoc(written) or inspect.getdoc(fn)
         schema, parse = _from_signature(parameters[in_step:], hints, where)
         return _checked(
@@ -313,16 +313,16 @@ def _checked(made: Tool) -> Tool:
     where = f"tool {made.name!r}"
     if not _NAME.fullmatch(made.name):
         raise ConfigError(
-            "SF1122", f"{where}: a name is a letter, then up to 63 of A-Z a-z 0-9 _ -; give name="
+            "SF1122", f"{where}: set name= to a letter, then up to 63 of A-Z a-z 0-9 _ -"
         )
     if not made.description:
         raise ConfigError(
-            "SF1122", f"{where}: write a docstring; it is what the model is told of it"
+            "SF1122", f"{where}: write a docstring; it describes the tool to the model"
         )
     duration_s(made.expires)
     if made.chars_max < _CHARS_MIN:
         raise ConfigError(
-            "SF1122", f"{where}: chars_max is a number from {_CHARS_MIN}; got {made.chars_max!r}"
+            "SF1122", f"{where}: chars_max must be {_CHARS_MIN} or more; got {made.chars_max!r}"
         )
     return made
 
@@ -338,8 +338,7 @@ def _signature(
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(
                 "SF1122",
-                f"{where}: {parameter} cannot be told to a model; name each argument"
-                f"{why_hidden(fn)}",
+                f"{where}: a model cannot be given {parameter}; name each argument{why_hidden(fn)}",
             )
     hints = {each.name: annotation(fn, each.name, where) for each in parameters}
     for name, hint in hints.items():
@@ -367,7 +366,7 @@ def _from_signature(
         schema = model.model_json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigError(
-            "SF1122", f"{where}: its arguments cannot be made of JSON ({error})"
+            "SF1122", f"{where}: its arguments cannot be read from JSON ({error})"
         ) from error
     names = [each.name for each in parameters]
 

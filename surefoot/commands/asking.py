@@ -27,9 +27,9 @@ from surefoot.state.errors.catalogue import numbered
 EXIT_DONE, EXIT_REFUSED, EXIT_NO_ANSWER = 0, 1, 3
 
 #: what happens to an action that a rewound run has done
-_HOLDS = "not done again; its outcome holds (to do it again, rewind with --repeat NAME)"
+_HOLDS = "does not run again; its outcome is kept (to run it again, rewind with --repeat NAME)"
 #: the same of one in doubt; for a copy of a run, all of its actions are
-_ASKS = "the run asks its probe first, or a person (to do it again: --repeat NAME)"
+_ASKS = "the run asks its probe first, or a person (to run it again: --repeat NAME)"
 
 AskOwner = Callable[[Operator, LogRunReader, str], Awaitable[CommandReply]]
 
@@ -118,7 +118,7 @@ def tell(name: str, run_id: str, reply: CommandReply, option: str, wait_s: float
     """Print an answer for people."""
     if reply.accepted is None:
         typer.echo(
-            f"surefoot: SF4151: no answer in {wait_s:g} s; the command is on its way. "
+            f"surefoot: SF4151: no answer in {wait_s:g} s, but the command was sent. "
             f"Look with `surefoot runs show {name} {run_id}`, or repeat it with "
             f"{option} {reply.id}",
             err=True,

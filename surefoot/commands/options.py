@@ -38,7 +38,7 @@ WaitOption = Annotated[
 ]
 EffectsOption = Annotated[
     Literal["suppress", "re-emit"],
-    typer.Option(help="Effects sent before: not again, or again under new keys."),
+    typer.Option(help="Effects that were already sent: not again, or again with new keys."),
 ]
 Repeat = Annotated[
     list[str] | None,

@@ -161,8 +161,8 @@ def _differences(plain: _End, ended: _End) -> list[str]:
     found += [f"there is a run {run_id!r} of {a}" for a, run_id in ended.runs.keys() - plain.runs]
     if ended.observed != plain.observed:
         found.append(
-            f"what `observe` tells is {ended.observed!r} instead of {plain.observed!r}: something "
-            "was done to the world more or less often than without the crash. Do it through "
+            f"`observe` returns {ended.observed!r} instead of {plain.observed!r}: an action "
+            "happened more or less often than without the crash. Do it through "
             "ctx.outbox or ctx.once, or make it safe to repeat by a key"
         )
     return found
@@ -174,12 +174,12 @@ def _because(run: _RunEnd) -> str:
     code, _ = run.failure
     hint = {
         "once_in_doubt": (
-            ". It was cut off in a ctx.once: give that call a probe, or say with `on_attention` "
+            ". It was interrupted in a ctx.once: give that call a probe, or do in `on_attention` "
             "what a person would do"
         ),
         "journal_mismatch": (
             ". When the step ran again it made the same call with other arguments: take what "
-            "varies (time, chance, ids, what is read from outside) from a ctx.call of its own"
+            "varies (time, chance, ids, external data) from its own ctx.call"
         ),
     }.get(code, "")
     return f" ({code}: {run.message}){hint}"
@@ -212,10 +212,10 @@ def _same_twice(first: _End, second: _End) -> None:
         differences = [f"it committed {other} instead of {one}"]
     raise CrashFound(
         "SF7003",
-        "without any crash, the agent does not do the same thing twice: the second time "
-        f"{'; '.join(differences[:3])}. A step may take time, chance, ids and what it reads from "
-        "outside only from ctx.call, so that a repeated step is given the same again; and fakes "
-        "of the world have to be made new by `setup`",
+        "even without a crash, two executions of the agent differ: the second time "
+        f"{'; '.join(differences[:3])}. A step must take time, chance, ids and external data "
+        "from ctx.call, so that it gets the same values when it is repeated; and `setup` must "
+        "make new fakes each time",
     )
 
 

@@ -179,7 +179,7 @@ class Simulation:
         on_attention: Callable[[Simulation, SimulatedRun], object] | None = None,
     ) -> None:
         if not agents:
-            raise ConfigError("SF7001", "Simulation: give it an agent")
+            raise ConfigError("SF7001", "Simulation: give at least one agent")
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ConfigError(
@@ -342,11 +342,11 @@ class Simulation:
 
     def _stuck(self, process: Process, within_s: float) -> str:
         busy = process.busy()
-        what = f"after {timedelta(seconds=within_s)} of virtual time it still is not over"
+        what = f"the run is not over after {timedelta(seconds=within_s)} of virtual time"
         if busy:
             return (
-                f"{what}: {', '.join(busy)} has not returned. It waits for something that virtual "
-                "time does not bring: a thread or a process of its own, or a lock that a killed "
+                f"{what}: {', '.join(busy)} has not returned. It waits for something outside of "
+                "virtual time: its own thread or process, or a lock that a killed "
                 "process holds (give the agent as a function that makes it)"
             )
         return f"{what}; pass a larger `within`, or `start` the run and `advance` the time"
@@ -420,7 +420,7 @@ class Simulation:
         """Answer the question that the run asks, or an older one, and settle."""
         asked = question or self.look(run_id).question
         if asked is None:
-            raise SimulationError("SF7002", "the run asks nothing: there is no question to answer")
+            raise SimulationError("SF7002", "the run has no open question to answer")
         answer = AnswerQuestion(
             id=self._new_id(), by=by, question=asked, approved=approved, note=note
         )

@@ -38,9 +38,7 @@ def gc(
     async def run() -> Swept:
         blobs = open_blobs(settings)
         if blobs is None:
-            raise ConfigError(
-                "SF1023", "no store is named; set SUREFOOT_BLOBS as the workers have it"
-            )
+            raise ConfigError("SF1023", "no store is set; set SUREFOOT_BLOBS as for the workers")
         async with open_backend(settings, clock, access="read") as backend:
             return await sweep(
                 settings,

@@ -156,8 +156,8 @@ def redrive(
     as_json: Json = False,
 ) -> None:
     """Redrive events of topics: map each again with these files, and start the runs
-    that are not there. A run that is out of attempts is for `surefoot runs retry`. Exit status 1
-    when some cannot be used still, or there was none."""
+    that do not exist yet. Retry a run that is out of attempts with `surefoot runs retry`. Exit
+    status 1 when some still cannot be used, or there was none."""
     chosen = Chosen(offsets=frozenset(offset or ()), code=code, topic=topic)
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents = load_agents(agent_files)
@@ -182,7 +182,7 @@ def redrive(
                 await one.stop()
         if not some:
             typer.echo(
-                "surefoot: there is no such dead letter of a topic that these agents listen to",
+                "surefoot: no dead letter of a topic that these agents listen to matches",
                 err=True,
             )
         return clean and some
@@ -231,7 +231,7 @@ class _Redrive:
             for mapping in self._of(letter, event.topic):
                 told = PutBack(letter.offset, mapping.agent.name, "started")
                 if not self._chosen.offsets and self._is_old(letter, mapping.agent):
-                    why = "runs of its time are forgotten: name it with --offset"
+                    why = "its run may have ended and been forgotten; name it with --offset"
                     done.append(told._replace(did="too old", why=why))
                     continue
                 mapped = await self._mapped(mapping, event)

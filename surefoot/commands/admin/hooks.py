@@ -79,15 +79,17 @@ def _cells(each: SubscriptionJson) -> tuple[str, ...]:
 def try_subscription(agent_file: AgentFile, name: NameArgument) -> None:
     """Send one signed `surefoot.test` event to a subscription's URL, once, and show the status.
 
-    As the relay would from here: with the secret that is set here, and only where
-    SUREFOOT_OUT_ALLOW lets it go. Exit status 1 when it was not taken.
+    Sends as a relay with these settings would: with their secret, and only to targets that
+    SUREFOOT_OUT_ALLOW allows. Exit status 1 when it was not delivered.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents, settings, clock = load_agents([agent_file]), load_settings(), SystemClock()
     having = [agent for agent in agents if name in agent.subscriptions]
     if not having:
         names = ", ".join(name for agent in agents for name in agent.subscriptions) or "none"
-        raise ConfigError("SF1138", f"{agent_file} has no subscription {name!r}; it has: {names}")
+        raise ConfigError(
+            "SF1138", f"{agent_file} has no subscription {name!r}; its subscriptions: {names}"
+        )
     require_secrets(having, settings)
     agent, now_ms = having[0], clock.now_ms()
     body = {"type": TEST_EVENT, "timestamp": iso(now_ms), "data": {"agent": agent.name}}
@@ -111,4 +113,4 @@ def try_subscription(agent_file: AgentFile, name: NameArgument) -> None:
     except (RetryableError, TerminalError) as error:
         typer.echo(f"{message.id}: {printable(str(error))}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(f"{message.id}: taken, {status}")
+    typer.echo(f"{message.id}: delivered, {status}")

@@ -63,7 +63,7 @@ def list_schedules(agent: AgentName, as_json: Json = False) -> None:
     for new in sorted(set(declared.schedules if declared else ()) - known.keys()):
         assert declared is not None
         spec = declared.schedules[new].spec
-        told.append(unknown_json(new, spec, "not begun: no worker has it yet"))
+        told.append(unknown_json(new, spec, "not begun: no worker has taken it yet"))
     titles = ("SCHEDULE", "CRON", "ZONE", "STATE", "LAST TICK", "NEXT TICK", "RUNS", "SKIPPED")
     print_each(told, dict, titles, _cells, wraps="STATE", as_json=as_json)
 
@@ -94,7 +94,7 @@ def show_next(
 ) -> None:
     """Show the next ticks of a schedule, in its time zone and in UTC.
 
-    Given the agent's file or module, as it declares them; nothing has to be running.
+    Given the agent's file or module, shows what it declares; nothing has to be running.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, declared = resolve_agent(agent)
@@ -178,7 +178,7 @@ def backfill(
     wait_s: WaitOption = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Start the runs of past ticks. A tick that had its run gets no other."""
+    """Start the runs of past ticks. A tick that had its run gets no second one."""
 
     async def ask(way: _Way) -> CommandReply | None:
         book = way.book
@@ -191,8 +191,8 @@ def backfill(
             first = instant(found[-1]).astimezone(book.spec.times.zone).isoformat()
             raise ConfigError(
                 "SF1028",
-                f"there is room for {room} ticks and the interval has more; end it with "
-                f"--to {first}, and go on from there when these are done",
+                f"the queue has room for {room} ticks and the interval has more; end it with "
+                f"--to {first}, and continue from there when these are done",
             )
         for at_ms in found:
             typer.echo(tick_run_id(schedule, Due(at_ms=at_ms, kind="backfill")), err=not dry_run)
@@ -212,8 +212,8 @@ def _moment(option: str, text: str, book: Book) -> int:
     except ValueError:
         raise ConfigError(
             "SF1028",
-            f"{option} is a time such as 2026-01-31T12:00, in the schedule's zone unless it says "
-            f"another; got {text[:80]!r}",
+            f"{option} must be a time such as 2026-01-31T12:00, in the schedule's zone unless it "
+            f"names another; got {text[:80]!r}",
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=book.spec.times.zone)
@@ -285,14 +285,14 @@ def _asked(
         typer.echo(json.dumps(reply.json()))
     elif reply.accepted is None:
         typer.echo(
-            f"surefoot: no answer in {asked.wait_s:g} s; the command is on its way. Repeat it with "
+            f"surefoot: no answer in {asked.wait_s:g} s, but the command was sent. Repeat it with "
             f"--id {chosen}, or look with `surefoot schedules list {agent}`",
             err=True,
         )
     elif not reply.accepted:
         typer.echo(f"surefoot: {reply.code}: {printable(reply.message or '')}", err=True)
     else:
-        typer.echo(f"{verb}: {schedule} has been told (command {chosen})")
+        typer.echo(f"{verb}: accepted by schedule {schedule} (command {chosen})")
     return exit_status(reply)
 
 
@@ -320,5 +320,5 @@ def _known(
         )
     raise ConfigError(
         "SF1027",
-        f"agent {name!r} has no schedule {schedule!r}; it has: {', '.join(known) or 'none'}",
+        f"agent {name!r} has no schedule {schedule!r}; its schedules: {', '.join(known) or 'none'}",
     )

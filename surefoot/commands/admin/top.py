@@ -136,7 +136,7 @@ class Top:
 def top(agent_file: AgentFile, as_json: Json = False) -> None:
     """Show what agents do: runs, steps per second, waits, lag.
 
-    Refreshed each second, until Ctrl-C; without a terminal, or with --json, it is shown once.
+    Refreshes each second until Ctrl-C; shown once without a terminal or with --json.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     agents = load_agents([agent_file])
@@ -268,7 +268,7 @@ def _partitions(standings: Sequence[AgentStanding]) -> list[RenderableType]:
     rows = lag_rows(standings)
     parts: list[RenderableType] = [lag_table(rows[:_PARTITIONS_SHOWN])]
     if (more := len(rows) - _PARTITIONS_SHOWN) > 0:
-        parts.append(Text(f"and {more} partitions more, with no more lag than these"))
+        parts.append(Text(f"and {more} more partitions, with no more lag than these"))
     return parts
 
 
@@ -279,5 +279,5 @@ def _workers(snapshot: Snapshot) -> RenderableType:
         for member in each.members
     ]
     if not rows:
-        return Text("no worker is running: `surefoot worker AGENT.py`")
+        return Text("no worker is running; start one with `surefoot worker AGENT.py`")
     return table(("AGENT", "WORKER", "HOST", "PARTITIONS"), rows, wraps="WORKER")

@@ -48,7 +48,7 @@ def _checked(agent_files: AgentFiles, *, create: bool) -> None:
 
     for name in asyncio.run(check()):
         typer.echo(f"created {name}")
-    typer.echo(f"all {len(specs)} topics are as they must be")
+    typer.echo(f"all {len(specs)} topics are correct")
 
 
 app.add_typer(lag.app)

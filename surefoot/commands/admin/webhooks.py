@@ -63,7 +63,7 @@ def list_deliveries(
         async with _opened("read") as (_, _, reader):
             return await reader.latest(wanted, limit)
 
-    titles = ("ID", "TIME", "SOURCE", "EVENT", "OUTCOME", "ANSWER", "WHAT CAME OF IT")
+    titles = ("ID", "TIME", "SOURCE", "EVENT", "OUTCOME", "ANSWER", "RESULT")
     print_each(
         asyncio.run(read()), delivery_json, titles, _cells, wraps=titles[-1], as_json=as_json
     )
@@ -156,7 +156,7 @@ def redeliver(id_: DeliveryId, agent_files: AgentFiles, as_json: Json = False) -
             did = "is there" if is_there else "started"
             typer.echo(f"{did:<10}{start.agent} {start.run_id}")
     if not plan.starts and not plan.errors:
-        typer.echo("no agent wants it", err=True)
+        typer.echo("no agent starts a run for it", err=True)
     for agent, error in plan.errors.items():
         typer.echo(f"surefoot: {agent}: {printable(error)}", err=True)
     raise typer.Exit(1 if plan.errors else 0)
@@ -169,7 +169,7 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) 
     if not found.verified:
         raise ConfigError(
             "SF1029",
-            f"delivery {found.id} was not verified ({found.reason}), so nothing of it is mapped; "
+            f"delivery {found.id} was not verified ({found.reason}), so it cannot be mapped; "
             "have the sender send it again",
         )
     if found.body is None:
@@ -209,5 +209,5 @@ async def _opened(access: Access) -> AsyncIterator[tuple[Settings, Backend, Deli
 
 
 def _no_delivery(id_: str) -> typer.Exit:
-    typer.echo(f"surefoot: no delivery {printable(id_)} is kept", err=True)
+    typer.echo(f"surefoot: no delivery {printable(id_)} is recorded", err=True)
     return typer.Exit(1)

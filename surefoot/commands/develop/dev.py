@@ -16,13 +16,13 @@ app = commands()
 @app.command()
 def dev(
     agent_file: AgentFile,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="Of the gateway.")] = 8787,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the gateway.")] = 8787,
     processes: Processes = 1,
 ) -> None:
     """Run everything for one agent: broker, gateway, worker, relay.
 
-    Shows what its runs do, and starts anew when AGENT.py, or what it imports, is changed. Ctrl-C
-    stops it all; a broker that was started here goes with its data. Where none can be had, or
-    SUREFOOT_LOG says so, everything is one process on the embedded log.
+    Shows what its runs do, and restarts when AGENT.py, or what it imports, changes. Ctrl-C stops
+    everything, and deletes the data of a broker that was started here. Without a broker, or with
+    SUREFOOT_LOG, everything is one process on the embedded log.
     """
     raise typer.Exit(run_dev(agent_file, port=port, processes=processes))

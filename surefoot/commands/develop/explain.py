@@ -46,20 +46,20 @@ def _not_there(text: str) -> str:
     near = closest(text)
     told = f"there is no error {text[:40]!r}; `surefoot explain` lists all of them"
     if near:
-        told += ". Near it: " + ", ".join(f"{page.number} ({page.title})" for page in near)
+        told += ". Similar: " + ", ".join(f"{page.number} ({page.title})" for page in near)
     return told
 
 
 def _told(page: Page) -> list[str]:
     lines = [f"{page.number}: {page.title}", "", *textwrap.wrap(page.means, _COLUMNS)]
-    lines += ["", "Likely because:"]
+    lines += ["", "Likely causes:"]
     for cause in page.causes:
         lines += _item(cause)
     lines += ["", "What to do:"]
     for step in page.mend:
         lines += _item(step)
     if page.codes:
-        lines += ["", f"In records and in answers: {', '.join(page.codes)}"]
+        lines += ["", f"Codes in records and answers: {', '.join(page.codes)}"]
     return lines
 
 

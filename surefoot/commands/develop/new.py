@@ -58,8 +58,8 @@ README = """\
     pytest                    # in memory, under virtual time, killed at every commit
     surefoot dev agent.py     # everything at once; prints a curl line that starts a run
 
-`dev` takes a broker from Docker or Java, and where there is neither it keeps its records in a file.
-It takes in what is changed here while it runs.
+`dev` starts a broker with Docker or Java; without either, it keeps its records in a file.
+It reloads the agent when a file here changes.
 
     docker compose up         # Kafka, and the agent on it
 
@@ -133,17 +133,21 @@ app = commands()
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the agent and its folder.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the agent and of its folder.")
+    ],
 ) -> None:
     """Write a first agent with its tests and a compose file."""
     _ = Agent(name)
     if name == OUTBOX:
-        raise ConfigError("SF1103", f"the agent name {OUTBOX!r} is the built-in relay's")
+        raise ConfigError("SF1103", f"the agent name {OUTBOX!r} is reserved; choose another one")
     folder = Path(name)
     try:
         folder.mkdir(exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError("SF1011", f"the folder {name} is there and is not empty")
+            raise ConfigError(
+                "SF1011", f"the folder {name} exists and is not empty; choose another name"
+            )
         for file, text in files(name).items():
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -21,7 +21,8 @@ EXIT_FITS, EXIT_DOES_NOT = 0, 1
 
 
 SchemaFiles = Annotated[
-    list[Path] | None, typer.Argument(metavar="[SCHEMA.avsc...]", help="Of your own events.")
+    list[Path] | None,
+    typer.Argument(metavar="[SCHEMA.avsc...]", help="Schemas of your own events."),
 ]
 Subject = Annotated[
     str | None,
@@ -36,7 +37,7 @@ def check(
     files: SchemaFiles = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Released versions: files of the same names."),
+        typer.Option(metavar="FOLDER", help="Released versions, as files of the same names."),
     ] = None,
     registry: Annotated[
         bool, typer.Option("--registry", help="Ask the registry of SUREFOOT_REGISTRY_URL.")
@@ -46,16 +47,14 @@ def check(
     """Check that old and new readers can read each other's records.
 
     Without a file: Surefoot's own schemas against every released version. Exit status 1 when they
-    cannot; 2 for what is no schema; 69 when the registry cannot be reached.
+    cannot; 2 for what is not a schema; 69 when the registry cannot be reached.
     """
     if not files:
         fine = "every released version and this build read each other's records"
         raise typer.Exit(_tell(check_all(), fine))
     named = _named(files, subject)
     if against is None and not registry:
-        raise ConfigError(
-            "SF1024", "say what to check against: --against FOLDER, --registry, or both"
-        )
+        raise ConfigError("SF1024", "give --against FOLDER, --registry, or both")
     schemas = [(path, name, _read(path)) for path, name in named]
     problems = []
     for path, _, schema in schemas if against is not None else ():

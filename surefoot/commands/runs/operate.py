@@ -134,7 +134,7 @@ def approve(
     run_id: RunId,
     approved: Annotated[bool, typer.Option("--yes/--no", help="The answer.")],
     question: Annotated[
-        str | None, typer.Option(help="The question's id; default: the run's present question.")
+        str | None, typer.Option(help="The question's id; default: the run's current question.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Note to the reader of the answer.")] = None,
     command_id: CommandIdOption = None,
@@ -164,7 +164,9 @@ def _question(agent: str, run_id: str) -> str:
     if run is None:
         raise no_run(name, run_id)
     if run.wait is None or run.wait.question is None:
-        typer.echo(f"surefoot: SF4111: run {run_id} asks nothing; it is {run.status}", err=True)
+        typer.echo(
+            f"surefoot: SF4111: run {run_id} has no open question; it is {run.status}", err=True
+        )
         raise typer.Exit(EXIT_REFUSED)
     return run.wait.question
 
@@ -177,7 +179,7 @@ def resolve_call(
         str | None, typer.Option(metavar="JSON", help="It happened, with this result.")
     ] = None,
     did_not: Annotated[
-        bool, typer.Option("--did-not", help="It did not happen: do it now.")
+        bool, typer.Option("--did-not", help="It did not happen; do it now.")
     ] = False,
     give_up: Annotated[bool, typer.Option("--give-up", help="Let the run fail.")] = False,
     command_id: CommandIdOption = None,
@@ -188,7 +190,7 @@ def resolve_call(
     choices = {"happened": happened is not None, "did_not": did_not, "give_up": give_up}
     chosen = [choice for choice, given in choices.items() if given]
     if len(chosen) != 1:
-        raise ConfigError("SF1007", "say one of --happened JSON, --did-not and --give-up")
+        raise ConfigError("SF1007", "give exactly one of --happened JSON, --did-not and --give-up")
     said: JsonObject = {"choice": chosen[0]}
     if happened is not None:
         said["result"] = _value("--happened", happened)
@@ -200,7 +202,9 @@ def resolve_call(
 def rewind(
     agent: AgentName,
     run_id: RunId,
-    seq: Annotated[int, typer.Option("--to", min=0, metavar="SEQ", help="See `runs versions`.")],
+    seq: Annotated[
+        int, typer.Option("--to", min=0, metavar="SEQ", help="Version; see `runs versions`.")
+    ],
     effects: EffectsOption = "suppress",
     repeat: Repeat = None,
     command_id: CommandIdOption = None,
@@ -231,7 +235,9 @@ def rewind(
 def fork(
     agent: AgentName,
     run_id: RunId,
-    seq: Annotated[int, typer.Option("--at", min=0, metavar="SEQ", help="See `runs versions`.")],
+    seq: Annotated[
+        int, typer.Option("--at", min=0, metavar="SEQ", help="Version; see `runs versions`.")
+    ],
     new_id: Annotated[
         str | None, typer.Option("--run-id", help="Id of the new run; default: a generated one.")
     ] = None,

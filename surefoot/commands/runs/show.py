@@ -100,5 +100,5 @@ def _status(text: str | None) -> Status | None:
         if text == status:
             return status
     if text is not None:
-        raise ConfigError("SF1007", f"--status is one of {', '.join(_STATUSES)}; got {text!r}")
+        raise ConfigError("SF1007", f"--status must be one of {', '.join(_STATUSES)}; got {text!r}")
     return None

@@ -31,22 +31,22 @@ def start(
         str | None, typer.Argument(metavar="JSON", help="Input of the first step.")
     ] = None,
     option: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", help="The same, as an option.")
+        str | None,
+        typer.Option("--payload", metavar="JSON", help="Input of the first step, as an option."),
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option(help="Id of the run; the same id is the same run.")
+        str | None, typer.Option(help="Id of the run; repeating it starts no second run.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run until it ends.")] = False,
 ) -> None:
     """Start a run and print its id once Kafka has acknowledged it.
 
-    Given the agent's file or module rather than its name, the payload is checked first, and the
-    run is named as the agent's flow says: by name alone, it is outside of the flow's limits, unless
-    --run-id is KEY=NAME.
+    Given the agent's file or module, the payload is checked first, and the agent's flow names the
+    run. Given only its name, the run is outside of the flow's limits, unless --run-id is KEY=NAME.
     """
     given = [each for each in (payload, option) if each is not None]
     if len(given) != 1:
-        raise ConfigError("SF1007", "give the input of the first step, as JSON, once")
+        raise ConfigError("SF1007", "give the input of the first step once, as JSON")
     named = start_run(agent, given[0], run_id)
     if watch:
         watch_run(agent, named)

@@ -46,7 +46,7 @@ class Reader(Protocol):
 def watch_run(agent: AgentName, run_id: RunId, as_json: Json = False) -> None:
     """Follow a run until it ends. Exit status 1 when it failed or was cancelled.
 
-    Ctrl-C ends the watching, not the run.
+    Ctrl-C stops watching, not the run.
     """
     logging.configure(level="CRITICAL")  # failures are raised, not logged
     name, _ = resolve_agent(agent)

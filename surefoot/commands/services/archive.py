@@ -25,7 +25,8 @@ def archive(
 ) -> None:
     """Archive an agent's events and finished runs, until SIGTERM.
 
-    As Avro files by date, each event once. `surefoot runs show` finds there what Kafka has deleted.
+    Writes Avro files by date, each event once. `surefoot runs show` reads there what Kafka has
+    deleted.
     """
     logging.configure()
     status, archivers = run_archive(load_agents([agent_file]), load_settings(), once=once)

@@ -24,8 +24,8 @@ app = commands()
 def trigger(agent_file: AgentFile, processes: Processes = 1, slot: Slot = None) -> None:
     """Start runs from topics, queues and folders, until SIGTERM.
 
-    Each event is one run, whatever dies in between; and each event of its own runs that a
-    subscription wants is one webhook. More processes share the topics' partitions.
+    Each event starts one run, even if processes die; and each event of the agent's runs that a
+    subscription selects is one webhook. More processes share the topics' partitions.
     """
     logging.configure()
     agents, settings = load_agents([agent_file]), load_settings()

@@ -16,7 +16,7 @@ app = commands()
 def views(agent_files: AgentFiles) -> None:
     """Serve views: runs by status and age, approvals, rates.
 
-    On Kafka a Faust app each agent: start several, and they share the work. Listens on
+    On Kafka, one Faust app for each agent; several processes share the work. Listens on
     SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.
     """
     logging.configure()

@@ -31,8 +31,8 @@ def worker(
 ) -> None:
     """Run an agent's steps, until SIGTERM.
 
-    Each process is watched over and started again when it dies. A second SIGTERM gives up what is
-    running; it is run again by whoever comes next.
+    Each process is supervised, and restarted when it dies. A second SIGTERM gives up the running
+    steps; the next owner runs them again.
     """
     logging.configure()
     agents = load_agents([agent_file])

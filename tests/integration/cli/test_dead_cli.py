@@ -214,4 +214,4 @@ async def test_there_may_be_nothing_to_put_back(cli: Cli, heard: Listening, tmp_
     assert (await here(cli, "list", "--json")).stdout == ""
     none = await here(cli, "redrive", "shop.py")
     assert (none.returncode, none.stdout) == (1, "")
-    assert "no such dead letter" in none.stderr
+    assert "no dead letter of a topic" in none.stderr

@@ -149,7 +149,7 @@ def test_a_question_is_answered_by_whoever_may_and_the_first_answer_holds(worked
     assert no.returncode == 1
     nothing = worked.run("runs", "approve", "ops", "r", "--no")
     assert nothing.returncode == 1
-    assert "asks nothing" in nothing.stderr
+    assert "no open question" in nothing.stderr
 
 
 def test_a_failed_run_is_tried_again_and_a_call_in_doubt_is_resolved(
@@ -184,7 +184,7 @@ def test_what_was_paid_is_not_paid_again_by_sending_back_or_branching(
     worked.ok("runs", "resolve", "ops", "d", "--happened", '"receipt 1"')
     until_shown(worked, "d", status="completed", result="receipt 1")
     back = worked.ok("runs", "rewind", "ops", "d", "--to", "1")
-    assert "of step 'charge': not done again" in back
+    assert "of step 'charge': does not run again" in back
     until_shown(worked, "d", status="completed", epoch=1, result="receipt 1")
     copy = worked.run("runs", "fork", "ops", "d", "--at", "1", "--run-id", "copy", "--json")
     (kept,) = told(copy)["kept"]

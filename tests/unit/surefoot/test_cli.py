@@ -257,7 +257,7 @@ def test_a_start_takes_its_payload_as_the_docs_say_or_as_an_option(
 @pytest.mark.parametrize("given", [[], ['"x"', "--payload", '"x"']])
 def test_a_start_takes_one_payload(given: list[str], agent_file: str) -> None:
     code, _, told = run("runs", "start", agent_file, *given)
-    assert (code, "as JSON, once" in told) == (2, True)
+    assert (code, "once, as JSON" in told) == (2, True)
 
 
 def test_a_run_id_that_cannot_be_is_refused(agent_file: str) -> None:
@@ -349,7 +349,7 @@ def test_each_verb_prints_what_came_of_it(
 @pytest.mark.parametrize(
     ("kind", "args", "told"),
     [
-        ("call", ["rewind", "x", "r", "--to", "0"], "pay#0 of step 'a': not done again"),
+        ("call", ["rewind", "x", "r", "--to", "0"], "pay#0 of step 'a': does not run again"),
         ("intent", ["rewind", "x", "r", "--to", "0"], "in doubt: the run asks its probe first"),
         (
             "call",
@@ -390,7 +390,7 @@ def test_approve_needs_an_answer_and_a_question_that_is_asked(world: World) -> N
     )
     world.started()
     code, _, told = run("runs", "approve", "x", "r", "--yes")
-    assert (code, told) == (1, "surefoot: SF4111: run r asks nothing; it is running\n")
+    assert (code, told) == (1, "surefoot: SF4111: run r has no open question; it is running\n")
     assert world.sent == []
 
 

@@ -260,7 +260,7 @@ async def test_every_verb_says_what_it_was_given(site: Site) -> None:
 
 async def test_a_run_that_asks_nothing_cannot_be_approved(site: Site) -> None:
     site.gateway.reader.runs[RUN] = run()
-    with pytest.raises(NotFound, match="asks nothing; it is running"):
+    with pytest.raises(NotFound, match="has no open question; it is running"):
         await site.client.run("triage", RUN).approve(True)
 
 

@@ -173,8 +173,8 @@ async def test_thinking_blocks_are_kept_to_be_sent_back() -> None:
         (Failing(500), RetryableError, "500"),
         (Failing(401), TerminalError, "401"),
         (Failing(400), TerminalError, "400"),
-        (Broken("Hello"), RetryableError, "broke off"),
-        (Cut("Hello"), ModelFailed, "higher limit of tokens"),
+        (Broken("Hello"), RetryableError, "ended without a stop reason"),
+        (Cut("Hello"), ModelFailed, "raise the adapter's token limit"),
     ],
 )
 async def test_what_an_error_of_a_provider_means(

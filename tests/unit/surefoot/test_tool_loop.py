@@ -236,7 +236,7 @@ async def add(a: float, b: int) -> float:
 @pytest.mark.parametrize(
     ("wanted", "content"),
     [
-        (call("multiply", a=1), "there is no tool 'multiply'; there are: add, fail"),
+        (call("multiply", a=1), "there is no tool 'multiply'; use one of: add, fail"),
         (
             call("add", a=1),
             "bad arguments: b: Field required",
@@ -563,7 +563,7 @@ def test_a_tool_to_approve_is_asked_for_with_its_arguments_and_run_after_a_yes()
         run = sim.approve(False, by="ann", note="keep it")
         assert (run.result, done) == ("done", ["a"])
     told = model.told()
-    assert [each["content"] for each in told] == ["erased", "2.0", "not done: ann said no: keep it"]
+    assert [each["content"] for each in told] == ["erased", "2.0", "not done: ann refused: keep it"]
     assert [each.get("error", False) for each in told] == [False, False, True]
 
 
@@ -936,17 +936,17 @@ def with_context(ctx: Context) -> str:
         (lambda: tool(undocumented), "write a docstring"),
         (lambda: tool(untyped), "annotate 'text'"),
         (lambda: tool(starred), "name each argument"),
-        (lambda: tool(of_a_stream), "cannot be made of JSON"),
-        (lambda: tool(description="x")(lambda: 1), "a name is a letter"),
-        (lambda: looping(Scripted(), "add"), "is no function"),
-        (lambda: looping(Scripted(), Greeter), "is no function"),
-        (lambda: looping(Scripted(), Greeter()), "give name="),
+        (lambda: tool(of_a_stream), "cannot be read from JSON"),
+        (lambda: tool(description="x")(lambda: 1), "set name= to a letter"),
+        (lambda: looping(Scripted(), "add"), "is not a function"),
+        (lambda: looping(Scripted(), Greeter), "is not a function"),
+        (lambda: looping(Scripted(), Greeter()), "set name="),
         (lambda: tool(once=True)(with_context), "call ctx.once in it instead"),
-        (lambda: tool(probe=add)(add), "only with once=True"),
+        (lambda: tool(probe=add)(add), "a probe needs once=True"),
         (lambda: tool(expires="soon")(add), "a duration must look like"),
-        (lambda: tool(chars_max=1)(add), "chars_max is a number from 100"),
-        (lambda: looping(Scripted(), add, add), "two tools named 'add'"),
-        (lambda: looping(Scripted(), max_turns=0), "max_turns is a number from 1"),
+        (lambda: tool(chars_max=1)(add), "chars_max must be 100 or more"),
+        (lambda: looping(Scripted(), add, add), "two tools are named 'add'"),
+        (lambda: looping(Scripted(), max_turns=0), "max_turns must be 1 or more"),
         (lambda: looping(Scripted(), idle="1h"), "needs chat=True"),
     ],
 )

@@ -101,7 +101,7 @@ async def test_a_log_that_is_away_is_told_and_asked_again() -> None:
 
 def test_a_screen_has_an_end_and_says_what_it_leaves_out() -> None:
     text = drawn(screen(snapshot(partitions=20)))
-    assert "and 4 partitions more" in text
+    assert "and 4 more partitions" in text
 
 
 def test_the_snapshot_as_json_has_everything() -> None:
