@@ -186,7 +186,7 @@ async def test_what_has_expired_is_told(kafka: Cluster, cli: Cli) -> None:
     assert done.returncode == 0
     told = [line for line in done.stderr.splitlines() if "expired" in line]
     assert told == [
-        "surefoot: partition 0 of commands begins at offset 2; what was before has expired"
+        "surefoot: partition 0 of commands begins at offset 2; earlier records have expired"
     ]
     await kafka.delete_before(topics.events, 0, -1)
     refused = await asyncio.to_thread(cli.run, "runs", "rewind", "ops", runs[0], "--to", "1")
