@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from surefoot.state.errors import NotAllowed
 from surefoot.state.ports.clock import Clock
 
+#: longest wait: a partition stands still for as long after the end of an outage
+WAIT_MOST_S = 2.0
 
-def backoff(clock: Clock, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[float]:
+
+def backoff(clock: Clock, first_s: float = 0.1, most_s: float = WAIT_MOST_S) -> Iterator[float]:
     """Yield endless waits in seconds: doubling, jittered, capped."""
     next_s = first_s
     while True:

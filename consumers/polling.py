@@ -18,8 +18,8 @@ from surefoot.state.ports.clock import Clock
 
 #: longest wait of one poll, in seconds
 POLL_S = 0.2
-#: number of polls that may fail in a row before the loop gives up
-POLL_FAILURES_MAX = 60
+#: number of polls that may fail in a row before the loop gives up, after some minutes
+POLL_FAILURES_MAX = 150
 
 T = TypeVar("T")
 

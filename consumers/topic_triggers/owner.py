@@ -44,6 +44,8 @@ WAITING_BYTES_MAX = 2 * BATCH_EVENT_BYTES
 TOLD_MAX = 10
 #: after this long with nothing to read, the offset is committed past the markers, in seconds
 IDLE_S = 1.0
+#: longest wait before the schema registry, which others share, is asked again, in seconds
+REGISTRY_MOST_S = 5.0
 
 
 class TriggerOwner:
@@ -240,7 +242,8 @@ class TriggerOwner:
         """Look up the reader of each event; waits for the registry.
 
         Returns nothing when finishing: nothing of this batch is committed then."""
-        waits, prepared = backoff(self._clock), dict[int, FramedEvent | Mapped]()
+        waits = backoff(self._clock, most_s=REGISTRY_MOST_S)
+        prepared = dict[int, FramedEvent | Mapped]()
         while not self._finishing:
             self._mapping.schemas.ask_again()
             why = await self._prepare_some(batch, prepared)

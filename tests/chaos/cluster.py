@@ -21,11 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from surefoot.infra.runtime.settings import Settings
 from tests.chaos.faults.recovery import Recovery
 from tests.chaos.faults.trial import KINDS, Outcome, Result, Trial, drawn, listed
 from tests.chaos.processes.services import services
 from tests.chaos.processes.walker import SINK, walker
-from tests.support.cluster import cluster
+from tests.support.cluster import QUICK, cluster
 from tests.support.effect_target import sink
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 
@@ -54,8 +55,10 @@ async def trial(
     steps: int = STEPS,
     **settings: Any,
 ) -> Result:
-    """One trial, from the start of the workers to the check."""
-    given = {"partitions": PARTITIONS, "out_allow": "127.0.0.1", **settings}
+    """One trial, from the start of the workers to the check; with the settings that users have,
+    where none are given."""
+    users = {name: Settings.model_fields[name].default for name in QUICK}
+    given = {**users, "partitions": PARTITIONS, "out_allow": "127.0.0.1", **settings}
     async with (
         sink() as target,
         cluster(brokers.bootstrap, app, walker, **given) as kafka,

@@ -161,8 +161,12 @@ class Trial:
 
     async def _scale(self, workers: int) -> None:
         """So many; those that are too many are told to stop, the newest first."""
-        while len(self._workers) < workers:
-            self._workers.append(await self._services.begin("worker", FILE))
+        coming = [
+            await self._services.begin("worker", FILE) for _ in range(workers - len(self._workers))
+        ]
+        for each in coming:
+            await each.joined()
+        self._workers += coming
         leaving = [self._workers.pop() for _ in range(len(self._workers) - workers)]
         for code in await asyncio.gather(*(each.stop() for each in leaving)):
             if code != 0:

@@ -38,6 +38,13 @@ class Service:
         assert process is not None
         return process
 
+    async def joined(self) -> None:
+        """Wait until its group has told it what its partitions are, if any."""
+        await until(
+            lambda: '"event": "assignment"' in self.log_path.read_text(),
+            what=f"{self.name} to be a member",
+        )
+
     async def kill(self) -> None:
         """The process, whose supervisor starts another one."""
         (await self.child()).kill()

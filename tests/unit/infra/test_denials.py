@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done
-from surefoot.consumers.backoff import Denials
+from surefoot.consumers.backoff import WAIT_MOST_S, Denials
 from surefoot.consumers.deadlines import DEADLINES
 from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.context import OwnerLimits
@@ -36,7 +36,7 @@ WIRE = Wire("app", TOPICS, 1)
 DENIED = NotAllowed("SF3093", "User:ann lacks Write on transactional id app.shop.0")
 AWAY = Unavailable("SF3001", "away")
 #: longest wait between two tries
-WAIT_S = 5.0
+WAIT_S = WAIT_MOST_S
 DENIED_S = DEADLINES.denied_s
 
 Answer = Callable[[float], Exception | None]
