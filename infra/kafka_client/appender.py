@@ -144,11 +144,13 @@ class KafkaReadiness:
 
     def _make(self, agent: str) -> AIOKafkaProducer:
         group = AgentTopics(self._settings.app, agent).group
-        return AIOKafkaProducer(
-            **self._settings.kafka(),
-            transactional_id=f"{group}.ready.{self._settings.instance}",
-            transaction_timeout_ms=int(self._deadlines.ready_transaction_s * 1_000),
-            request_timeout_ms=int(self._deadlines.ready_request_s * 1_000),
+        return with_failover(
+            AIOKafkaProducer(
+                **self._settings.kafka(),
+                transactional_id=f"{group}.ready.{self._settings.instance}",
+                transaction_timeout_ms=int(self._deadlines.ready_transaction_s * 1_000),
+                request_timeout_ms=int(self._deadlines.ready_request_s * 1_000),
+            )
         )
 
     async def _probe(self, agent: str, producers: Shared[AIOKafkaProducer]) -> str | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason, create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, for_code
@@ -27,7 +27,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger("aiokafka")  # in whose place this is said
 
 #: a broker that has not answered for so long is slow: the next one is asked too, in seconds
 SLOW_S = 0.5
@@ -200,7 +200,7 @@ class FailoverClient(AIOKafkaClient):
             finally:
                 connection.close()
         except (KafkaError, OSError, TimeoutError) as error:
-            log.warning("bootstrap_failed", host=host, port=port, error=repr(error))
+            log.error("Unable connect to %s:%s: %s", host, port, error)  # noqa: TRY400
             return None
 
 

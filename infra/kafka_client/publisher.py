@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import start_client
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.ports.log import ProducerRecord
 
@@ -59,11 +60,13 @@ class Publisher:
             log.warning("output_dropped", dropped=self._dropped, reason=reason)
 
     async def _run(self) -> None:
-        producer = AIOKafkaProducer(
-            **self._settings.kafka(),
-            acks=1,
-            linger_ms=2,
-            request_timeout_ms=self._settings.producer_request_timeout_ms,
+        producer = with_failover(
+            AIOKafkaProducer(
+                **self._settings.kafka(),
+                acks=1,
+                linger_ms=2,
+                request_timeout_ms=self._settings.producer_request_timeout_ms,
+            )
         )
         try:
             await start_client(producer)

@@ -316,8 +316,9 @@ class KafkaGroups:
 
         The offset is the next to read; None: none committed."""
         tps = [TopicPartition(topic, partition) for topic in topics]
-        admin = AIOKafkaAdminClient(
-            **self._settings.kafka(), request_timeout_ms=self._settings.producer_request_timeout_ms
+        within_ms = self._settings.producer_request_timeout_ms
+        admin = with_failover(
+            AIOKafkaAdminClient(**self._settings.kafka(), request_timeout_ms=within_ms)
         )
         try:
             async with told(f"looking at group {group}", self._settings):

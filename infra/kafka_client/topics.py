@@ -26,6 +26,7 @@ from surefoot.infra.kafka_client.errors import (
     told,
     unavailable,
 )
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.tail import consumer
 from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import Settings
@@ -137,7 +138,7 @@ class Topics:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admin = AIOKafkaAdminClient(**settings.kafka())
+        self._admin = with_failover(AIOKafkaAdminClient(**settings.kafka()))
 
     async def __aenter__(self) -> Self:
         try:

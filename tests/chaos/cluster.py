@@ -33,8 +33,13 @@ from tests.support.three_brokers import ThreeBrokers, three_brokers
 PARTITIONS, WORKERS = 4, 2
 #: of a run
 STEPS = 60
-#: records are judged as they were written: nothing is compacted away
-PROPERTIES = {"log.cleaner.backoff.ms": "36000000"}
+PROPERTIES = {
+    # Records are judged as they were written: nothing is compacted away.
+    "log.cleaner.backoff.ms": "36000000",
+    # A marker on its way to a broker that stands still holds up its transaction for 30 s by
+    # default, which whoever asks the brokers whether they serve does not see.
+    "request.timeout.ms": "5000",
+}
 #: by heading: what is measured of each fault
 FIGURES: dict[str, Callable[[Recovery], float]] = {
     "first commit": lambda found: found.first_s,

@@ -3,6 +3,7 @@ as much of Kafka's protocol as they are told to; no deadline but the test's own 
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import socket
@@ -11,6 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +30,8 @@ from surefoot.infra.kafka_client.failover import FailoverClient, with_failover
 
 _HEAD = struct.Struct(">hhi")
 JOIN, METADATA, FIND_COORDINATOR, VERSIONS = 11, 3, 10, 18
+CLIENTS = {"AIOKafkaConsumer", "AIOKafkaProducer", "AIOKafkaAdminClient"}
+stem = attrgetter("stem")
 #: a wait that only a failure ends
 ENDLESS_S = 600.0
 
@@ -171,3 +176,13 @@ async def test_the_answer_to_a_join_may_take_longer_than_others() -> None:
             await client.send(1, MetadataRequest([]))
         assert not joining.done()
         joining.cancel()
+
+
+@pytest.mark.parametrize("module", sorted(Path(failover.__file__).parent.glob("*.py")), ids=stem)
+def test_every_client_of_this_package_goes_on_without_one_broker(module: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]
+    made = {call for call in calls if ast.unparse(call.func) in CLIENTS}
+    wrapped = {
+        each for call in calls if ast.unparse(call.func) == "with_failover" for each in call.args
+    }
+    assert made <= wrapped
