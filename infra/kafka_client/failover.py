@@ -41,13 +41,15 @@ OPEN_S = 2.0
 C = TypeVar("C")
 #: node id and purpose of a connection
 _Connection = tuple[Any, ConnectionGroup]
+#: aiokafka's, while the cluster has told of no broker
+_BOOTSTRAP: _Connection = ("bootstrap", ConnectionGroup.DEFAULT)
 
 
 def with_failover(client: C, *, join_s: float = 0.0) -> C:
     """Have this consumer, producer or admin client, not yet started, go on without one broker.
 
-    Args: join_s: how long the group's answer to a join may take, which waits for other members;
-        in seconds
+    Args: join_s: how long the group's answer to a join may take, which waits for other members, if
+        that is longer than other answers; in seconds
     """
     low_level: Any = client.client if hasattr(client, "client") else client._client  # type: ignore[attr-defined]
     low_level.__class__ = FailoverClient
@@ -125,8 +127,9 @@ class FailoverClient(AIOKafkaClient):
         suspicion = loop.call_later(SUSPECT_S, suspect)
         try:
             if await self.ready(node_id, group=group):
-                waits = isinstance(request, JoinGroupRequest | SyncGroupRequest)
-                limit_s = self._join_s if waits else self._request_timeout_ms / 1000
+                limit_s = self._request_timeout_ms / 1000
+                if isinstance(request, JoinGroupRequest | SyncGroupRequest):
+                    limit_s = max(limit_s, self._join_s)
                 self._conns[node_id, group]._request_timeout = limit_s
             return await super().send(node_id, request, group=group)
         finally:
@@ -157,17 +160,17 @@ class FailoverClient(AIOKafkaClient):
         """Wait no longer for brokers that the cluster has given up."""
         now_s = asyncio.get_running_loop().time()
         for place, deadline in self._deadlines.items():
-            if place[0] not in listed and place[0] != "bootstrap":
+            if place[0] not in listed and not deadline.expired():
                 deadline.reschedule(now_s)
         for place, connection in list(self._conns.items()):
             if place[0] not in listed:
-                del self._conns[place]
                 connection.close(reason=CloseReason.OUT_OF_SYNC)
+        self._conns.pop(_BOOTSTRAP, None)  # the brokers are known now
 
     async def _ask_any(self, request: Any) -> Any:
         """Return some broker's answer; None: none of them answers."""
         nodes = [broker.nodeId for broker in self.cluster.brokers()]
-        if ("bootstrap", ConnectionGroup.DEFAULT) in self._conns:
+        if _BOOTSTRAP in self._conns:
             nodes.append("bootstrap")
         random.shuffle(nodes)
         return await _first_answer([partial(self._ask, node, request) for node in nodes])

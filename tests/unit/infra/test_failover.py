@@ -153,6 +153,18 @@ async def test_a_connection_to_a_broker_that_the_cluster_has_given_up_is_not_wai
         assert not await opening
 
 
+async def test_the_cluster_may_say_again_that_it_has_given_up_a_broker() -> None:
+    brokers = Brokers()
+    async with client_of(brokers) as client:
+        opening = asyncio.create_task(client.ready(1))
+        assert await brokers.asked.get() == VERSIONS
+        brokers.listed = {2}
+        client._forget({2})
+        await asyncio.sleep(0)  # its end has begun
+        client._forget({2})
+        assert not await opening
+
+
 async def test_an_answer_of_a_broker_that_the_cluster_has_given_up_is_not_waited_for() -> None:
     """Nobody else makes the client look: it suspects a broker that owes it an answer."""
     brokers = Brokers(answers={VERSIONS})
