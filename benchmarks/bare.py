@@ -22,7 +22,7 @@ from surefoot.infra.kafka_client.clients import BATCH_BYTES
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
-from surefoot.state.names.topics import APPLIED_KEY, AgentTopics
+from surefoot.state.names.topics import APPLIED_KEY, AgentTopics, fence_id
 
 #: longest wait for an input, in ms
 _POLL_MS = 500
@@ -50,7 +50,7 @@ class Lane:
         self._clock = SystemClock()
         self._producer = AIOKafkaProducer(
             **settings.kafka(),
-            transactional_id=topics.transactional_id(partitions[0]),
+            transactional_id=fence_id(topics.group, partitions[0]),
             transaction_timeout_ms=settings.transaction_timeout_ms,
             max_batch_size=BATCH_BYTES,
             acks="all",

@@ -19,7 +19,7 @@ import structlog
 
 from surefoot.infra.kafka.assignor import Claim, share_out
 from surefoot.state.errors import OutcomeUnknown, RecordRefused, Unavailable
-from surefoot.state.names.topics import AgentTopics, TopicSpec
+from surefoot.state.names.topics import AgentTopics, TopicSpec, fence_id
 from surefoot.state.ports.log import (
     INPUT_KINDS,
     Assignment,
@@ -257,7 +257,7 @@ class EmbeddedLog:
         await asyncio.sleep(0)
         if self._gone:
             raise Unavailable("SF3009", "this member is gone")
-        epoch = await self._broker.take(self._topics.transactional_id(partition))
+        epoch = await self._broker.take(fence_id(self._topics.group, partition))
         return self._owned(partition, epoch)
 
     def _owned(self, partition: int, epoch: int) -> EmbeddedOwnership:
@@ -330,7 +330,7 @@ class EmbeddedOwnership:
         self._broker = broker
         self._topics = topics
         self._partition = partition
-        self._id = topics.transactional_id(partition)
+        self._id = fence_id(topics.group, partition)
         self._epoch = epoch
         self._closed = False
 

@@ -10,10 +10,8 @@ checks every private name used here):
   after, so no records are lost.
 - Every rebalance is eager and resets positions and pauses, including those of retained partitions.
   Retained partitions are sought back to their owner's position.
-- It sends OffsetFetch without the stable flag (KIP-447): a committed offset is final only after the
-  partition's transactional producer has started, so it is fetched after that.
-- Its TxnOffsetCommit carries no generation (version 0), so the epoch of the transactional id is the
-  only fence. The id is a function of (app, agent, partition).
+- It sends OffsetFetch without the stable flag, and TxnOffsetCommit without a generation (KIP-447).
+  So both go through a client of our own (shared.py).
 """
 
 from __future__ import annotations
@@ -30,18 +28,19 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka.assignor import CopartitionedSticky
-from surefoot.infra.kafka.txn import RETIRE_S, TransactionalProducer, commit_deadline_s
+from surefoot.infra.kafka.shared import UNSTABLE_S, Holding, SharedTransactions
+from surefoot.infra.kafka.txn import RETIRE_S, commit_deadline_s
 from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
 from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.publisher import Publisher
+from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import (
-    INPUT_KINDS,
     Assignment,
     ConsumerRecord,
     InputGone,
@@ -81,12 +80,13 @@ class KafkaLog:
         self._on_change: Callable[[Assignment], None] | None = None
         self._on_rebalance: Callable[[], Awaitable[None]] | None = None
         self._mine: frozenset[int] = frozenset()
-        self._generation = -1
+        self._member = Membership(topics.group)
         self._rebalancing = True
         self._proved_s = float("-inf")
         #: latest times at which another member ousted this one; monotonic seconds
         self._ousted_s: deque[float] = deque(maxlen=OUSTED_MOST)
         self._publisher = Publisher(settings)
+        self._shared = SharedTransactions(self._instance, settings, clock)
 
     @property
     def partitions(self) -> int:
@@ -226,11 +226,7 @@ class KafkaLog:
         return sum(max(0, end - stable) for end, stable in ends if end and stable)
 
     async def own(self, partition: int) -> KafkaOwnership:
-        producer = TransactionalProducer(
-            self._topics.transactional_id(partition), self._settings, self._clock
-        )
-        await producer.start()
-        return KafkaOwnership(self, partition, producer)
+        return KafkaOwnership(self, await self._shared.take(partition))
 
     def publish(self, records: Sequence[ProducerRecord]) -> None:
         self._publisher.publish(records)
@@ -246,6 +242,7 @@ class KafkaLog:
     @never_cut_short
     async def stop(self, *, leave: bool) -> None:
         await self._publisher.close()
+        await self._shared.close()
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
@@ -309,6 +306,7 @@ class KafkaLog:
         self._rebalancing = True
         if self._mine and self._on_rebalance is not None:
             await self._on_rebalance()
+        await self._shared.hold()
 
     def _assigned(self, assigned: set[TopicPartition]) -> None:
         consumer = self._live
@@ -316,39 +314,36 @@ class KafkaLog:
         for tp in assigned:  # aiokafka would keep asking for a position
             consumer.seek(tp, 0)
         now = frozenset(tp.partition for tp in assigned)
-        generation = consumer._coordinator.generation
-        # With no generation in between, no other member can have owned the partitions in both.
-        kept = now & self._mine if generation == self._generation + 1 else frozenset()
+        coordinator, former = consumer._coordinator, self._member
+        member = Membership(
+            self._topics.group, coordinator.generation, coordinator.member_id, self._instance
+        )
+        # With no generation in between, and no process of this one's name (it would have changed
+        # the member id), nobody else can have owned the partitions in both.
+        kept = now & self._mine if member.follows(former) else frozenset()
         change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
-        self._mine, self._generation, self._rebalancing = now, generation, False
-        self._assignor.owned = (generation, now)
+        self._mine, self._member, self._rebalancing = now, member, False
+        self._assignor.owned = (member.generation, now)
+        self._shared.admit(member, now, kept)
         assert self._on_change is not None
         self._on_change(change)
 
 
 class KafkaOwnership:
-    """Implements ports.Ownership: one partition under one producer epoch."""
+    """Implements ports.Ownership: one partition, for as long as it is assigned."""
 
-    def __init__(self, log_: KafkaLog, partition: int, producer: TransactionalProducer) -> None:
+    def __init__(self, log_: KafkaLog, holding: Holding) -> None:
         self._log = log_
-        self._partition = partition
-        self._producer = producer
+        self._holding = holding
+        self._partition = holding.partition
         self._settings = log_._settings
         self._topics = log_._topics
         self._reader: AIOKafkaConsumer | None = None
 
     async def committed(self) -> dict[InputKind, int | None]:
-        coordinator = self._log._live._coordinator
         inputs = self._log._inputs(self._partition)
-        try:
-            async with asyncio.timeout(commit_deadline_s(self._settings)):
-                found = await coordinator.fetch_committed_offsets(inputs)
-        except (TimeoutError, KafkaError) as error:
-            raise unavailable("committed offsets", error, self._settings) from error
-        offsets: dict[InputKind, int | None] = dict.fromkeys(INPUT_KINDS)
-        for tp, committed in found.items():
-            offsets[self._log._kinds[tp.topic]] = committed.offset
-        return offsets
+        found = await self._log._shared.committed(self._holding, self._topics.group, inputs)
+        return {self._log._kinds[tp.topic]: found[tp].offset for tp in inputs}
 
     async def begins(self) -> dict[InputKind, int]:
         inputs = self._log._inputs(self._partition)
@@ -379,12 +374,15 @@ class KafkaOwnership:
 
         On the worker's own connection, a request would wait behind the long poll."""
         if self._reader is None:
-            self._reader = AIOKafkaConsumer(
-                **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
-                isolation_level="read_committed",
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                fetch_max_wait_ms=100,
+            self._reader = with_failover(
+                AIOKafkaConsumer(
+                    **(self._settings.kafka() | {"client_id": f"{self._log._instance}.restore"}),
+                    isolation_level="read_committed",
+                    enable_auto_commit=False,
+                    auto_offset_reset="earliest",
+                    request_timeout_ms=self._settings.producer_request_timeout_ms + FETCH_WAIT_MS,
+                    fetch_max_wait_ms=100,
+                )
             )
             await start_client(self._reader)
         return self._reader
@@ -400,33 +398,42 @@ class KafkaOwnership:
         tp: TopicPartition,
         apply: Callable[[list[ConsumerRecord]], None],
     ) -> int:
-        """Read up to the high watermark, which every fetch reports whatever the isolation level.
+        """Read up to the high watermark.
 
-        Waits for any open transaction below it. The position decides when the end is reached, as it
-        moves past markers, aborted records and compacted ranges.
+        Waits for any open transaction below it, and ends one that the former owner leaves open. The
+        position decides when the end is reached, as it moves past markers, aborted records and
+        compacted ranges.
 
         Raises: Unavailable — no progress for `restore_s`."""
-        clock = self._log._clock
-        progress_s = clock.monotonic_s()
-        target: int | None = None
+        clock, shared = self._log._clock, self._log._shared
+        progress_s, fenced = clock.monotonic_s(), False
+        async with asyncio.timeout(commit_deadline_s(self._settings)):
+            target = await shared.high_watermark(tp)
         position = -1
         deadline_s = self._log._settings.deadlines.restore_s
         while True:
             batches = await readable(consumer.getmany(tp, timeout_ms=50))
             apply([record_of(record) for record in batches.get(tp, ())])
             reached = await consumer.position(tp)
-            if target is None:
-                target = consumer.highwater(tp)
-            if target is not None and reached >= target:
+            if reached >= target:
                 return int(reached)
             if reached > position:
                 position, progress_s = reached, clock.monotonic_s()
+            elif not fenced and self._is_held(consumer, tp, progress_s):
+                fenced = True
+                await shared.fence(self._holding.former)
             elif clock.monotonic_s() - progress_s > deadline_s:
                 raise Unavailable(
                     "SF3007",
                     f"restore of {tp.topic}/{tp.partition} stands at {reached} of {target} for "
                     f"{deadline_s:g} s; another producer's open transaction may hold it",
                 )
+
+    def _is_held(self, consumer: AIOKafkaConsumer, tp: TopicPartition, since_s: float) -> bool:
+        """Return whether an open transaction has held back what comes next for too long."""
+        end, stable = consumer.highwater(tp), consumer.last_stable_offset(tp)
+        held = end is not None and stable is not None and stable < end
+        return held and self._log._clock.monotonic_s() - since_s > UNSTABLE_S
 
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
@@ -435,13 +442,18 @@ class KafkaOwnership:
             TopicPartition(getattr(self._topics, kind), self._partition): offset
             for kind, offset in offsets.items()
         }
-        ends = await self._producer.transact(records, places, self._topics.group)
-        return ends[TopicPartition(self._topics.state, self._partition)]
+        written = await self._log._shared.commit(self._holding, records, places)
+        mine = (self._topics.state, self._partition)
+        return 1 + max(
+            offset
+            for out, offset in zip(records, written, strict=True)
+            if (out.topic, out.partition) == mine
+        )
 
     @never_cut_short
     async def close(self) -> None:
+        self._log._shared.drop(self._holding)
         await self._close_reader()
-        await self._producer.retire()
 
 
 class _Listener(ConsumerRebalanceListener):

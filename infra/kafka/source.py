@@ -1,9 +1,8 @@
 """The SourceLog port on Apache Kafka: a topic of another application, through aiokafka.
 
-The facts about aiokafka in log.py hold here too. Its TxnOffsetCommit carries no generation, so the
-fence is the epoch of one transactional id per partition of the topic, whichever member owns it. The
-client never resets a position itself (auto_offset_reset="none"): state.declare.topics decides where
-to begin.
+The facts about aiokafka in log.py hold here too. The fence is the epoch of one transactional id for
+each partition of the topic, whichever member owns it. The client never resets a position itself
+(auto_offset_reset="none"): state.declare.topics decides where to begin.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from surefoot.infra.kafka.txn import TransactionalProducer, commit_deadline_s
 from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
+from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics, fence_id
@@ -82,7 +82,7 @@ class KafkaSourceLog:
                 if (since_ms := self._missing_since_ms) is not None:
                     found = await asker.offsets_for_times(dict.fromkeys(partitions, since_ms))
                     places |= {tp: at.offset for tp, at in found.items() if at is not None}
-            await producer.transact([], places, self._group)
+            await producer.transact([], places, Membership(self._group))
             log.info(
                 "trigger_begins",
                 topic=self._topic,
@@ -239,7 +239,8 @@ class KafkaSourceOwnership:
             raise unavailable("committed offset", error, self._log._settings) from error
 
     async def commit(self, records: Sequence[ProducerRecord], offset: int) -> None:
-        await self._producer.transact(records, {self._tp: offset}, self._log._group)
+        member = Membership(self._log._group)
+        await self._producer.transact(records, {self._tp: offset}, member)
 
     async def close(self) -> None:
         await self._producer.retire()

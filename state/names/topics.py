@@ -61,10 +61,6 @@ class AgentTopics:
         """The name that Faust gives it."""
         return f"{self.views}-{VIEWS_TABLE}-changelog"
 
-    def transactional_id(self, partition: int) -> str:
-        """Return a function of (app, agent, partition) and of nothing else: it is the fence."""
-        return f"{self.app}.{self.agent}.{partition}"
-
     @property
     def archive_group(self) -> str:
         """The consumer group that archives the events. No pool can have this name."""
@@ -81,9 +77,15 @@ class AgentTopics:
         return f"{self.app}.{self.agent}._hooks.{subscription}"
 
 
+def transactional_ids(instance: str) -> tuple[str, str]:
+    """Return the transactional ids of a group's member, by its group.instance.id: a process that
+    starts under the same name fences the former one's transactions."""
+    return f"{instance}.a", f"{instance}.b"
+
+
 def fence_id(group: str, partition: int) -> str:
-    """Return the transactional id of a group that reads a foreign topic, for one partition: a
-    function of these two and of nothing else, so that it is the fence."""
+    """Return the id under which a group's owner of one partition writes: a function of these two
+    and of nothing else, so that it is the fence."""
     return f"{group}.{partition}"
 
 

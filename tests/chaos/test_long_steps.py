@@ -76,7 +76,7 @@ async def test_a_step_longer_than_the_poll_interval_runs_once_and_others_flow(
 
     async with cluster(bootstrap, app, agent, **PATIENT) as kafka:
         running = await kafka.work(agent)
-        generation = running.log._generation
+        generation = running.log._member.generation
         long = kafka.run_on(0, "long")
         await kafka.start(agent, long)
         await until(lambda: long in executions, what="the long step to begin")
@@ -87,7 +87,7 @@ async def test_a_step_longer_than_the_poll_interval_runs_once_and_others_flow(
         await kafka.until_status(agent, others, "completed")
         end.set()
         await kafka.until_status(agent, long, "completed")
-        assert running.log._generation == generation
+        assert running.log._member.generation == generation
         assert executions.count(long) == 1
         await kafka.check_history(agent)
 
@@ -138,7 +138,7 @@ async def test_a_step_that_blocks_its_thread_costs_no_membership(
             what="both workers to have a partition each",
         )
         (mine,), (other,) = first.worker.partitions, second.worker.partitions
-        generation = first.log._generation
+        generation = first.log._member.generation
         long, short = kafka.run_on(mine, "long"), kafka.run_on(other, "short")
         await kafka.start(agent, long)
         await until(lambda: long in executions, what="the long step to begin")
@@ -153,7 +153,7 @@ async def test_a_step_that_blocks_its_thread_costs_no_membership(
         await kafka.until_status(agent, short, "completed")
         let_go.set()
         await kafka.until_status(agent, long, "completed")
-        assert first.log._generation == generation
+        assert first.log._member.generation == generation
         assert executions.count(long) == 1
         effects = [r.key for r in await kafka.read(kafka.topics("outbox").commands)]
         assert sorted(effects) == sorted(f"{agent_name}:{r}:0:0".encode() for r in (long, short))

@@ -8,36 +8,61 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.errors import InvalidTxnState, RequestTimedOutError
+from aiokafka.protocol.group import LeaveGroupRequest
 
 from surefoot.infra.kafka import log as kafka_log
+from surefoot.infra.kafka import shared
 from surefoot.infra.kafka.log import KafkaLog
+from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.kafka_client.protocol import UnstableOffsetCommit
 from tests.support.cluster import Cluster, Running, Watched, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
 
 
-def on_end_txn(running: Running, partition: int, send: Callable[[Any], Awaitable[Any]]) -> None:
-    """Have the next EndTxn of the partition's producer go through `send` (given a function that
-    really sends it), and those after it untouched."""
-    ownership: Any = running.worker.owners[partition].committer.ownership
-    client = ownership._producer._producer.client
-    real = client.send
+def on_end_txn(running: Running, send: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    """Have the worker's next EndTxn go through `send` (given a function that really sends it), and
+    those after it untouched."""
+    clients: list[Any] = [producer._client for producer in running.log._shared._producers]
+    reals = [client.end for client in clients]
 
-    async def sending(node: int, request: Any, **kw: Any) -> Any:
-        if not isinstance(request, EndTxnRequest):
-            return await real(node, request, **kw)
-        client.send = real
-        return await send(lambda: real(node, request, **kw))
+    def through(real: Callable[..., Any]) -> Callable[..., Any]:
+        async def ending(*args: Any, **kw: Any) -> Any:
+            for client, end in zip(clients, reals, strict=True):
+                client.end = end
+            return await send(lambda: real(*args, **kw))
 
-    client.send = sending
+        return ending
+
+    for client, real in zip(clients, reals, strict=True):
+        client.end = through(real)
 
 
-class Reply:
-    """A broker's answer to EndTxn."""
+async def put_out(running: Running, *, by: Running) -> asyncio.Event:
+    """Have the group put the worker out, which does not hear of it until the event is set."""
+    healed = cut_off(running.log)
+    coordinator = running.log._live._coordinator
+    request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+    await by.log._live._coordinator._send_req(request)
+    return healed
 
-    def __init__(self, error_code: int) -> None:
-        self.error_code = error_code
+
+def unstable(running: Running) -> asyncio.Event:
+    """Set once the worker has been told that offsets are not stable."""
+    told = asyncio.Event()
+    producer: Any = running.log._shared._producers[0]
+    real = producer.committed
+
+    async def asking(*args: Any, **kw: Any) -> Any:
+        try:
+            return await real(*args, **kw)
+        except UnstableOffsetCommit:
+            told.set()
+            raise
+
+    producer.committed = asking
+    return told
 
 
 def cut_off(log: KafkaLog) -> asyncio.Event:
@@ -138,31 +163,91 @@ async def test_a_worker_cut_off_from_its_group_commits_nothing_and_fences_nobody
         await kafka.check_history(agent)
 
 
-async def test_what_the_former_owner_commits_at_the_last_moment_is_known_to_the_next(
+async def test_what_a_worker_commits_that_its_group_has_put_out_is_refused(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     watched = Watched(agent_name)
     agent = watched.on("any")
-    async with cluster(bootstrap, app, agent, partitions=1) as kafka:
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         first = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=2)
-        healed = cut_off(first.log)
+        former = first.worker.owners[0]
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
+        await until(lambda: second.log.lease_left_s() > 0, what="B to be in the group")
 
         async def finish(partition: int) -> None:
-            # A's session is over and the group has given its partition to B; A does not know it
-            # yet, and its epoch is still good.
+            # The group has given the partition to B; A does not know it, and B has read nothing.
             watched.let_go(run_id, 2)
-            await kafka.until_status(agent, run_id, "completed")
+            await until(lambda: first.worker.owners.get(0) is not former, what="A to be refused")
 
         second.before_own(finish)
-        await until(lambda: second.worker.partitions and second.worker.ready, what="B to own")
-        again = kafka.run_on(0, "again")
-        await kafka.start(agent, run_id)
-        await kafka.start(agent, again)
-        await kafka.until_status(agent, again, "completed")
+        healed = await put_out(first, by=second)
+        await kafka.until_status(agent, run_id, "completed")
+        assert watched.times(run_id, 2, on="B") == 1
         healed.set()
+        await kafka.check_history(agent)
+
+
+async def test_a_taker_waits_for_the_transaction_that_the_former_owner_has_open(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "UNSTABLE_S", 600.0)
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        first = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=2)
+        second = await kafka.work(watched.on("B"), slot=1, ready=False)
+        await until(lambda: second.log.lease_left_s() > 0, what="B to be in the group")
+        ending, end, told = asyncio.Event(), asyncio.Event(), unstable(second)
+
+        async def late(send: Callable[[], Awaitable[Any]]) -> Any:
+            ending.set()
+            await end.wait()
+            return await send()
+
+        on_end_txn(first, late)
+        watched.let_go(run_id, 2)
+        await ending.wait()
+        healed = await put_out(first, by=second)
+        await told.wait()
+        assert not second.worker.owners[0].ready
+        end.set()
+        await kafka.until_status(agent, run_id, "completed")
+        await until(lambda: second.worker.ready, what="B to own")
         assert [b for b in watched.begun if b[1] == run_id] == [("A", run_id, n) for n in range(3)]
+        healed.set()
+        await kafka.check_history(agent)
+
+
+async def test_a_taker_ends_the_transaction_of_a_former_owner_that_does_not(
+    bootstrap: str, app: str, agent_name: str
+) -> None:
+    watched = Watched(agent_name)
+    agent = watched.on("any")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        first = await kafka.work(watched.on("A"))
+        run_id = await begin(kafka, watched, 0, seq=2)
+        former = first.worker.owners[0]
+        second = await kafka.work(watched.on("B"), slot=1, ready=False)
+        await until(lambda: second.log.lease_left_s() > 0, what="B to be in the group")
+        ending, end, told = asyncio.Event(), asyncio.Event(), unstable(second)
+
+        async def late(send: Callable[[], Awaitable[Any]]) -> Any:
+            ending.set()
+            await end.wait()
+            return await send()
+
+        on_end_txn(first, late)
+        watched.let_go(run_id, 2)
+        await ending.wait()
+        healed = await put_out(first, by=second)
+        await kafka.until_status(agent, run_id, "completed")
+        assert told.is_set()
+        end.set()
+        await until(lambda: first.worker.owners.get(0) is not former, what="A to be refused")
+        assert watched.times(run_id, 2, on="B") == 1
+        healed.set()
         await kafka.check_history(agent)
 
 
@@ -179,9 +264,9 @@ async def test_a_commit_whose_answer_is_lost_is_found_and_not_done_again(
         async def lose(send: Callable[[], Awaitable[Any]]) -> Any:
             await send()
             lost.set()
-            return Reply(error_code=48)  # INVALID_TXN_STATE: what a client gets that asks too late
+            raise InvalidTxnState  # what a client is told that asks too late
 
-        on_end_txn(running, 0, lose)
+        on_end_txn(running, lose)
         watched.let_go(run_id, 1)
         await kafka.until_status(agent, run_id, "completed")
         assert lost.is_set()
@@ -201,9 +286,9 @@ async def test_a_commit_that_never_happened_is_made_again_without_running_the_st
 
         async def drop(send: Callable[[], Awaitable[Any]]) -> Any:
             dropped.set()
-            return Reply(error_code=48)
+            raise InvalidTxnState
 
-        on_end_txn(running, 0, drop)
+        on_end_txn(running, drop)
         watched.let_go(run_id, 1)
         await kafka.until_status(agent, run_id, "completed")
         assert dropped.is_set()
@@ -214,24 +299,28 @@ async def test_a_commit_that_never_happened_is_made_again_without_running_the_st
         await kafka.check_history(agent)
 
 
-async def test_an_answer_that_says_committed_does_not_count_when_it_was_asked_for_twice(
+async def test_a_commit_whose_answer_is_lost_is_asked_for_again(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
-    """The first EndTxn may still be on its way, and would decide the next transaction."""
+    """Where each transaction has an epoch of its own, the answer is that to the first request."""
     watched = Watched(agent_name)
     agent = watched.on("any")
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
         ownership = running.worker.owners[0].committer.ownership
+        lost = asyncio.Event()
 
-        async def not_now(send: Callable[[], Awaitable[Any]]) -> Any:
-            return Reply(error_code=51)  # CONCURRENT_TRANSACTIONS: aiokafka asks again
+        async def lose(send: Callable[[], Awaitable[Any]]) -> Any:
+            await send()
+            lost.set()
+            raise RequestTimedOutError
 
-        on_end_txn(running, 0, not_now)
+        on_end_txn(running, lose)
         watched.let_go(run_id, 1)
         await kafka.until_status(agent, run_id, "completed")
-        assert running.worker.owners[0].committer.ownership is not ownership
+        assert lost.is_set()
+        assert running.worker.owners[0].committer.ownership is ownership
         assert [watched.times(run_id, seq) for seq in range(3)] == [1, 1, 1]
         await kafka.check_history(agent)
 
@@ -244,10 +333,12 @@ async def test_a_fenced_owner_is_followed_by_one_that_begins_from_the_log(
     async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
         running = await kafka.work(watched.on("A"))
         run_id = await begin(kafka, watched, 0, seq=1)
-        stranger = await running.log.own(0)
+        for each in running.log._shared._producers:
+            stranger = TransactionalProducer(each.transactional_id, kafka.settings, kafka.clock)
+            await stranger.start()
+            await stranger.retire()
         watched.let_go(run_id, 1)
         await kafka.until_status(agent, run_id, "completed")
-        await stranger.close()
         assert [watched.times(run_id, seq) for seq in range(3)] == [1, 2, 1]
         assert names(await kafka.events(agent, run_id)).count("step.completed") == 2
         await kafka.check_history(agent)
