@@ -252,7 +252,8 @@ class Committer:
         assert self.ownership is not None
         began_s = self._clock.monotonic_s()
         try:
-            self._state_position = await self.ownership.commit(outs, offsets)
+            committed = await self.ownership.commit(outs, offsets)
+            self._state_position = committed.state_end
         except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:

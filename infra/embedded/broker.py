@@ -238,7 +238,7 @@ class SqliteBroker:
 
     async def commit(
         self, transaction: Write, group: str, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, list[int]]:
         for place in offsets:
             self._span(place)
         whole = Write(
@@ -250,11 +250,10 @@ class SqliteBroker:
             offsets,
         )
         written: list[int] = await self._do(whole, OutcomeUnknown)
-        outs = transaction.outs
-        return {
-            (out.topic, out.partition): offset + 1
-            for out, offset in zip(outs, written, strict=True)
-        }
+        places: dict[TopicPartition, list[int]] = {}
+        for out, offset in zip(transaction.outs, written, strict=True):
+            places.setdefault((out.topic, out.partition), []).append(offset)
+        return places
 
     def _check(self, outs: Sequence[ProducerRecord]) -> None:
         for out in outs:

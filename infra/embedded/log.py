@@ -23,6 +23,7 @@ from surefoot.state.names.topics import AgentTopics, TopicSpec, fence_id
 from surefoot.state.ports.log import (
     INPUT_KINDS,
     Assignment,
+    Committed,
     ConsumerRecord,
     InputGone,
     InputKind,
@@ -99,10 +100,10 @@ class EmbeddedBroker(Protocol):
 
     async def commit(
         self, transaction: Any, group: str, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, list[int]]:
         """Commit the transaction together with the group's offsets; durable.
 
-        Returns: for each partition written to, the offset after its last record.
+        Returns: for each partition written to, the offsets of its records, in order.
         Raises: FencedError — nothing was written; OutcomeUnknown.
         Under cancellation: the commit continues.
         """
@@ -371,15 +372,16 @@ class EmbeddedOwnership:
 
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
-    ) -> int:
+    ) -> Committed:
         if self._closed:
             raise OutcomeUnknown("this ownership has been given up")
         transaction = self._broker.begin(self._id, self._epoch, records)
         await self._end()
         places = {self._input(kind): offset for kind, offset in offsets.items()}
-        ends = await self._broker.commit(transaction, self._topics.group, places)
+        written = await self._broker.commit(transaction, self._topics.group, places)
         await self._answer()
-        return ends[self._topics.state, self._partition]
+        state = written[self._topics.state, self._partition]
+        return Committed(state[-1] + 1, tuple(written.get(self._input("tasks"), ())))
 
     async def _end(self) -> None:
         """Hook: everything has been checked and is about to be committed."""

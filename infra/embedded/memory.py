@@ -34,8 +34,8 @@ class EmbeddedTransaction:
     epoch: int
     #: offset of its first record, by partition
     places: dict[TopicPartition, int] = field(default_factory=dict)
-    #: offset after its last record, by partition
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    #: offsets of its records, in order, by partition
+    offsets: dict[TopicPartition, list[int]] = field(default_factory=dict)
     #: None: still open
     committed: bool | None = None
 
@@ -197,20 +197,20 @@ class MemoryBroker:
             place = (out.topic, out.partition)
             offset = self._append(out, transaction)
             transaction.places.setdefault(place, offset)
-            transaction.ends[place] = offset + 1
+            transaction.offsets.setdefault(place, []).append(offset)
         return transaction
 
     async def commit(
         self, transaction: EmbeddedTransaction, group: str, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, list[int]]:
         """Commit the transaction together with the group's offsets.
 
-        Returns: for each partition, the offset after its last record.
+        Returns: for each partition written to, the offsets of its records, in order.
         Raises: FencedError."""
         self._fence(transaction.transactional_id, transaction.epoch)
         self._offsets.setdefault(group, {}).update(offsets)
         self._end(transaction, committed=True)
-        return transaction.ends
+        return transaction.offsets
 
     def abort(self, transaction: EmbeddedTransaction) -> None:
         self._end(transaction, committed=False)

@@ -42,6 +42,7 @@ from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import (
     Assignment,
+    Committed,
     ConsumerRecord,
     InputGone,
     InputKind,
@@ -437,18 +438,17 @@ class KafkaOwnership:
 
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
-    ) -> int:
+    ) -> Committed:
         places = {
             TopicPartition(getattr(self._topics, kind), self._partition): offset
             for kind, offset in offsets.items()
         }
         written = await self._log._shared.commit(self._holding, records, places)
-        mine = (self._topics.state, self._partition)
-        return 1 + max(
-            offset
-            for out, offset in zip(records, written, strict=True)
-            if (out.topic, out.partition) == mine
-        )
+        mine: dict[str, list[int]] = {self._topics.state: [], self._topics.tasks: []}
+        for out, offset in zip(records, written, strict=True):
+            if out.partition == self._partition and out.topic in mine:
+                mine[out.topic].append(offset)
+        return Committed(mine[self._topics.state][-1] + 1, tuple(mine[self._topics.tasks]))
 
     @never_cut_short
     async def close(self) -> None:

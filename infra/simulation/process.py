@@ -23,7 +23,7 @@ from surefoot.infra.simulation.time import VirtualClock, VirtualLoop, in_thread
 from surefoot.state.declare.agent import Agent
 from surefoot.state.machine.model import Run
 from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec
-from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
+from surefoot.state.ports.log import Committed, ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire
 
 #: largest record, in bytes
@@ -184,7 +184,7 @@ class _Ownership(EmbeddedOwnership):
 
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
-    ) -> int:
+    ) -> Committed:
         commits = self._process.world.commits
         commits.append(records)
         self._number = len(commits)

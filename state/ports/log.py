@@ -63,6 +63,16 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """Where a committed transaction's records are, as far as their partition's owner needs it."""
+
+    #: next offset of the state partition
+    state_end: int
+    #: offset of each record of the partition's tasks topic, in the order in which they were given
+    tasks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """A change of the partitions of the agent that this worker owns.
 
@@ -161,10 +171,12 @@ class Ownership(Protocol):
 
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
-    ) -> int:
+    ) -> Committed:
         """Write all `records` and the offsets (next to read) in one transaction, or nothing.
 
-        Returns: the next offset of the state partition after the transaction
+        At least one record is of the state partition.
+
+        Returns: where the records are
         Raises:  FencedError - a newer owner exists, and sees whether this was written;
                  RecordRefused - nothing was written, this ownership can continue;
                  OutcomeUnknown - anything else: retire this ownership, take a new one, read back

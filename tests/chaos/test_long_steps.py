@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from surefoot import Agent, Context, Done, Next
 from surefoot.infra.kafka import log as kafka_log
 from surefoot.infra.processes.worker import _watch_steps
-from surefoot.state.ports.log import ProducerRecord
+from surefoot.state.ports.log import Committed, ProducerRecord
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -215,7 +215,7 @@ async def test_a_result_is_not_undone_by_carrying_its_task_forward(
         assert ownership is not None
         commit = ownership.commit
 
-        async def waiting(*args: Any) -> int:
+        async def waiting(*args: Any) -> Committed:
             await held.wait()
             return await commit(*args)
 

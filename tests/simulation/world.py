@@ -33,7 +33,7 @@ from surefoot.state.declare.retry import Retry
 from surefoot.state.errors import ConfigError, RecordRefused, RetryableError
 from surefoot.state.names.topics import OUTBOX, AgentTopics, agent_specs, dead_spec
 from surefoot.state.ports.http import HttpRequest, HttpResponse
-from surefoot.state.ports.log import InputKind, ProducerRecord
+from surefoot.state.ports.log import Committed, InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
@@ -605,18 +605,18 @@ def _patched(life: Life) -> Iterator[None]:
 
     async def commit(
         self: KafkaOwnership, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
-    ) -> int:
+    ) -> Committed:
         names = (dict(out.headers).get("sf-txn") for out in records)
         transaction = next((name.decode() for name in names if name), "")
         landed: bool | None = None
         try:
-            position = await real(self, records, offsets)
+            committed = await real(self, records, offsets)
         except RecordRefused:
             landed = False
             raise
         else:
             landed = True
-            return position
+            return committed
         finally:
             life.told.append((transaction, landed))
 

@@ -15,7 +15,7 @@ from surefoot.infra.kafka.backend import KafkaBackend
 from surefoot.infra.kafka.log import KafkaOwnership
 from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.state.names.partitioner import partition_of
-from surefoot.state.ports.log import InputKind, ProducerRecord
+from surefoot.state.ports.log import Committed, InputKind, ProducerRecord
 from tests.integration.engine.test_schedules import started, ticks_of
 from tests.support.cluster import Running, cluster
 from tests.support.eventually import until
@@ -68,17 +68,19 @@ class Doomed:
     def _watch(self, ownership: KafkaOwnership) -> None:
         commit = ownership.commit
 
-        async def committing(outs: list[ProducerRecord], offsets: dict[InputKind, int]) -> int:
+        async def committing(
+            outs: list[ProducerRecord], offsets: dict[InputKind, int]
+        ) -> Committed:
             moment = self.moment if any(out.topic == self._commands for out in outs) else None
             if moment in ("before", "amid"):
                 self._reached.set()
             if moment == "before":
                 await asyncio.Future()
-            position = await commit(outs, offsets)
+            committed = await commit(outs, offsets)
             if moment == "after":
                 self._reached.set()
                 await asyncio.Future()
-            return position
+            return committed
 
         ownership.commit = committing  # type: ignore[method-assign, assignment]
 

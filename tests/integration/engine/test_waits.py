@@ -28,7 +28,7 @@ from surefoot import (
 )
 from surefoot.consumers.partition.owner import Owner
 from surefoot.infra.kafka.log import KafkaOwnership
-from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
+from surefoot.state.ports.log import Committed, ConsumerRecord, InputKind, ProducerRecord
 from surefoot.state.records.encoding import command_out
 from tests.support.cluster import Cluster, cluster, names
 from tests.support.eventually import until
@@ -452,11 +452,13 @@ async def test_a_run_that_is_sent_back_to_the_step_in_work_begins_it_anew(
     commit, ingest = KafkaOwnership.commit, Owner.ingest
     asked = asyncio.Event()
 
-    async def late(self: KafkaOwnership, records: Sequence[ProducerRecord], offsets: Any) -> int:
-        position = await commit(self, records, offsets)
+    async def late(
+        self: KafkaOwnership, records: Sequence[ProducerRecord], offsets: Any
+    ) -> Committed:
+        committed = await commit(self, records, offsets)
         if held.is_set() and any(out.topic == kafka.topics(agent).tasks for out in records):
             await asyncio.wait_for(asked.wait(), 90)
-        return position
+        return committed
 
     def told(self: Owner, kind: InputKind, record: ConsumerRecord) -> None:
         ingest(self, kind, record)

@@ -833,8 +833,8 @@ class TestLog:
         end = 0
         if tail in ("marker", "aborted", "emptied"):
             outs = [ProducerRecord(state, 0, b"k", b"1"), ProducerRecord(state, 0, b"k", None)]
-            end = await ownership.commit(outs, NOTHING)
-            values, end = [b"1", None], end + adapter.marker
+            end = (await ownership.commit(outs, NOTHING)).state_end + adapter.marker
+            values = [b"1", None]
         if tail in ("aborted", "only aborted"):
             await write_aborted(adapter, aborted)
             end += (len(aborted) + 1) * adapter.marker
@@ -868,9 +868,9 @@ class TestLog:
         member = await group.join()
         ownership = await member.own(0)
         await ownership.commit([ProducerRecord(state, 0, b"k", b"1")], NOTHING)
-        position = await ownership.commit([ProducerRecord(state, 0, b"k", b"2")], NOTHING)
+        second = await ownership.commit([ProducerRecord(state, 0, b"k", b"2")], NOTHING)
         await ownership.commit([ProducerRecord(state, 0, b"k", b"3")], NOTHING)
-        assert (await restored(ownership, position))[0] == [b"3"]
+        assert (await restored(ownership, second.state_end))[0] == [b"3"]
 
     # Committing ------------------------------------------------------------------------------
 
@@ -891,6 +891,28 @@ class TestLog:
         assert await adapter.visible(topics.events) == many
         assert await adapter.visible(topics.tasks) == [b"elsewhere"]
         await until_committed(ownership, {"commands": 3, "tasks": 0})
+
+    async def test_a_commit_tells_at_which_offsets_its_partition_has_its_tasks(
+        self, adapter: Adapter, group: Group
+    ) -> None:
+        topics = adapter.topics
+        member = await group.join()
+        await member.until_changes(1)
+        ownership = await member.own(0)
+        await adapter.write(ProducerRecord(topics.tasks, 0, None, b"of somebody else"))
+        many = [b"%05d" % n * 1000 for n in range(100)]  # more than fits into one batch
+        outs = [ProducerRecord(topics.state, 0, b"k", b"1")]
+        for value in many:
+            outs.append(ProducerRecord(topics.tasks, 0, b"k", value))
+            outs.append(ProducerRecord(topics.tasks, 1, b"k", b"of another partition"))
+            outs.append(ProducerRecord(topics.state, 0, b"k", value))
+        committed = await ownership.commit(outs, NOTHING)
+        member.log.resume(0, {"commands": None, "tasks": None})
+        await until(lambda: len(member.read) >= 101, what="the tasks")
+        read = [(record.offset, record.value) for _, record in member.read]
+        assert read[1:] == list(zip(committed.tasks, many, strict=True))
+        without = await ownership.commit([ProducerRecord(topics.state, 0, b"k", b"2")], NOTHING)
+        assert without.tasks == ()
 
     async def test_a_record_too_large_leaves_nothing_behind_and_the_ownership_as_it_was(
         self, adapter: Adapter, group: Group

@@ -30,7 +30,7 @@ from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError, OutcomeUnknown, RetryableError
 from surefoot.state.feeds.feed import FeedMessage
 from surefoot.state.ports.http import HttpRequest
-from surefoot.state.ports.log import InputKind, ProducerRecord
+from surefoot.state.ports.log import Committed, InputKind, ProducerRecord
 from surefoot.state.telemetry import metrics
 from surefoot.state.telemetry.metrics import METRICS, Metric, Nowhere
 from surefoot.testing import HttpResponse, Simulation
@@ -342,7 +342,9 @@ async def test_a_commit_with_an_unknown_outcome_is_counted_once(
     assert ownership is not None
     commit = ownership.commit
 
-    async def lost(records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]) -> int:
+    async def lost(
+        records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> Committed:
         await commit(records, offsets)
         raise OutcomeUnknown("no answer")
 
