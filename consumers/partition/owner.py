@@ -169,7 +169,7 @@ class Owner:
     def missed(self, gone: InputGone) -> None:
         """Handle records that retention deleted unread. Records read before are unaffected."""
         self._logger.error("input_gone", input=gone.kind, start=gone.start, end=gone.end)
-        self.committer.progress[gone.kind].leave_out(gone.end)
+        self.committer.progress[gone.kind].skip_to(gone.end)
         if gone.kind == "commands":
             self.takeover.tell_lost(gone.start, gone.end)
         else:
