@@ -4,16 +4,17 @@
    This gives their records, one checkpoint per run, the applied offsets, and the group's offsets up
    to the lowest input still in progress.
 2. Commit. Nothing in memory has changed so far.
-3. Apply a clean commit to memory. A fence ends the owner. Anything else is an unknown outcome: new
-   epoch, read the state's tail back, look for the transaction. If it is not there, decide the
-   inputs again on what was read.
+3. Apply a clean commit to memory, and begin the tasks that it wrote, without reading them back. A
+   fence ends the owner. Anything else is an unknown outcome: new epoch, read the state's tail back,
+   look for the transaction. If it is there, its tasks are read like those of anybody else. If not,
+   decide the inputs again on what was read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -23,6 +24,7 @@ from surefoot.consumers.partition.transaction import (
     InputPosition,
     PendingInput,
     RunChange,
+    RunDraft,
     Transaction,
     answered_after,
     offsets_after,
@@ -250,10 +252,11 @@ class Committer:
         answered = answered_after(self.answered, [*earlier, *batch], offsets)
         outs.append(transaction.applied(offsets, answered))
         assert self.ownership is not None
+        tasks: tuple[int, ...] = ()
         began_s = self._clock.monotonic_s()
         try:
             committed = await self.ownership.commit(outs, offsets)
-            self._state_position = committed.state_end
+            self._state_position, tasks = committed.state_end, committed.tasks
         except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)
         except OutcomeUnknown as error:
@@ -267,7 +270,19 @@ class Committer:
         metrics.TXN_INPUTS.add(self._rules.agent, by=len(batch))
         self._committed.update(offsets)
         self.answered = answered
-        return batch, [draft.apply_to(self.store) for draft in drafts]
+        left = iter(tasks)
+        return batch, [draft.apply_to(self.store, self._begun(draft, left)) for draft in drafts]
+
+    def _begun(self, draft: RunDraft, tasks: Iterator[int]) -> tuple[tuple[int, int], ...]:
+        """Begin the tasks that a committed draft wrote, except those that were read before.
+
+        Args: tasks: offsets of the tasks of this draft and of those after it, in order; empty where
+            they are not known.
+        Returns: the seq and the offset of each.
+        """
+        progress = self.progress["tasks"]
+        known = zip(draft.requested, tasks, strict=False)
+        return tuple((seq, offset) for seq, offset in known if progress.begin_unread(offset))
 
     async def _commit_apart(
         self, batch: list[PendingInput], error: RecordRefused, earlier: Sequence[PendingInput]

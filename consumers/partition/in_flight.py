@@ -1,7 +1,7 @@
 """The steps in flight of one partition. Inputs of runs reach the committer through here.
 
-A step is in flight from the moment that a record, a timer or a takeover requests it until its
-outcome is committed. Steps of runs in progress begin before first steps of new runs.
+A step is in flight from the moment that a commit, a record, a timer or a takeover requests it until
+its outcome is committed. Steps of runs in progress begin before first steps of new runs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from surefoot.consumers.partition.admission import Admission
 from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.context import PartitionContext
 from surefoot.consumers.partition.in_flight import StepsInFlight
-from surefoot.consumers.partition.transaction import InputPosition, PendingInput
+from surefoot.consumers.partition.transaction import InputPosition, PendingInput, RunChange
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.state.machine.decide import decide, ignored_start
 from surefoot.state.machine.model import Failure, Input, Operation, StartRun, State
@@ -109,6 +109,11 @@ class Inputs:
             self._command(record)
         else:
             self._task(record)
+
+    def take_written(self, change: RunChange) -> None:
+        """Handle the tasks that a commit has just written. They are ignored when they are read."""
+        for seq, offset in change.tasks:
+            self._asked_for(("tasks", offset), change.run_id, seq, None)
 
     def take_uncommitted(self) -> None:
         """Handle the deferred tasks again. The outcome of the commit is known now."""

@@ -130,6 +130,7 @@ class Owner:
                 await self._commit()
             else:
                 await self._on_idle()
+            self.inputs.take_uncommitted()
 
     async def close(self) -> None:
         """Give up the ownership. Safe to call twice."""
@@ -232,8 +233,9 @@ class Owner:
             self._finished(item)
         for change in changes:
             self._reconcile(change)
+        for change in changes:
+            self.inputs.take_written(change)
         self._ready_to_begin()
-        self.inputs.take_uncommitted()
 
     def _finished(self, item: PendingInput) -> None:
         """Finish an item that was committed."""

@@ -25,6 +25,7 @@ from surefoot.state.machine.model import (
     Run,
     StartRun,
     State,
+    TaskRecord,
 )
 from surefoot.state.names.topics import dead_topic
 from surefoot.state.ports.log import (
@@ -98,6 +99,8 @@ class RunChange:
     run_id: str
     before: Run | None
     after: Run | None
+    #: seq and offset of each task that it wrote and that is yet to be read, where they are known
+    tasks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,12 +117,17 @@ class RunDraft:
     def changed(self) -> bool:
         return self.after.run is not self.before.run
 
-    def apply_to(self, store: RunStore) -> RunChange:
+    @property
+    def requested(self) -> list[int]:
+        """The seq of each step that its tasks request, in order."""
+        return [record.seq for record in self.records if isinstance(record, TaskRecord)]
+
+    def apply_to(self, store: RunStore, tasks: tuple[tuple[int, int], ...] = ()) -> RunChange:
         """Apply a committed draft to memory. Memory must not change before the commit."""
         if self.changed and self.after.run is not None:
             store.put(self.after.run)
         store.put_records(self.run_id, self.records)
-        return RunChange(self.run_id, self.before.run, self.after.run)
+        return RunChange(self.run_id, self.before.run, self.after.run, tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

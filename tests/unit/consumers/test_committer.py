@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 import pytest
@@ -14,10 +14,19 @@ from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.machine.decision import Rules
-from surefoot.state.machine.model import EntryRecorded, Refusal, StartRun, Work
+from surefoot.state.machine.model import (
+    Complete,
+    EntryRecorded,
+    GoTo,
+    Refusal,
+    StartRun,
+    StepReturned,
+    Work,
+)
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports.log import Assignment
+from surefoot.state.ports.log import Assignment, Committed, InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "a")
@@ -110,3 +119,85 @@ async def test_a_step_is_not_told_that_its_record_is_kept_when_its_run_was_parke
     assert run.failure is not None
     assert (run.status, run.failure.code) == ("attention", "too_large")
     assert told == []
+
+
+async def going_on(*runs: str) -> Committer:
+    """A committer with runs at their first step, which goes to the next one, and with a run that
+    ends; the outcomes are ready to be committed."""
+    committer = (await owned(100_000)).committer
+    committer.add(PendingInput(run_id="over", inputs=(replace(START, run_id="over"),)))
+    for run_id in runs:
+        committer.add(PendingInput(run_id=run_id, inputs=(replace(START, run_id=run_id),)))
+    await committer.commit()
+    work = Work(seq=0, attempt=0)
+    for run_id in runs:
+        on = StepReturned(work=work, then=GoTo(step="s", payload=b"2"))
+        committer.add(PendingInput(run_id=run_id, inputs=(on,)))
+        end = StepReturned(work=work, then=Complete(result=b"3"))
+        committer.add(PendingInput(run_id="over", inputs=(end,)))
+    return committer
+
+
+async def test_the_tasks_of_a_commit_are_begun_before_they_are_read() -> None:
+    committer = await going_on("one", "two")
+    _, changes = await committer.commit()
+    assert {change.run_id: change.tasks for change in changes} == {
+        "one": ((1, 0),),
+        "over": (),
+        "two": ((1, 1),),
+    }
+    tasks = committer.progress["tasks"]
+    assert tasks.watermark() == 0
+    assert [tasks.begin(offset) for offset in range(3)] == [False, False, True]
+
+
+async def test_a_task_read_before_its_commit_was_acknowledged_is_not_begun_again() -> None:
+    committer = await going_on("one", "two")
+    ownership = committer.ownership
+    assert ownership is not None
+    commit = ownership.commit
+
+    async def late(
+        records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> Committed:
+        committed = await commit(records, offsets)
+        assert committer.progress["tasks"].begin(0)
+        return committed
+
+    ownership.commit = late  # type: ignore[method-assign]
+    _, changes = await committer.commit()
+    assert [change.tasks for change in changes if change.run_id != "over"] == [(), ((1, 1),)]
+
+
+async def test_the_tasks_of_a_commit_that_was_looked_up_are_read() -> None:
+    committer = await going_on("one")
+    ownership = committer.ownership
+    assert ownership is not None
+    commit = ownership.commit
+
+    async def lost(
+        records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> Committed:
+        await commit(records, offsets)
+        raise OutcomeUnknown("no answer")
+
+    ownership.commit = lost  # type: ignore[method-assign]
+    items, changes = await committer.commit()
+    assert items
+    assert [change.tasks for change in changes] == [(), ()]
+    assert committer.progress["tasks"].begin(0)
+
+
+async def test_no_task_is_begun_of_a_commit_that_did_not_happen() -> None:
+    committer = await going_on("one")
+    ownership = committer.ownership
+    assert ownership is not None
+
+    async def lost(
+        records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> Committed:
+        raise OutcomeUnknown("no answer")
+
+    ownership.commit = lost  # type: ignore[method-assign]
+    assert await committer.commit() == ([], [])
+    assert committer.progress["tasks"].begin(0)
