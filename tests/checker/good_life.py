@@ -12,6 +12,9 @@ import pickle
 import sys
 from pathlib import Path
 
+from aiokafka import TopicPartition
+
+from surefoot.infra.kafka_client.transactions import Batch
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.log import ProducerRecord
 from tests.simulation.history import WatchedLife
@@ -45,12 +48,13 @@ class GoodLife(WatchedLife):
         for _ in range(3):
             self._poison()
         events = AgentTopics(APP, AGENT).events
-        epoch = self.broker.init_producer("stranger", 60.0)
         headers = (("sf-txn", b"01stranger"), ("sf-src", b"timer"))
-        self.broker.produce(
-            "stranger", epoch, 0, [ProducerRecord(events, 0, b"r0", b"stranger", headers)]
-        )
-        self.broker.init_producer("stranger", 60.0)
+        stranger = [ProducerRecord(events, 0, b"r0", b"stranger", headers)]
+        by = self.broker.init_producer("stranger", 60.0)
+        place = TopicPartition(events, 0)
+        self.broker.add_partitions("stranger", by, [place])
+        self.broker.produce("stranger", by, [Batch(place, stranger, 0, self.clock.now_ms())])
+        self.broker.end_txn("stranger", by, commit=False)
 
 
 def main() -> None:

@@ -1,96 +1,138 @@
 """A simulated Kafka broker: what it decides, and when it has decided it. Nothing here waits.
 
-Transactions are those of version 0 requests: an EndTxn names a producer's epoch and no transaction,
-so that one which was delayed decides whatever is open when it arrives (KAFKA-17754). A request of
-an older epoch is refused. Offsets that were committed in a transaction are looked up without the
-stable flag: those of a transaction that is still open are not seen (KIP-447).
+A transaction is decided at once. That is seen partition by partition, as its markers are written;
+until all are, its producer gets nothing done.
+
+Where each transaction has an epoch of its own (KIP-890), a request of an earlier one is refused,
+except for an EndTxn that comes again. Below that (KIP-98), an EndTxn names an epoch and no
+transaction, so that one which was delayed decides whatever is open when it arrives (KAFKA-17754).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from random import Random
+from typing import NamedTuple
 
-from aiokafka.errors import InvalidTxnState, ProducerFenced
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+)
 
-from surefoot.infra.embedded.log import TopicPartition
 from surefoot.infra.embedded.memory import EmbeddedTransaction, MemoryPartition
-from surefoot.infra.kafka.assignor import share_out
+from surefoot.infra.kafka_client.transactions import Batch, Membership, ProducerEpoch
 from surefoot.infra.simulation.time import VirtualClock
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from tests.simulation.groups import Groups
+
+#: how long a marker takes, in seconds; and a slow one
+_MARKER_S, _SLOW_MARKER_S = 0.004, 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Transaction(EmbeddedTransaction):
+    """One transaction."""
+
+    since_s: float = 0.0
+    groups: set[str] = field(default_factory=set)
+    #: markers that are still to be written
+    marks: int = 0
 
 
 @dataclass(slots=True)
 class Producer:
     """What the coordinator knows of one transactional id."""
 
-    epoch: int = -1
-    open: EmbeddedTransaction | None = None
-    since_s: float = 0.0
-    timeout_s: float = 10.0
-    #: how the latest transaction ended, for an EndTxn that comes again
-    last: bool | None = None
-    #: batches that have been taken, so that one that comes twice is taken once
-    batches: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
-    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Member:
-    """One static member of a group."""
-
     id: int
-    #: the consumer that is it now
-    consumer: Any
-    seen_s: float
-    joined: bool = False
-    partitions: frozenset[int] = frozenset()
+    epoch: int = -1
+    timeout_s: float = 10.0
+    open: Transaction | None = None
+    #: decided, and not all of its markers are written
+    ending: Transaction | None = None
+    #: how the latest transaction of the latest epoch ended, for an EndTxn that comes again
+    last: bool | None = None
+    #: offsets by the sequence number of a batch, of this epoch
+    batches: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
+    #: sequence numbers that come next, in this epoch
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def bump(self) -> None:
+        self.epoch += 1
+        self.batches.clear()
+        self.sequences.clear()
 
 
-@dataclass(slots=True)
-class Group:
-    """One consumer group and its eager rebalances."""
+class Marker(NamedTuple):
+    """The end of a transaction in one partition."""
 
-    partitions: int
-    generation: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
-    rebalancing_until_s: float | None = None
-    made: int = 0
-    rebalances: int = 0
+    place: TopicPartition
+    offset: int
+    transactional_id: str
+    epoch: int
+    commit: bool
+
+
+class Sample(NamedTuple):
+    """A group's offset as it was set."""
+
+    at_ms: int
+    group: str
+    place: TopicPartition
+    offset: int
+    stable_end: int
 
 
 class SimBroker:
     """All topics, producers and groups."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        random: Random,
+        later: Callable[[float, Callable[[], None]], object],
+        *,
+        bumps_epochs: bool,
+    ) -> None:
+        """`later` has something done after so many seconds."""
+        #: whether each transaction has an epoch of its own
+        self.bumps_epochs = bumps_epochs
         self._clock = clock
+        self._random = random
+        self._later = later
         self.topics: dict[str, list[MemoryPartition]] = {}
-        self.specs: dict[str, TopicSpec] = {}
         self.producers: dict[str, Producer] = {}
-        self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[TopicPartition, int]] = {}
-        #: (group, place, offset) of every commit of offsets, in order
-        self.samples: list[tuple[str, TopicPartition, int]] = []
+        self.groups = Groups(clock, self.tell)
+        #: every offset that was ever committed, in order
+        self.samples: list[Sample] = []
         #: every record that was ever appended, and its transaction: compaction takes none of them
-        self.everything: list[tuple[ConsumerRecord, EmbeddedTransaction | None]] = []
-        #: number of the commit that made a transaction visible
-        self.commits = 0
+        self.everything: list[tuple[ConsumerRecord, Transaction | None]] = []
+        self.markers: list[Marker] = []
+        #: chance of a slow marker
+        self.slow_markers = 0.0
+        #: slow ones so far
+        self.slow = 0
+        #: markers that are still to be written
+        self.unmarked = 0
         #: whether what a step did inside was part of the transaction that was decided last
         self.journaled = False
-        self._journaling: set[EmbeddedTransaction] = set()
+        self._journaling: set[Transaction] = set()
         self.wake: dict[asyncio.Event, None] = {}
         self.fenced = 0
-        self.strays = 0
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         for spec in specs:
-            self.specs[spec.name] = spec
             self.topics[spec.name] = [MemoryPartition() for _ in range(spec.partitions)]
 
-    def partition(self, place: TopicPartition) -> MemoryPartition:
+    def partition(self, place: tuple[str, int]) -> MemoryPartition:
         return self.topics[place[0]][place[1]]
 
     def tell(self) -> None:
@@ -103,7 +145,7 @@ class SimBroker:
         self.tell()
         return offset
 
-    def _append(self, out: ProducerRecord, transaction: EmbeddedTransaction | None) -> int:
+    def _append(self, out: ProducerRecord, transaction: Transaction | None) -> int:
         log = self.topics[out.topic][out.partition]
         offset = log.end
         if transaction is not None and b"|c:" in (out.key or b""):
@@ -123,104 +165,191 @@ class SimBroker:
 
     # Transactions ----------------------------------------------------------------------------
 
-    def init_producer(self, name: str, timeout_s: float) -> int:
-        """InitProducerId: a new epoch; what the former one had open is aborted."""
-        producer = self.producers.setdefault(name, Producer())
+    def init_producer(self, name: str, timeout_s: float) -> ProducerEpoch:
+        """InitProducerId: a new epoch. What is open is aborted, and the epoch given once it is.
+
+        Raises: ConcurrentTransactions."""
+        producer = self.producers.setdefault(name, Producer(len(self.producers)))
         if producer.open is not None:
-            self.fenced += 1
-            self._end(producer, committed=False)
-        producer.epoch += 1
+            self._abort(producer)
+        if producer.ending is not None:
+            raise ConcurrentTransactions
+        producer.bump()
         producer.timeout_s = timeout_s
         producer.last = None
-        producer.batches.clear()
-        return producer.epoch
+        return ProducerEpoch(producer.id, producer.epoch)
 
-    def _current(self, name: str, epoch: int) -> Producer:
+    def _current(self, name: str, by: ProducerEpoch, refuse: type[KafkaError]) -> Producer:
+        """Raises: `refuse` — the producer has another epoch."""
         producer = self.producers[name]
-        if producer.epoch != epoch:
+        self._time_out(producer)
+        if producer.epoch != by.epoch:
             self.fenced += 1
-            raise ProducerFenced
-        if producer.open is not None:
-            late_s = self._clock.monotonic_s() - producer.since_s
-            if late_s > producer.timeout_s:
-                self._time_out(producer)
-                raise ProducerFenced
+            raise refuse
+        if producer.ending is not None:
+            raise ConcurrentTransactions
         return producer
 
     def time_out(self) -> None:
-        """End the transactions that have been open for too long."""
+        """Abort the transactions that have been open for too long."""
         for producer in self.producers.values():
-            if (
-                producer.open is not None
-                and self._clock.monotonic_s() - producer.since_s > producer.timeout_s
-            ):
-                self._time_out(producer)
+            self._time_out(producer)
 
     def _time_out(self, producer: Producer) -> None:
-        self._end(producer, committed=False)
-        producer.epoch += 1
+        transaction = producer.open
+        if transaction is not None:
+            late_s = self._clock.monotonic_s() - transaction.since_s
+            if late_s > producer.timeout_s:
+                self._abort(producer)
 
-    def _opened(self, name: str, producer: Producer) -> EmbeddedTransaction:
+    def _abort(self, producer: Producer) -> None:
+        """Abort what is open, whatever its producer says."""
+        self.fenced += 1
+        producer.bump()
+        self._decide(producer, commit=False)
+
+    def _opened(self, name: str, producer: Producer) -> Transaction:
         if producer.open is None:
-            producer.open = EmbeddedTransaction(name, producer.epoch)
-            producer.since_s = self._clock.monotonic_s()
-            producer.offsets = {}
+            since_s = self._clock.monotonic_s()
+            producer.open = Transaction(name, producer.epoch, since_s=since_s)
         return producer.open
 
-    def produce(
-        self, name: str, epoch: int, number: int, outs: Sequence[ProducerRecord]
-    ) -> dict[TopicPartition, int]:
-        """Produce, with the partition added to the transaction. A batch that comes again is
-        answered as the first time. Returns the offset of the first record of each place."""
-        producer = self._current(name, epoch)
-        if number in producer.batches:
-            return producer.batches[number]
-        transaction = self._opened(name, producer)
-        firsts: dict[TopicPartition, int] = {}
-        for out in outs:
-            place = (out.topic, out.partition)
-            offset = self._append(out, transaction)
-            transaction.places.setdefault(place, offset)
-            firsts.setdefault(place, offset)
-        producer.batches[number] = firsts
-        return firsts
-
-    def add_offsets(
-        self, name: str, epoch: int, group: str, offsets: Mapping[TopicPartition, int]
+    def add_partitions(
+        self, name: str, by: ProducerEpoch, places: Iterable[TopicPartition]
     ) -> None:
-        """TxnOffsetCommit."""
-        producer = self._current(name, epoch)
-        self._opened(name, producer)
-        producer.offsets.setdefault(group, {}).update(offsets)
+        """AddPartitionsToTxn."""
+        producer = self._current(name, by, InvalidProducerEpoch)
+        transaction = self._opened(name, producer)
+        for place in places:
+            transaction.places.setdefault(place, self.partition(place).end)
 
-    def end_txn(self, name: str, epoch: int, *, commit: bool) -> None:
-        """EndTxn: of whatever is open."""
-        producer = self._current(name, epoch)
-        if producer.open is None:
+    def add_offsets(self, name: str, by: ProducerEpoch, group: str) -> None:
+        """AddOffsetsToTxn."""
+        producer = self._current(name, by, InvalidProducerEpoch)
+        self._opened(name, producer).groups.add(group)
+
+    def produce(
+        self, name: str, by: ProducerEpoch, batches: Iterable[Batch]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """Produce. A batch that comes again is answered as the first time.
+
+        Returns: for each partition the offset of its first record, or what went wrong."""
+        done: dict[TopicPartition, int | KafkaError] = {}
+        for batch in batches:
+            try:
+                done[batch.place] = self._produce(name, by, batch)
+            except KafkaError as error:
+                done[batch.place] = error
+        return done
+
+    def _produce(self, name: str, by: ProducerEpoch, batch: Batch) -> int:
+        producer = self._current(name, by, InvalidProducerEpoch)
+        place = batch.place
+        known = producer.batches.setdefault(place, {})
+        if batch.sequence in known:
+            return known[batch.sequence]
+        if batch.sequence != producer.sequences.get(place, 0):
+            raise OutOfOrderSequenceNumber
+        if self.bumps_epochs:
+            self.add_partitions(name, by, [place])
+        transaction = producer.open
+        if transaction is None or place not in transaction.places:
+            raise InvalidTxnState
+        known[batch.sequence] = self.partition(place).end
+        for out in batch.records:
+            self._append(out, transaction)
+        producer.sequences[place] = batch.sequence + len(batch.records)
+        return known[batch.sequence]
+
+    def commit_offsets(
+        self,
+        name: str,
+        by: ProducerEpoch,
+        member: Membership,
+        offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        """TxnOffsetCommit. In the old protocol the coordinator of the group is not told which
+        transaction is open: the offsets belong to whichever ends next."""
+        producer = self._current(name, by, InvalidProducerEpoch)
+        if self.bumps_epochs:
+            self._opened(name, producer).groups.add(member.group)
+        try:
+            self.groups.commit(name, member, offsets)
+        except KafkaError:
+            self.fenced += 1
+            raise
+
+    def end_txn(self, name: str, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
+        """EndTxn: of whatever is open in that epoch. Returns the epoch of the next transaction."""
+        self.journaled = False
+        producer = self.producers[name]
+        if self._comes_again(producer, by):
             if producer.last is not commit:
                 raise InvalidTxnState
-            return  # it comes again
-        self._end(producer, committed=commit)
-        producer.last = commit
+            if producer.ending is not None:
+                raise ConcurrentTransactions
+            return ProducerEpoch(producer.id, producer.epoch)
+        self._current(name, by, ProducerFenced)
+        if producer.open is None:
+            raise InvalidTxnState
+        if self.bumps_epochs:
+            producer.bump()
+        self._decide(producer, commit=commit)
+        return ProducerEpoch(producer.id, producer.epoch)
 
-    def _end(self, producer: Producer, *, committed: bool) -> None:
+    def _comes_again(self, producer: Producer, by: ProducerEpoch) -> bool:
+        """Whether an EndTxn is of the transaction that was decided last."""
+        over = producer.open is None and producer.last is not None
+        return over and by.epoch == producer.epoch - self.bumps_epochs
+
+    def _decide(self, producer: Producer, *, commit: bool) -> None:
+        """End what is open, and have its markers written, each in its own time."""
         transaction, producer.open = producer.open, None
         assert transaction is not None
-        transaction.committed = committed
-        self.journaled = committed and transaction in self._journaling
-        for place in transaction.places:
-            self.partition(place).mark(transaction)
-        if committed:
-            for group, offsets in producer.offsets.items():
-                self.offsets.setdefault(group, {}).update(offsets)
-                self.samples += ((group, place, offset) for place, offset in offsets.items())
-            self.commits += 1
+        transaction.committed = producer.last = commit
+        self.journaled = commit and transaction in self._journaling
+        marks = [
+            *(partial(self._mark, place, producer.epoch) for place in transaction.places),
+            *(partial(self._settle, group) for group in sorted(transaction.groups)),
+        ]
+        transaction.marks = len(marks)
+        self.unmarked += len(marks)
+        producer.ending = transaction if marks else None
+        for mark in marks:
+            slow = bool(self.slow_markers) and self._random.random() < self.slow_markers
+            longest_s = _SLOW_MARKER_S if slow else _MARKER_S
+            self.slow += slow
+            self._later(
+                self._random.random() * longest_s, partial(self._ended, producer, transaction, mark)
+            )
+
+    def _ended(
+        self, producer: Producer, transaction: Transaction, mark: Callable[[Transaction], None]
+    ) -> None:
+        mark(transaction)
+        transaction.marks -= 1
+        self.unmarked -= 1
+        if not transaction.marks:
+            producer.ending = None
         self.tell()
+
+    def _mark(self, place: TopicPartition, epoch: int, transaction: Transaction) -> None:
+        log = self.partition(place)
+        name, commit = transaction.transactional_id, bool(transaction.committed)
+        self.markers.append(Marker(place, log.end, name, epoch, commit))
+        log._open.setdefault(transaction, log.end)  # a partition may be added and never written
+        log.mark(transaction)
+
+    def _settle(self, group: str, transaction: Transaction) -> None:
+        name, commit = transaction.transactional_id, bool(transaction.committed)
+        for place, offset in self.groups.end(group, name, committed=commit).items():
+            stable_end = self.partition(place).stable_end
+            self.samples.append(Sample(self._clock.now_ms(), group, place, offset, stable_end))
 
     # Reading ---------------------------------------------------------------------------------
 
     def read(
-        self, place: TopicPartition, position: int, most: int, *, committed: bool
+        self, place: tuple[str, int], position: int, most: int, *, committed: bool
     ) -> tuple[list[ConsumerRecord], int]:
         log = self.partition(place)
         if committed:
@@ -228,9 +357,6 @@ class SimBroker:
         at = max(position, log.start)
         slots = log._slots[at - log.start : at - log.start + most]
         return [record for record, _ in slots if record is not None], at + len(slots)
-
-    def committed(self, group: str, place: TopicPartition) -> int | None:
-        return self.offsets.get(group, {}).get(place)
 
     def compact(self, topic: str, *, keep_last: int) -> int:
         """What Kafka's cleaner does to all but the last records of each partition: of each key the
@@ -251,70 +377,3 @@ class SimBroker:
                     log._slots[at] = (None, transaction)
                     gone += 1
         return gone
-
-    # Groups ----------------------------------------------------------------------------------
-
-    def group(self, name: str, partitions: int) -> Group:
-        return self.groups.setdefault(name, Group(partitions))
-
-    def join(self, group: Group, instance: str, consumer: Any, wait_s: float) -> int:
-        """JoinGroup of a static member. One that takes an instance over in a stable group gets what
-        that had, and nobody else notices (KIP-345). Returns the member id."""
-        member = group.members.get(instance)
-        group.made += 1
-        now_s = self._clock.monotonic_s()
-        if member is not None and member.consumer is not consumer:
-            member.id, member.consumer, member.seen_s = group.made, consumer, now_s
-            if group.rebalancing_until_s is None:
-                member.joined = True
-                return member.id
-        elif member is None:
-            member = group.members[instance] = Member(group.made, consumer, now_s)
-        member.seen_s = now_s
-        if group.rebalancing_until_s is None:
-            self._rebalance(group, wait_s)
-        member.joined = True
-        self.settle(group)
-        return member.id
-
-    def _rebalance(self, group: Group, wait_s: float) -> None:
-        group.rebalancing_until_s = self._clock.monotonic_s() + wait_s
-        for member in group.members.values():
-            member.joined = False
-        self.tell()
-
-    def settle(self, group: Group) -> None:
-        """End the rebalance if everybody is here, or whoever is not has had the time."""
-        until_s = group.rebalancing_until_s
-        if until_s is None:
-            return
-        here = [member for member in group.members.values() if member.joined]
-        if len(here) < len(group.members) and self._clock.monotonic_s() < until_s:
-            return
-        group.members = {name: m for name, m in group.members.items() if m.joined}
-        group.rebalancing_until_s = None
-        group.generation += 1
-        group.rebalances += 1
-        claims = {name: member.consumer.claim for name, member in group.members.items()}
-        if claims:
-            for name, shares in share_out(claims, group.partitions).items():
-                group.members[name].partitions = frozenset(shares)
-        self.tell()
-
-    def leave(self, group: Group, instance: str, member_id: int, wait_s: float) -> None:
-        member = group.members.get(instance)
-        if member is not None and member.id == member_id:
-            del group.members[instance]
-            self._rebalance(group, wait_s)
-            self.settle(group)
-
-    def expire(self, session_s: float, wait_s: float) -> None:
-        """Throw out the members that have not been heard of."""
-        now_s = self._clock.monotonic_s()
-        for group in self.groups.values():
-            gone = [n for n, m in group.members.items() if now_s - m.seen_s > session_s]
-            for name in gone:
-                del group.members[name]
-            if gone and group.rebalancing_until_s is None:
-                self._rebalance(group, wait_s)
-            self.settle(group)

@@ -1,19 +1,17 @@
-"""aiokafka's consumer and producer, as far as Surefoot's adapter uses them, against a SimBroker.
+"""The clients of Kafka, as far as Surefoot's adapter uses them, against a SimBroker.
 
-They behave as aiokafka 0.14 was read to behave: requests that time out are sent again by themselves
-and nobody is told, EndTxn with the same epoch too; committed offsets are looked up without the
-stable flag, before the assignment callback; every rebalance resets positions and pauses; a failed
-batch does not fail the commit; stop() leaves a transaction open and a static member in its group.
+The consumer behaves as aiokafka 0.14 was read to behave: requests that time out are sent again by
+themselves and nobody is told; committed offsets are looked up without the stable flag, before the
+assignment callback; every rebalance resets positions and pauses; stop() leaves a static member in
+its group. The client of transactions sends each request once, as our own does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
-from types import SimpleNamespace
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -21,119 +19,22 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 
 from surefoot.infra.kafka.assignor import Claim
-from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
-from tests.simulation.broker import SimBroker
-from tests.simulation.loop import PROCESS, Process, SimLoop
+from surefoot.infra.kafka_client.transactions import (
+    Batch,
+    CommittedOffset,
+    Membership,
+    ProducerEpoch,
+)
+from surefoot.infra.runtime.settings import Settings
+from surefoot.state.ports.log import ConsumerRecord
+from tests.simulation.groups import Group
+from tests.simulation.net import BACKOFF_S, Net
 
-#: between two tries of a request, in seconds
-_BACKOFF_S = 0.1
 _POLL_S = 5.0
-_REBALANCING, _UNKNOWN = 27, 25
-
-
-@dataclass(slots=True)
-class Weather:
-    """How the network treats requests, by api: chances of each fate."""
-
-    lost: float = 0.0
-    answer_lost: float = 0.0
-    late: float = 0.0
-    twice: float = 0.0
-    slow: float = 0.0
-    reset: float = 0.0
-
-
-class Net:
-    """Carries requests to the broker, in its own time."""
-
-    def __init__(self, loop: SimLoop, broker: SimBroker, random: Random) -> None:
-        self.loop = loop
-        self.broker = broker
-        self._random = random
-        self.weather: dict[str, Weather] = {}
-        self.calm = Weather()
-        #: how often each fault bit
-        self.bitten: dict[str, int] = {}
-        #: told which process gets the answer to an EndTxn that has recorded something of a step
-        self.on_journaled: Callable[[Process], None] | None = None
-        self._world = contextvars.Context()
-
-    async def call(self, api: str, work: Callable[[], Any], timeout_s: float) -> Any:
-        """Have the broker do it. Raises what it raises, or RequestTimedOutError."""
-        loop, random = self.loop, self._random
-        weather = self.weather.get(api, self.calm)
-        there_s, back_s = 0.001 + random.random() * 0.004, 0.001 + random.random() * 0.004
-        if weather.slow and random.random() < weather.slow:
-            there_s += random.random() * timeout_s * 0.8
-            self.bite("slow")
-        lost = bool(weather.lost) and random.random() < weather.lost
-        answer_lost = bool(weather.answer_lost) and random.random() < weather.answer_lost
-        if weather.late and random.random() < weather.late:
-            there_s = timeout_s + random.random() * 3
-            self.bite(f"late {api}")
-        will_reset = bool(weather.reset) and random.random() < weather.reset
-        if will_reset:
-            there_s = random.choice((0.002, 0.05, 0.2, 0.5, 1.0, 3.0)) * random.random()
-        answer: asyncio.Future[Any] = loop.create_future()
-        process = PROCESS.get()
-
-        journaled = False
-
-        def arrive() -> None:
-            nonlocal journaled
-            try:
-                result, error = work(), None
-            except KafkaError as raised:
-                result, error = None, raised
-            journaled = api == "end" and self.broker.journaled
-            if not answer_lost:
-                loop.call_later(back_s, deliver, result, error, context=self._world)
-
-        def deliver(result: Any, error: KafkaError | None) -> None:
-            if answer.done():
-                return
-            if journaled and process is not None and self.on_journaled is not None:
-                self.on_journaled(process)
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
-
-        def time_out() -> None:
-            if not answer.done():
-                answer.set_exception(RequestTimedOutError())
-
-        if lost:
-            self.bite(f"lost {api}")
-        else:
-            if answer_lost:
-                self.bite(f"answer lost {api}")
-            loop.call_later(there_s, arrive, context=self._world)
-            if weather.twice and random.random() < weather.twice:
-                self.bite(f"twice {api}")
-                later_s = there_s + random.random() * 0.05
-                loop.call_later(later_s, arrive, context=self._world)
-        if will_reset:
-            self.bite(f"reset {api}")
-            # the socket broke after the request had left: it may arrive at any time, or has
-            timeout_s = random.random() * 0.02
-        timer = loop.call_later(timeout_s, time_out, context=self._world)
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-
-    def bite(self, what: str) -> None:
-        self.bitten[what] = self.bitten.get(what, 0) + 1
-
-    async def insist(self, api: str, work: Callable[[], Any], timeout_s: float) -> Any:
-        """As `call`, again and again until there is an answer."""
-        while True:
-            try:
-                return await self.call(api, work, timeout_s)
-            except RequestTimedOutError:
-                await asyncio.sleep(_BACKOFF_S)
-
+#: error codes of the group coordinator
+_ILLEGAL_GENERATION, _UNKNOWN, _REBALANCING = 22, 25, 27
+#: brokers among which the partitions are shared out
+_LEADERS = 2
 
 #: of the life that is being lived
 NET: Net
@@ -141,170 +42,101 @@ NET: Net
 
 def use(net: Net) -> None:
     """The network that clients made from now on are on."""
-    global NET  # noqa: PLW0603  (aiokafka's constructors take no network)
+    global NET  # noqa: PLW0603  (the clients' constructors take no network)
     NET = net
 
 
 # Producing ----------------------------------------------------------------------------------
 
 
-class Added(NamedTuple):
-    size: int
+class SimTransactionClient:
+    """TransactionClient: each method sends one request to each broker that it concerns."""
 
-
-class Written(NamedTuple):
-    offset: int
-
-
-class Batch:
-    """A batch builder."""
-
-    def __init__(self, limit: int) -> None:
-        self.records: list[tuple[bytes | None, bytes | None, Any]] = []
-        self._size, self._limit = 0, limit
-
-    def append(
-        self, *, key: bytes | None, value: bytes | None, headers: Any, **_: Any
-    ) -> Added | None:
-        size = len(key or b"") + len(value or b"") + 100
-        if self.records and self._size + size > self._limit:
-            return None
-        self._size += size
-        self.records.append((key, value, tuple(headers)))
-        return Added(size)
-
-    def close(self) -> None:
-        """Nothing is packed."""
-
-    def record_count(self) -> int:
-        return len(self.records)
-
-
-class _Cluster:
-    def partitions_for_topic(self, topic: str) -> Any:
-        return NET.broker.topics.get(topic)
-
-
-class _Client:
-    cluster = _Cluster()
-
-
-class _Sender:
-    sender_task = None
-
-    def __init__(self, producer: SimProducer) -> None:
-        self._producer = producer
-
-    async def _do_txn_commit(self, _result: Any) -> None:
-        """One EndTxn."""
-        producer = self._producer
-        name, epoch = producer._name, producer._epoch
-        await NET.call(
-            "end", lambda: NET.broker.end_txn(name, epoch, commit=True), producer._timeout_s
-        )
-
-    async def _do_txn_offset_commit(self, offsets: Mapping[Any, int], group: str) -> None:
-        """One TxnOffsetCommit."""
-        producer = self._producer
-        name, epoch = producer._name, producer._epoch
-        await NET.call(
-            "offsets",
-            lambda: NET.broker.add_offsets(name, epoch, group, offsets),
-            producer._timeout_s,
-        )
-
-
-class SimProducer:
-    """AIOKafkaProducer with a transactional id."""
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str,
-        transaction_timeout_ms: int,
-        request_timeout_ms: int,
-        max_batch_size: int,
-        **_: Any,
-    ) -> None:
-        self._name = transactional_id
-        self._transaction_s = transaction_timeout_ms / 1000
-        self._timeout_s = request_timeout_ms / 1000
-        self._limit = max_batch_size
-        self._epoch = -1
-        self._batches = 0
-        self._in_transaction = False
-        self._sending: set[asyncio.Task[None]] = set()
-        self.client = _Client()
-        self._sender = _Sender(self)
-        #: offsets do not go through it here
-        self._txn_manager = SimpleNamespace(add_offsets_to_txn=None)
+    def __init__(self, transactional_id: str, settings: Settings) -> None:
+        self.transactional_id = transactional_id
+        self.bumps_epochs = False
+        self._timeout_s = settings.producer_request_timeout_ms / 1000
+        self._transaction_s = settings.transaction_timeout_ms / 1000
 
     async def start(self) -> None:
-        broker, name, timeout_s = NET.broker, self._name, self._transaction_s
-        self._epoch = await NET.insist(
-            "init", lambda: broker.init_producer(name, timeout_s), self._timeout_s
-        )
+        await self._ask("metadata", lambda: None)
+        self.bumps_epochs = NET.broker.bumps_epochs
 
     async def stop(self) -> None:
-        for task in list(self._sending):
-            task.cancel()
+        """There are no connections."""
 
-    def create_batch(self) -> Batch:
-        return Batch(self._limit)
+    async def refresh(self) -> None:
+        """Every broker stays where it is."""
 
-    async def begin_transaction(self) -> None:
-        assert not self._in_transaction
-        self._in_transaction = True
+    async def topic_exists(self, topic: str) -> bool:
+        return topic in NET.broker.topics
 
-    async def send_batch(
-        self, batch: Batch, topic: str, *, partition: int
-    ) -> asyncio.Future[Written]:
-        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._batches += 1
-        task = asyncio.create_task(self._send(batch, topic, partition, self._batches, written))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-        return written
+    async def init_producer(self) -> ProducerEpoch:
+        broker, name = NET.broker, self.transactional_id
+        begun: ProducerEpoch = await self._ask(
+            "init", partial(broker.init_producer, name, self._transaction_s)
+        )
+        return begun
 
-    async def _send(
-        self,
-        batch: Batch,
-        topic: str,
-        partition: int,
-        number: int,
-        written: asyncio.Future[Written],
-    ) -> None:
-        broker, name, epoch = NET.broker, self._name, self._epoch
-        outs = [ProducerRecord(topic, partition, *record) for record in batch.records]
+    async def add_partitions(self, by: ProducerEpoch, places: Iterable[TopicPartition]) -> None:
+        broker, name = NET.broker, self.transactional_id
+        await self._ask("add", partial(broker.add_partitions, name, by, list(places)))
+
+    async def add_offsets(self, by: ProducerEpoch, group: str) -> None:
+        broker, name = NET.broker, self.transactional_id
+        await self._ask("add", partial(broker.add_offsets, name, by, group))
+
+    async def produce(
+        self, by: ProducerEpoch, batches: Sequence[Batch]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        by_leader: dict[int, list[Batch]] = {}
+        for batch in batches:
+            leader = (len(batch.place.topic) + batch.place.partition) % _LEADERS
+            by_leader.setdefault(leader, []).append(batch)
+        answers = await asyncio.gather(*(self._produce_to(by, b) for b in by_leader.values()))
+        return {place: told for answer in answers for place, told in answer.items()}
+
+    async def _produce_to(
+        self, by: ProducerEpoch, batches: Sequence[Batch]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        broker, name = NET.broker, self.transactional_id
         try:
-            firsts = await NET.insist(
-                "produce", lambda: broker.produce(name, epoch, number, outs), self._timeout_s
+            done: dict[TopicPartition, int | KafkaError] = await self._ask(
+                "produce", partial(broker.produce, name, by, batches)
             )
         except KafkaError as error:
-            if not written.done():
-                written.set_exception(error)
-        else:
-            if not written.done():
-                written.set_result(Written(firsts[topic, partition]))
+            return {batch.place: error for batch in batches}
+        return done
 
-    async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, int], group: str
+    async def commit_offsets(
+        self, by: ProducerEpoch, member: Membership, offsets: Mapping[TopicPartition, int]
     ) -> None:
-        places = {(tp.topic, tp.partition): offset for tp, offset in offsets.items()}
-        while True:
-            try:
-                return await self._sender._do_txn_offset_commit(places, group)
-            except RequestTimedOutError:
-                await asyncio.sleep(_BACKOFF_S)
+        broker, name = NET.broker, self.transactional_id
+        await self._ask("offsets", partial(broker.commit_offsets, name, by, member, dict(offsets)))
 
-    async def commit_transaction(self) -> None:
-        while True:
-            try:
-                await self._sender._do_txn_commit(None)
-                break
-            except RequestTimedOutError:
-                await asyncio.sleep(_BACKOFF_S)
-        self._in_transaction = False
+    async def end(self, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
+        broker, name = NET.broker, self.transactional_id
+        ended: ProducerEpoch = await self._ask(
+            "end", partial(broker.end_txn, name, by, commit=commit)
+        )
+        return ended
+
+    async def committed(
+        self, group: str, places: Iterable[TopicPartition], *, stable: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        wanted = list(places)
+        found: dict[TopicPartition, CommittedOffset] = await self._ask(
+            "fetch offsets",
+            lambda: NET.broker.groups.by_name[group].fetch(wanted, stable=stable),
+        )
+        return found
+
+    async def high_watermark(self, place: TopicPartition) -> int:
+        end: int = await self._ask("ends", lambda: NET.broker.partition(place).end)
+        return end
+
+    async def _ask(self, api: str, work: Callable[[], Any]) -> Any:
+        return await NET.call(api, work, self._timeout_s)
 
 
 # Consuming ----------------------------------------------------------------------------------
@@ -337,9 +169,11 @@ class _Coordinator:
         consumer = self._consumer
         match request:
             case HeartbeatRequest():
-                return _Answer(await NET.call("heartbeat", consumer._heard, consumer._timeout_s))
+                heard = partial(consumer._heard, self.generation)
+                return _Answer(await NET.call("heartbeat", heard, consumer._timeout_s))
             case SyncGroupRequest():
-                return _Answer(await NET.call("sync", consumer._heard, consumer._timeout_s))
+                heard = partial(consumer._heard, self.generation)
+                return _Answer(await NET.call("sync", heard, consumer._timeout_s))
             case LeaveGroupRequest():
                 await NET.call("leave", consumer._left, consumer._timeout_s)
                 return _Answer(0)
@@ -351,12 +185,8 @@ class _Coordinator:
         consumer, wanted = self._consumer, list(tps)
 
         def look() -> dict[TopicPartition, _Committed]:
-            found = {}
-            for tp in wanted:
-                offset = NET.broker.committed(consumer._group_id, (tp.topic, tp.partition))
-                if offset is not None:
-                    found[tp] = _Committed(offset)
-            return found
+            found = consumer._group.fetch(wanted, stable=False)
+            return {tp: _Committed(at.offset) for tp, at in found.items() if at.offset is not None}
 
         found: dict[TopicPartition, _Committed] = await NET.insist(
             "fetch offsets", look, consumer._timeout_s
@@ -400,7 +230,7 @@ class SimConsumer:
         self._rebalance_s = rebalance_timeout_ms / 1000
         self._timeout_s = 5.0
         self._assignor = partition_assignment_strategy[0]
-        self._member = 0
+        self._member = ""
         self._listener: Any = None
         self._topics: list[str] = []
         self._positions: dict[TopicPartition, int] = {}
@@ -433,17 +263,31 @@ class SimConsumer:
 
     # The group -------------------------------------------------------------------------------
 
-    def _heard(self) -> int:
-        group = NET.broker.groups[self._group_id]
+    @property
+    def _group(self) -> Group:
+        groups = NET.broker.groups
+        return groups.group(self._group_id, len(NET.broker.topics[self._topics[0]]))
+
+    def _knows(self, group: Group) -> bool:
+        """Whether the group has this member."""
         member = group.members.get(self._instance)
-        if member is None or member.id != self._member:
+        return member is not None and member.id == self._member
+
+    def _has_joined(self, group: Group) -> bool:
+        """Whether the member is part of the rebalance that is under way, or was the last."""
+        return self._knows(group) and group.members[self._instance].joined
+
+    def _heard(self, generation: int) -> int:
+        group = self._group
+        if not self._knows(group):
             return _UNKNOWN
-        member.seen_s = NET.loop.time()
+        if generation != group.generation:
+            return _ILLEGAL_GENERATION
+        group.members[self._instance].seen_s = NET.loop.time()
         return _REBALANCING if group.rebalancing_until_s is not None else 0
 
     def _left(self) -> None:
-        group = NET.broker.groups[self._group_id]
-        NET.broker.leave(group, self._instance, self._member, self._rebalance_s)
+        NET.broker.groups.leave(self._group, self._instance, self._member, self._rebalance_s)
 
     async def _beat(self) -> None:
         while True:
@@ -465,37 +309,34 @@ class SimConsumer:
 
     async def _join(self) -> None:
         await self._listener.on_partitions_revoked(set(self._positions))
-        broker = NET.broker
-        group = broker.group(self._group_id, len(broker.topics[self._topics[0]]))
+        groups, group = NET.broker.groups, self._group
         while True:
             self._rejoin.clear()
-            self._member = await NET.insist(
+            self._member = self._coordinator.member_id = await NET.insist(
                 "join",
-                lambda: broker.join(group, self._instance, self, self._rebalance_s),
+                lambda: groups.join(group, self._instance, self, self._rebalance_s),
                 self._timeout_s,
             )
-            while group.rebalancing_until_s is not None and self._heard() != _UNKNOWN:
+            while group.rebalancing_until_s is not None and self._has_joined(group):
                 self._news.clear()
                 left_s = group.rebalancing_until_s - NET.loop.time()
                 try:
                     async with asyncio.timeout(max(0.01, left_s)):
                         await self._news.wait()
                 except TimeoutError:
-                    broker.settle(group)
-            generation = group.generation
-            member = group.members.get(self._instance)
-            if member is None or member.id != self._member:
-                await asyncio.sleep(_BACKOFF_S)
+                    groups.settle(group)
+            if not self._has_joined(group):
+                await asyncio.sleep(BACKOFF_S)
                 continue
-            mine = member.partitions
+            self._coordinator.generation = group.generation
+            mine = group.members[self._instance].partitions
             try:
                 answer = await self._coordinator._send_req(_SYNC)
             except RequestTimedOutError:
                 continue
             if not answer.error_code:
                 break
-            await asyncio.sleep(_BACKOFF_S)
-        self._coordinator.generation = generation
+            await asyncio.sleep(BACKOFF_S)
         self._rejoin.clear()
         tps = {TopicPartition(topic, number) for topic in self._topics for number in sorted(mine)}
         ordered = sorted(tps)

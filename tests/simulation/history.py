@@ -11,7 +11,6 @@ from surefoot.state.names.topics import AgentTopics
 from tests import checker
 from tests.checker.history import Event, Place
 from tests.simulation import workload
-from tests.simulation.broker import Producer
 from tests.simulation.workload import AGENT
 from tests.simulation.world import APP, MAKE_ZOMBIES, PARTITIONS, Life, Run
 
@@ -22,11 +21,7 @@ class WatchedLife(Life):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._asked: list[checker.Asked] = []
-        self._markers: list[checker.Marker] = []
-        self._samples: list[checker.Sample] = []
         self._numbers: dict[str, int] = {}
-        end = self.broker._end
-        self.broker._end = partial(self._ended, end)  # type: ignore[method-assign]
 
     def live(self) -> list[str]:
         """To its end. Returns what was wrong, by the checker too."""
@@ -40,34 +35,6 @@ class WatchedLife(Life):
         self._asked.append(
             checker.Asked(id=identity, agent=AGENT, run_id=run_id, kind=kind, outcome="ok")
         )
-
-    def _ended(self, end: Callable[..., None], producer: Producer, *, committed: bool) -> None:
-        transaction = producer.open
-        assert transaction is not None
-        whose = self._number(transaction.transactional_id), transaction.epoch
-        for topic, number in transaction.places:
-            self._markers.append(
-                checker.Marker(
-                    topic=topic,
-                    partition=number,
-                    producer=whose,
-                    commit=committed,
-                    offset=self.broker.partition((topic, number)).end,
-                )
-            )
-        before = len(self.broker.samples)
-        end(producer, committed=committed)
-        for group, place, offset in self.broker.samples[before:]:
-            self._samples.append(
-                checker.Sample(
-                    at_ms=self.clock.now_ms(),
-                    group=group,
-                    topic=place[0],
-                    partition=place[1],
-                    offset=offset,
-                    stable_end=self.broker.partition(place).stable_end,
-                )
-            )
 
     def _number(self, transactional_id: str) -> int:
         return self._numbers.setdefault(transactional_id, len(self._numbers))
@@ -96,8 +63,27 @@ class WatchedLife(Life):
                 )
                 for record, transaction in self.broker.everything
             ],
-            markers=self._markers,
-            samples=self._samples,
+            markers=[
+                checker.Marker(
+                    topic=marker.place.topic,
+                    partition=marker.place.partition,
+                    producer=(self._number(marker.transactional_id), marker.epoch),
+                    commit=marker.commit,
+                    offset=marker.offset,
+                )
+                for marker in self.broker.markers
+            ],
+            samples=[
+                checker.Sample(
+                    at_ms=sample.at_ms,
+                    group=sample.group,
+                    topic=sample.place.topic,
+                    partition=sample.place.partition,
+                    offset=sample.offset,
+                    stable_end=sample.stable_end,
+                )
+                for sample in self.broker.samples
+            ],
             asked=self._asked,
             commits=[
                 checker.Commit(process="", txn=txn, outcome=outcomes[landed])  # type: ignore[arg-type]

@@ -14,11 +14,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import structlog
+from aiokafka import TopicPartition
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
@@ -37,14 +39,23 @@ from surefoot.state.ports.log import Committed, InputKind, ProducerRecord
 from surefoot.state.records.encoding import Wire, command_out
 from tests.simulation import clients, workload
 from tests.simulation.broker import SimBroker
-from tests.simulation.clients import Net, SimConsumer, SimProducer, Weather
+from tests.simulation.clients import SimConsumer, SimTransactionClient
 from tests.simulation.loop import Endless, Process, SimLoop
+from tests.simulation.net import Net, Weather
 from tests.simulation.workload import AGENT, World
 
 APP, PARTITIONS, SLOTS = "sim", 2, 3
 _START_MS = 1_800_000_000_000
 #: after the faults have stopped, how long until everything must have come to its end, in seconds
 REST_S = 400.0
+#: share of the lives whose broker gives each transaction an epoch of its own
+_BUMPS = 0.75
+#: requests that the network may mistreat; and those of them that decide what a transaction is
+_APIS = (
+    *("init", "add", "produce", "offsets", "end", "fetch offsets", "ends"),
+    *("join", "sync", "heartbeat"),
+)
+_DECIDING = ("offsets", "end")
 #: how far a clock is set forward or back
 _JUMP_MS = 600_000
 SETTINGS = Settings(
@@ -87,6 +98,7 @@ FAULTS = (
     "poison",
     "repeat",
     "twin",
+    "markers",
 )
 
 
@@ -203,7 +215,12 @@ class Life:
         self._random = random
         self.clock = VirtualClock(start_ms=_START_MS, seed=self.seed)
         self.loop = SimLoop(self.clock, Random(f"{self.seed} schedule"))
-        self.broker = SimBroker(self.clock)
+        self.broker = SimBroker(
+            self.clock,
+            Random(f"{self.seed} broker"),
+            partial(self.loop.call_later, context=contextvars.Context()),
+            bumps_epochs=random.random() < _BUMPS,
+        )
         self.net = Net(self.loop, self.broker, Random(f"{self.seed} net"))
         self.world = World(Random(f"{self.seed} outside"), self.clock.now_ms)
         self.sink = Sink(Random(f"{self.seed} sink"))
@@ -260,7 +277,9 @@ class Life:
             self.struck[what] = self.struck.get(what, 0) + times
         self.struck["fenced"] = self.broker.fenced
         self.struck["unknown"] = sum(landed is None for _, landed in self.told)
-        self.struck["rebalances"] = sum(group.rebalances for group in self.broker.groups.values())
+        groups = self.broker.groups.by_name.values()
+        self.struck["rebalances"] = sum(group.rebalances for group in groups)
+        self.struck["slow marker"] = self.broker.slow
         return self.wrong
 
     def _traced(self) -> list[Any]:
@@ -295,18 +314,18 @@ class Life:
         self.world.hang = 0.03 if "hang" in kinds else 0.0
         self.world.fail = 0.10 if "fail" in kinds else 0.0
         self.sink.trouble = 0.4 if "sink" in kinds else 0.0
-        apis = ("init", "produce", "offsets", "end", "fetch offsets", "join", "sync", "heartbeat")
-        for api in apis:
+        self.broker.slow_markers = 0.1 if "markers" in kinds else 0.0
+        once = () if self.broker.bumps_epochs else _DECIDING
+        for api in _APIS:
+            deciding = api in _DECIDING
             self.net.weather[api] = Weather(
                 lost=0.03 if "lost" in kinds else 0.0,
                 answer_lost=0.05 if "answer lost" in kinds else 0.0,
-                twice=0.05 if "twice" in kinds and api not in ("offsets", "end") else 0.0,
+                twice=0.05 if "twice" in kinds and api not in once else 0.0,
                 slow=0.05 if "slow net" in kinds else 0.0,
-                late=0.12 if "late" in kinds and api in ("offsets", "end") else 0.0,
+                late=(0.12 if deciding else 0.01) if "late" in kinds else 0.0,
+                reset=(0.08 if deciding else 0.03) if "reset" in kinds else 0.0,
             )
-        if "reset" in kinds:
-            for api in apis:
-                self.net.weather[api].reset = 0.08 if api in ("end", "offsets") else 0.03
         if "freeze" in kinds:
             self.net.on_journaled = self._journaled
         if "late" in kinds and random.random() < 0.5:
@@ -320,6 +339,7 @@ class Life:
             if twin.alive:
                 self.loop.queue.kill(twin)
         self.net.weather.clear()
+        self.broker.slow_markers = 0.0
         self.jumps.clear()
         world = self.world
         world.slow = world.hang = world.fail = self.sink.trouble = 0.0
@@ -344,7 +364,7 @@ class Life:
         while True:
             await asyncio.sleep(1.0)
             self.broker.time_out()
-            self.broker.expire(
+            self.broker.groups.expire(
                 SETTINGS.session_timeout_ms / 1000, SETTINGS.rebalance_timeout_ms / 1000
             )
             for slot in self.slots[: 1 if self.violent else 2]:
@@ -585,13 +605,14 @@ class Life:
             return False
         for agent in (AGENT, OUTBOX):
             topics = AgentTopics(APP, agent)
+            group = self.broker.groups.group(topics.group, PARTITIONS)
             for topic in (topics.commands, topics.tasks):
                 for number in range(PARTITIONS):
-                    place = (topic, number)
+                    place = TopicPartition(topic, number)
                     end = self.broker.partition(place).end
-                    if end and (self.broker.committed(topics.group, place) or 0) < end:
+                    if end > (group.offsets[place].offset if place in group.offsets else 0):
                         return False
-        return True
+        return not self.broker.unmarked
 
 
 # What is put in the place of something ------------------------------------------------------
@@ -623,7 +644,7 @@ def _patched(life: Life) -> Iterator[None]:
     with (
         patch("surefoot.infra.kafka.log.AIOKafkaConsumer", SimConsumer),
         patch("surefoot.infra.kafka.log.with_failover", lambda client, **_: client),
-        patch("surefoot.infra.kafka.txn.AIOKafkaProducer", SimProducer),
+        patch("surefoot.infra.kafka.txn.TransactionClient", SimTransactionClient),
         patch.object(KafkaOwnership, "commit", commit),
     ):
         yield
