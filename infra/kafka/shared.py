@@ -159,9 +159,10 @@ class SharedTransactions:
             concern the others.
         Under cancellation: the transaction continues."""
         share = _Share(holding, records, offsets)
-        self._waiting.append(share)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        if self._holds(share):
+            self._waiting.append(share)
+            if self._writer is None or self._writer.done():
+                self._writer = asyncio.create_task(self._write())
         return await share.done
 
     async def committed(

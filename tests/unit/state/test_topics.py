@@ -13,7 +13,13 @@ from surefoot.infra.kafka_client.topics import Topics, problems, specs_for
 from surefoot.infra.log.ports import Found
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.state.errors import Unavailable
-from surefoot.state.names.topics import AgentTopics, TopicSpec, dead_topic
+from surefoot.state.names.topics import (
+    AgentTopics,
+    TopicSpec,
+    dead_topic,
+    fence_id,
+    transactional_ids,
+)
 
 SETTINGS = load_settings(app="shop", partitions=6, record_max_bytes=1_000_000)
 SPECS = {spec.name: spec for spec in specs_for(["triage"], SETTINGS)}
@@ -60,7 +66,11 @@ def test_names_come_from_one_place() -> None:
     topics = AgentTopics("shop", "triage")
     assert topics.state == "shop.triage.state"
     assert topics.group == "shop.triage"
-    assert topics.transactional_id(3) == "shop.triage.3"
+    assert fence_id(topics.group, 3) == "shop.triage.3"
+    assert transactional_ids("shop.triage.pod-1.0") == (
+        "shop.triage.pod-1.0.a",
+        "shop.triage.pod-1.0.b",
+    )
     assert dead_topic("shop") == "shop.dead"
 
 
