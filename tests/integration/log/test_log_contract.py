@@ -12,9 +12,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import PolicyViolationError, RequestTimedOutError
-from aiokafka.protocol.group import JoinGroupRequest
-from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.errors import InvalidTxnState, KafkaConnectionError, PolicyViolationError
+from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest
 
 from surefoot.infra.embedded.broker import SqliteBroker
 from surefoot.infra.embedded.file import EmbeddedFile
@@ -97,6 +96,9 @@ class Adapter(Protocol):
     def hold_rebalance(self, log: Log) -> asyncio.Event:
         """The member does not finish its next rebalance until the event is set."""
 
+    async def put_out(self, log: Log, *, by: Log) -> None:
+        """The group gives the member's partitions to `by`, and the member does not hear of it."""
+
 
 class KafkaAdapter:
     marker = 1
@@ -156,7 +158,7 @@ class KafkaAdapter:
     def lose_answer(self, ownership: Ownership) -> None:
         async def lose(send: Callable[[], Awaitable[Any]]) -> Any:
             await send()
-            raise RequestTimedOutError
+            raise InvalidTxnState  # what a client is told that asks too late
 
         self._on_end(ownership, lose)
 
@@ -187,16 +189,19 @@ class KafkaAdapter:
         self, ownership: Ownership, do: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
     ) -> None:
         assert isinstance(ownership, KafkaOwnership)
-        client = ownership._producer._producer.client
-        real = client.send
+        clients: list[Any] = [each._client for each in ownership._log._shared._producers]
+        reals = [client.end for client in clients]
 
-        async def sending(node: int, request: Any, **kw: Any) -> Any:
-            if not isinstance(request, EndTxnRequest):
-                return await real(node, request, **kw)
-            client.send = real
-            return await do(lambda: real(node, request, **kw))
+        def through(real: Callable[..., Any]) -> Callable[..., Any]:
+            async def ending(*args: Any, **kw: Any) -> Any:
+                for client, end in zip(clients, reals, strict=True):
+                    client.end = end
+                return await do(lambda: real(*args, **kw))
 
-        client.send = sending
+            return ending
+
+        for client, real in zip(clients, reals, strict=True):
+            client.end = through(real)
 
     def hold_rebalance(self, log: Log) -> asyncio.Event:
         assert isinstance(log, KafkaLog)
@@ -211,6 +216,20 @@ class KafkaAdapter:
 
         coordinator._send_req = sending
         return go_on
+
+    async def put_out(self, log: Log, *, by: Log) -> None:
+        assert isinstance(log, KafkaLog)
+        assert isinstance(by, KafkaLog)
+        coordinator = log._live._coordinator
+        request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+
+        async def hear_nothing(request: Any) -> Any:
+            if isinstance(request, LeaveGroupRequest):  # as the test ends
+                raise KafkaConnectionError
+            await asyncio.get_running_loop().create_future()
+
+        coordinator._send_req = hear_nothing
+        await by._live._coordinator._send_req(request)
 
 
 @asynccontextmanager
@@ -288,6 +307,11 @@ class EmbeddedAdapter:
         assert isinstance(log, EmbeddedLog)
         log._rejoin = rejoin  # type: ignore[method-assign]
         return go_on
+
+    async def put_out(self, log: Log, *, by: Log) -> None:
+        del by
+        assert isinstance(log, EmbeddedLog)
+        self._group.leave(log._instance)
 
 
 class MemoryAdapter(EmbeddedAdapter):
@@ -372,7 +396,15 @@ class Member:
             except InputGone as gone:
                 self.gone.append(gone)
 
+    def has(self, partition: int) -> bool:
+        """Whether the partition is assigned to it."""
+        mine: frozenset[int] = frozenset()
+        for change in self.changes:
+            mine = (mine | change.gained) - change.lost
+        return partition in mine
+
     async def own(self, partition: int) -> Ownership:
+        await until(lambda: self.has(partition), what=f"partition {partition} to be assigned")
         ownership = await self.log.own(partition)
         self.owned.append(ownership)
         return ownership
@@ -414,6 +446,14 @@ class Group:
         self._members.append(member)
         await member.join()
         return member
+
+    async def of_two(self) -> tuple[Member, Member]:
+        """Members that have a partition each: the first has 0, and the second 1."""
+        first = await self.join()
+        await first.until_changes(1)
+        second = await self.join()
+        await until(lambda: first.changes[1:] and second.changes, what="a partition for each")
+        return first, second
 
     async def close(self) -> None:
         for member in self._members:
@@ -725,9 +765,10 @@ class TestLog:
 
     async def test_a_new_owner_fences_the_former_one(self, adapter: Adapter, group: Group) -> None:
         topics = adapter.topics
-        first, second = await group.join(), await group.join()
+        first, second = await group.of_two()
         former = await first.own(0)
         await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
+        await adapter.put_out(first.log, by=second.log)
         owner = await second.own(0)
         with pytest.raises(FencedError):
             await former.commit(
@@ -749,7 +790,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         topics = adapter.topics
-        first, second = await group.join(), await group.join()
+        first, second = await group.of_two()
         zero, one = await first.own(0), await second.own(1)
         for partition, ownership in enumerate((zero, one)):
             await ownership.commit([ProducerRecord(topics.state, partition, b"k", b"1")], NOTHING)
@@ -759,7 +800,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         topics = adapter.topics
-        first, second = await group.join(), await group.join()
+        first, second = await group.of_two()
         former = await first.own(0)
         await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
         held = adapter.hold_commit(former)
@@ -769,6 +810,7 @@ class TestLog:
             )
         )
         await held.reached.wait()
+        await adapter.put_out(first.log, by=second.log)
         owner = await second.own(0)
         assert await owner.committed() == NOTHING
         assert (await restored(owner))[0] == [b"1"]
@@ -781,7 +823,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         topics = adapter.topics
-        first, second = await group.join(), await group.join()
+        first, second = await group.of_two()
         former = await first.own(0)
         offsets: dict[InputKind, int] = {"commands": 5, "tasks": 6}
         sent = adapter.send_commit(former)
@@ -789,6 +831,7 @@ class TestLog:
             former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], offsets)
         )
         await sent.wait()
+        await adapter.put_out(first.log, by=second.log)
         owner = await second.own(0)
         committed = await owner.committed()
         values, _ = await restored(owner)
@@ -918,7 +961,7 @@ class TestLog:
         self, adapter: Adapter, group: Group
     ) -> None:
         topics = adapter.topics
-        first, second = await group.join(), await group.join()
+        first, second = await group.of_two()
         ownership = await first.own(0)
         large = ProducerRecord(topics.events, 0, b"k", b"x" * (RECORD_MAX_BYTES + 1))
         with pytest.raises(RecordTooLarge) as told:
@@ -938,6 +981,7 @@ class TestLog:
         await until_committed(ownership, {"commands": 1, "tasks": 0})
         assert await adapter.visible(topics.state) == [b"2"]
         assert await adapter.visible(topics.tasks) == []
+        await adapter.put_out(first.log, by=second.log)
         await second.own(0)
         with pytest.raises(FencedError):
             await ownership.commit([ProducerRecord(topics.state, 0, b"k", b"3")], NOTHING)
