@@ -21,6 +21,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
+    GroupCoordinatorNotAvailableError,
     IllegalGenerationError,
     InvalidProducerEpoch,
     KafkaError,
@@ -73,9 +74,10 @@ _FENCED = (
     IllegalGenerationError,
     FencedInstanceId,
 )
-#: the broker has certainly not done what it was asked
-_NOT_DONE = (
+#: the broker was not asked, or has answered: what it was asked does not reach it any more
+_OVER = (
     NodeNotReadyError,
+    GroupCoordinatorNotAvailableError,
     NotCoordinatorError,
     CoordinatorLoadInProgressError,
     ConcurrentTransactions,
@@ -290,15 +292,15 @@ class TransactionalProducer:
     ) -> T:
         """Send a request that a broker must not see later than its transaction.
 
-        With one epoch for many transactions, it is sent again only if it has certainly not been
-        done."""
+        With one epoch for many transactions, it is sent again only if the one before cannot arrive
+        any more."""
         if client.bumps_epochs:
             return await self._insist(attempt)
 
         async def once() -> T:
             try:
                 return await attempt()
-            except _NOT_DONE:
+            except _OVER:
                 raise
             except _FENCED:
                 raise

@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import (
     ConcurrentTransactions,
     GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
     IllegalGenerationError,
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -332,8 +333,12 @@ async def test_nothing_is_added_where_a_request_adds_by_itself(
 # Answers that are lost, or not to be had now ---------------------------------------------------
 
 LOST = [RequestTimedOutError(), KafkaConnectionError()]
-#: certainly not done
-REFUSED = [NotCoordinatorError(), ConcurrentTransactions()]
+#: the broker has answered, and may do it a moment later
+REFUSED = [
+    NotCoordinatorError(),
+    GroupCoordinatorNotAvailableError(),
+    ConcurrentTransactions(),
+]
 
 
 @pytest.mark.parametrize("error", [*LOST, *REFUSED], ids=repr)
@@ -366,7 +371,7 @@ async def test_with_one_epoch_an_answer_that_is_lost_is_not_asked_for_again(
 
 @pytest.mark.parametrize("error", REFUSED, ids=repr)
 @pytest.mark.parametrize("method", ["commit_offsets", "end"])
-async def test_with_one_epoch_what_was_certainly_not_done_is_asked_for_again(
+async def test_with_one_epoch_what_cannot_arrive_any_more_is_asked_for_again(
     method: str, error: Exception, one: FakeClient, started: Start
 ) -> None:
     producer = await started(one)
