@@ -24,6 +24,7 @@ from aiokafka.structs import ConsumerRecord
 
 from surefoot import Agent, Context, Done, Retry, RetryableError
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.state.names.topics import transactional_ids
 from tests.support.cluster import Running, Watched, cluster
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -235,7 +236,7 @@ def transactions(records: list[ConsumerRecord], app: str) -> dict[str, set[tuple
     return found
 
 
-async def test_a_partition_is_written_under_one_transactional_id_whoever_has_it(
+async def test_a_member_writes_whatever_partitions_it_has_under_two_ids_of_its_own(
     bootstrap: str, app: str, agent_name: str
 ) -> None:
     watched = Watched(agent_name, steps=1)
@@ -260,9 +261,10 @@ async def test_a_partition_is_written_under_one_transactional_id_whoever_has_it(
             workers[slot] = await kafka.work(agent, slot=slot)
         assert all(slots == {0, 1} for slots in had.values()), had
         written = transactions(await kafka.read("__transaction_state"), app)
-        assert set(written) == {f"{app}.{agent_name}.{partition}" for partition in range(4)}
-        for partition in range(4):
-            places = written[f"{app}.{agent_name}.{partition}"]
+        members = [transactional_ids(f"{topics.group}.{app}.{slot}") for slot in range(2)]
+        assert set(written) == {identity for ids in members for identity in ids}
+        for ids in members:
+            places = set().union(*(written[identity] for identity in ids))
             assert {place for place in places if place[0] == topics.state} == {
-                (topics.state, partition)
+                (topics.state, partition) for partition in range(4)
             }

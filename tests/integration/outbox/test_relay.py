@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 import typer
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
@@ -16,6 +15,7 @@ from surefoot import Agent, Context, Done, Next, Retry
 from surefoot.commands.runs import operate
 from surefoot.consumers.builtin.outbox import HttpDelivery, outbox_agent
 from surefoot.infra.http.deliver import HttpDeliver
+from surefoot.infra.kafka_client.transactions import ProducerEpoch, TransactionClient
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.steps import context
@@ -320,17 +320,21 @@ def break_one_transaction_with_effects(
 ) -> list[bool]:
     """Its records are all written; then the connection seems to break."""
     broken: list[bool] = []
-    mine = kafka.topics(agent).transactional_id(0)
-    commands = kafka.topics("outbox").commands
-    original = AIOKafkaProducer.send_offsets_to_transaction
+    mine, commands = f"{kafka.topics(agent).group}.", kafka.topics("outbox").commands
+    produce, end = TransactionClient.produce, TransactionClient.end
+    with_effects: set[TransactionClient] = set()
 
-    async def send_offsets(client: Any, *args: Any) -> None:
-        manager = client._txn_manager
-        has_effects = any(tp.topic == commands for tp in manager.txn_partitions)
-        if manager.transactional_id == mine and has_effects and not broken:
+    async def producing(client: TransactionClient, by: ProducerEpoch, batches: Any) -> Any:
+        if any(batch.place.topic == commands for batch in batches):
+            with_effects.add(client)
+        return await produce(client, by, batches)
+
+    async def ending(client: TransactionClient, by: ProducerEpoch, *, commit: bool) -> Any:
+        if client.transactional_id.startswith(mine) and client in with_effects and not broken:
             broken.append(True)
             raise KafkaError("on purpose")
-        await original(client, *args)
+        return await end(client, by, commit=commit)
 
-    monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", send_offsets)
+    monkeypatch.setattr(TransactionClient, "produce", producing)
+    monkeypatch.setattr(TransactionClient, "end", ending)
     return broken
