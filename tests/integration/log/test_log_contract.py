@@ -441,8 +441,12 @@ class Group:
         self._members: list[Member] = []
 
     async def join(self) -> Member:
+        return await self.join_again(len(self._members))
+
+    async def join_again(self, slot: int) -> Member:
+        """Join as the process of that slot, which may have joined before."""
         clock = SkippingClock()
-        member = Member(self._adapter.log(len(self._members), clock), clock)
+        member = Member(self._adapter.log(slot, clock), clock)
         self._members.append(member)
         await member.join()
         return member
@@ -755,9 +759,7 @@ class TestLog:
         second = await group.join()
         await second.until_changes(1)
         await first.log.stop(leave=False)
-        back = Member(group._adapter.log(0, SkippingClock()), SkippingClock())
-        group._members.append(back)
-        await back.join()
+        back = await group.join_again(0)
         assert (await back.until_changes(1)).gained == {0}
         assert len(second.changes) == 1
 
@@ -817,6 +819,31 @@ class TestLog:
         held.go_on.set()
         with pytest.raises(FencedError):
             await hanging
+        assert (await restored(owner))[0] == [b"1"]
+
+    async def test_one_that_is_back_ends_at_once_what_it_has_left_open(
+        self, adapter: Adapter, group: Group
+    ) -> None:
+        topics = adapter.topics
+        first, _ = await group.of_two()
+        former = await first.own(0)
+        await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
+        held = adapter.hold_commit(former)
+        hanging = asyncio.create_task(
+            former.commit(
+                [ProducerRecord(topics.state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5}
+            )
+        )
+        await held.reached.wait()
+        await first.log.stop(leave=False)
+        back = await group.join_again(0)
+        async with asyncio.timeout(SESSION_S / 2):  # long before the transaction times out
+            owner = await back.own(0)
+            assert await owner.committed() == NOTHING
+            assert (await restored(owner))[0] == [b"1"]
+        held.go_on.set()
+        (lost,) = await asyncio.gather(hanging, return_exceptions=True)
+        assert isinstance(lost, FencedError | OutcomeUnknown)
         assert (await restored(owner))[0] == [b"1"]
 
     async def test_committed_offsets_are_final_once_the_partition_is_owned(
@@ -985,6 +1012,25 @@ class TestLog:
         await second.own(0)
         with pytest.raises(FencedError):
             await ownership.commit([ProducerRecord(topics.state, 0, b"k", b"3")], NOTHING)
+
+    async def test_a_record_too_large_does_not_concern_other_partitions(
+        self, adapter: Adapter, group: Group
+    ) -> None:
+        topics = adapter.topics
+        member = await group.join()
+        zero, one = await member.own(0), await member.own(1)
+        large = ProducerRecord(topics.events, 0, b"k", b"x" * (RECORD_MAX_BYTES + 1))
+        moved: dict[InputKind, int] = {"commands": 1, "tasks": 0}
+        refused, written = await asyncio.gather(
+            zero.commit([ProducerRecord(topics.state, 0, b"k", b"0"), large], moved),
+            one.commit([ProducerRecord(topics.state, 1, b"k", b"1")], moved),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, RecordTooLarge)
+        assert not isinstance(written, BaseException)
+        await until_committed(one, moved)
+        assert await zero.committed() == {"commands": None, "tasks": None}
+        assert await adapter.visible(topics.state) == [b"1"]
 
     async def test_a_record_for_a_topic_that_is_not_there_leaves_nothing_behind(
         self, adapter: Adapter, group: Group
