@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalGenerationError, UnknownMemberIdError
+from aiokafka.errors import IllegalGenerationError, KafkaError, UnknownMemberIdError
 
 from surefoot.infra.kafka.assignor import share_out
 from surefoot.infra.kafka_client.protocol import FencedInstanceId, UnstableOffsetCommit
@@ -57,6 +57,9 @@ class Group:
     offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
     #: by transactional id, of transactions whose marker is not written yet
     pending: dict[str, dict[TopicPartition, Offset]] = field(default_factory=dict)
+    #: members refused, and offsets not told, so far
+    refused: int = 0
+    unstable: int = 0
 
     def awaits(self, member: Member) -> bool:
         """Whether a member has joined, and waits for the others to do so."""
@@ -65,15 +68,21 @@ class Group:
     def admit(self, member: Membership) -> None:
         """Raise what a member is refused with that the group has put out. One that does not name
         itself is not."""
-        if member == Membership(self.name):
-            return
+        error = None if member == Membership(self.name) else self._refusal(member)
+        if error is not None:
+            self.refused += 1
+            raise error
+
+    def _refusal(self, member: Membership) -> type[KafkaError] | None:
         known = self.members.get(member.instance_id or "")
+        refusal: type[KafkaError] | None = None
         if known is None:
-            raise UnknownMemberIdError
-        if known.id != member.member_id:
-            raise FencedInstanceId
-        if self.generation != member.generation:
-            raise IllegalGenerationError
+            refusal = UnknownMemberIdError
+        elif known.id != member.member_id:
+            refusal = FencedInstanceId
+        elif self.generation != member.generation:
+            refusal = IllegalGenerationError
+        return refusal
 
     def fetch(
         self, places: Iterable[TopicPartition], *, stable: bool
@@ -84,6 +93,7 @@ class Group:
         found: dict[TopicPartition, CommittedOffset] = {}
         for place in places:
             if stable and any(place in pending for pending in self.pending.values()):
+                self.unstable += 1
                 raise UnstableOffsetCommit
             known = self.offsets.get(place, _NEVER)
             found[place] = CommittedOffset(

@@ -51,6 +51,11 @@ def test_lives_by_seed_break_no_promise() -> None:
     assert struck["twin"] >= SEEDS // 10
     assert struck["reset end"] >= SEEDS // 10
     assert struck["fenced"] >= SEEDS // 4
+    assert struck["refused member"] >= SEEDS // 4
+    assert struck["unstable offset"] >= SEEDS // 10
+    assert struck["repeated end"] >= SEEDS // 10
+    assert struck["slow marker"] >= SEEDS // 4
+    assert SEEDS // 6 <= struck["one epoch"] <= SEEDS // 3
     assert struck["unknown"] >= SEEDS // 4
     assert struck["rebalances"] >= 2 * SEEDS
     assert struck["late end"] + struck["late offsets"] >= SEEDS // 10

@@ -44,7 +44,7 @@ from tests.simulation.loop import Endless, Process, SimLoop
 from tests.simulation.net import Net, Weather
 from tests.simulation.workload import AGENT, World
 
-APP, PARTITIONS, SLOTS = "sim", 2, 3
+APP, PARTITIONS, SLOTS = "sim", 3, 3
 _START_MS = 1_800_000_000_000
 #: after the faults have stopped, how long until everything must have come to its end, in seconds
 REST_S = 400.0
@@ -279,7 +279,11 @@ class Life:
         self.struck["unknown"] = sum(landed is None for _, landed in self.told)
         groups = self.broker.groups.by_name.values()
         self.struck["rebalances"] = sum(group.rebalances for group in groups)
+        self.struck["refused member"] = sum(group.refused for group in groups)
+        self.struck["unstable offset"] = sum(group.unstable for group in groups)
         self.struck["slow marker"] = self.broker.slow
+        self.struck["repeated end"] = self.broker.repeated
+        self.struck["one epoch"] = int(not self.broker.bumps_epochs)
         return self.wrong
 
     def _traced(self) -> list[Any]:
