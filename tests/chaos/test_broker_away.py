@@ -12,6 +12,7 @@ import pytest
 from surefoot.infra.broker.config import free_ports
 from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.kafka.txn import TransactionalProducer
+from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.state.errors import OutcomeUnknown
 from surefoot.state.ports.log import ProducerRecord
 from tests.chaos.processes.agents import adder, chain, gated, undone
@@ -124,13 +125,13 @@ async def test_a_topic_that_nobody_can_be_asked_about_is_not_taken_for_missing(
     (broker,) = own
     async with cluster(broker.bootstrap, app, adder, partitions=1, **SLOW_TO_START) as kafka:
         topics = kafka.topics(adder)
-        producer = TransactionalProducer(topics.transactional_id(0), kafka.settings, kafka.clock)
+        producer = TransactionalProducer(f"{topics.group}.x", kafka.settings, kafka.clock)
         await producer.start()
         broker.pause()
         try:
             with pytest.raises(OutcomeUnknown):
                 await producer.transact(
-                    [ProducerRecord(topics.events, 0, None, b"x")], {}, topics.group
+                    [ProducerRecord(topics.events, 0, None, b"x")], {}, Membership(topics.group)
                 )
         finally:
             broker.resume()

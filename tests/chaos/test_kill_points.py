@@ -36,9 +36,9 @@ async def finish(kafka: Cluster, children: Lives, runs: tuple[str, ...]) -> None
     "points",
     [
         ("before-begin",),
-        ("begun",),
         ("first-batch-acknowledged",),
         ("all-sent",),
+        ("offsets-alone",),
         ("offsets-sent",),
         ("end-written",),
         ("end-replied",),

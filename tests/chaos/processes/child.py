@@ -3,24 +3,26 @@
     python -m tests.chaos.processes.child --agents chain outbox --slot 0 [--at POINT [--skip N]]
 
 The product has no hooks: the points are wrapped around its functions, and aiokafka's, from here.
-The first agent's first arrival at the point counts (after N that are let pass). It is noted in the
-journal, so that a test can tell that its fault has bitten. `--without` takes a safety rule out.
+They are the requests of a commit; of two that go out together, one waits for the answer to the
+other. The first agent's first arrival at the point counts (after N that are let pass). It is noted
+in the journal, so that a test can tell that its fault has bitten. `--without` takes a safety rule
+out.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import os
 import select
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.context import OwnerLimits
@@ -29,6 +31,7 @@ from surefoot.infra.kafka import txn as kafka_txn
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
 from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.kafka_client.clients import close_client
+from surefoot.infra.kafka_client.transactions import TransactionClient
 from surefoot.infra.processes import overdue
 from surefoot.infra.processes import worker as worker_main
 from surefoot.infra.processes.relay import relay_agent
@@ -37,34 +40,45 @@ from surefoot.infra.runtime.logging import configure
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.errors import Unavailable
-from surefoot.state.names.topics import AgentTopics, dead_topic
+from surefoot.state.names.topics import (
+    APPLIED_KEY,
+    AgentTopics,
+    dead_topic,
+    transactional_ids,
+)
 from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
 from surefoot.state.records.run_store import RunStore
 from tests.chaos.faults.disabled_rules import without
+from tests.chaos.faults.proxy import Api
 from tests.chaos.processes import agents
 
 
 class Trap:
     """Sends this process a signal when `agent` first arrives at `point`."""
 
-    def __init__(self, settings: Settings, agent: str, number: int, skip: int) -> None:
+    def __init__(
+        self, settings: Settings, agent: str, number: int, *, skip: int = 0, slot: int = 0
+    ) -> None:
         self.sprung = False
         #: arrivals that are let pass
         self._skip = skip
         self._agent = agent
         self._number = number
-        self._ids = {
-            AgentTopics(settings.app, agent).transactional_id(p) for p in range(settings.partitions)
-        }
+        group = AgentTopics(settings.app, agent).group
+        self._ids = {*transactional_ids(f"{group}.{settings.instance}.{slot}")}
         self._dead = dead_topic(settings.app)
-        #: transactional ids whose transaction in progress has more in it than offsets
-        self._working: set[str] = set()
+        #: by transactional id, the records of the transaction in progress, if it has more in it
+        #: than offsets
+        self._working: dict[str, list[ProducerRecord]] = {}
+        #: by transactional id: all records, or the offsets, of that transaction are acknowledged
+        self._written: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._offsets: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def set(self, point: str) -> None:
         """Wrap the function that the point is in."""
-        _before(TransactionalProducer, "_transact", self._note_transaction)
         bite = functools.partial(self._bite, point)
         getattr(self, "at_" + point.replace("-", "_"))(bite)
+        _before(TransactionalProducer, "_transact", self._note_transaction)
 
     def _bite(self, point: str) -> None:
         self._skip -= 1
@@ -77,11 +91,15 @@ class Trap:
     def _note_transaction(
         self, txn: TransactionalProducer, records: list[ProducerRecord], *_: Any
     ) -> None:
-        if txn.transactional_id in self._ids and len(records) > 1:
-            self._working.add(txn.transactional_id)
+        identity = txn.transactional_id
+        self._working.pop(identity, None)
+        self._written[identity].clear()
+        self._offsets[identity].clear()
+        if identity in self._ids and any(record.key != APPLIED_KEY for record in records):
+            self._working[identity] = records
 
-    def _at_work(self, producer: AIOKafkaProducer) -> bool:
-        return producer._txn_manager.transactional_id in self._working
+    def _at_work(self, client: TransactionClient) -> bool:
+        return client.transactional_id in self._working
 
     # Committing ------------------------------------------------------------------------------
 
@@ -92,54 +110,58 @@ class Trap:
 
         _before(TransactionalProducer, "_transact", arrive)
 
-    def at_begun(self, bite: Callable[[], None]) -> None:
-        self._after_producer("begin_transaction", bite)
+    def at_partitions_added(self, bite: Callable[[], None]) -> None:
+        """Of a cluster where they are added by a request of their own."""
+        self._after("add_partitions", bite, self._at_work)
 
     def at_first_batch_acknowledged(self, bite: Callable[[], None]) -> None:
-        original = AIOKafkaProducer.send_batch
-
-        async def send_batch(producer: AIOKafkaProducer, *args: Any, **kw: Any) -> Any:
-            written = await original(producer, *args, **kw)
-            if self._at_work(producer):
-                await written
-                bite()
-            return written
-
-        AIOKafkaProducer.send_batch = send_batch
+        self._after("produce", bite, self._at_work)
 
     def at_all_sent(self, bite: Callable[[], None]) -> None:
-        self._before_producer("send_offsets_to_transaction", bite)
+        self._once_written(bite, self._at_work)
 
     def at_dead_letter_sent(self, bite: Callable[[], None]) -> None:
-        def arrive(_txn: TransactionalProducer, records: list[ProducerRecord], *_: Any) -> None:
-            if any(record.topic == self._dead for record in records):
-                self._before_producer("send_offsets_to_transaction", bite)
+        def mine(client: TransactionClient) -> bool:
+            records = self._working.get(client.transactional_id, ())
+            return any(record.topic == self._dead for record in records)
 
-        _before(TransactionalProducer, "_transact", arrive)
+        self._once_written(bite, mine)
+
+    def at_offsets_alone(self, bite: Callable[[], None]) -> None:
+        """The broker has the transaction's offsets, and none of its records. Of a cluster where
+        both go out together."""
+        original = TransactionClient.produce
+
+        async def produce(client: TransactionClient, *args: Any) -> Any:
+            if self._at_work(client):
+                await self._offsets[client.transactional_id].wait()
+                bite()
+            return await original(client, *args)
+
+        self._after_offsets()
+        _replace(TransactionClient, "produce", produce)
 
     def at_offsets_sent(self, bite: Callable[[], None]) -> None:
-        self._before_producer("commit_transaction", bite)
+        def arrive(client: TransactionClient, *_: Any, **__: Any) -> None:
+            if self._at_work(client):
+                bite()
+
+        _before(TransactionClient, "end", arrive)
 
     def at_end_written(self, bite: Callable[[], None]) -> None:
         """The broker has answered EndTxn; nobody here has read it."""
-        self._answered(EndTxnRequest, lambda name: name in self._working, bite)
+        self._answered(Api.END_TXN, lambda name: name in self._working, bite)
 
     def at_asleep(self, bite: Callable[[], None]) -> None:
         """A run has gone to sleep, and nobody here knows it yet."""
-        asleep: set[str] = set()
 
-        def arrive(txn: TransactionalProducer, records: list[ProducerRecord], *_: Any) -> None:
-            if any(_sleeps(record) for record in records):
-                asleep.add(txn.transactional_id)
+        def mine(client: TransactionClient) -> bool:
+            return any(map(_sleeps, self._working.get(client.transactional_id, ())))
 
-        def over(producer: AIOKafkaProducer) -> bool:
-            return producer._txn_manager.transactional_id in asleep
-
-        _before(TransactionalProducer, "_transact", arrive)
-        self._after_producer("commit_transaction", bite, over)
+        self._after("end", bite, mine)
 
     def at_end_replied(self, bite: Callable[[], None]) -> None:
-        self._after_producer("commit_transaction", bite)
+        self._after("end", bite, self._at_work)
 
     # Taking over -----------------------------------------------------------------------------
 
@@ -152,11 +174,11 @@ class Trap:
 
     def at_own(self, bite: Callable[[], None]) -> None:
         """The broker has answered InitProducerId; nobody here has read it."""
-        self._answered(InitProducerIdRequest, lambda name: name in self._ids, bite)
+        self._answered(Api.INIT_PRODUCER_ID, lambda name: name in self._ids, bite)
 
     def at_owned(self, bite: Callable[[], None]) -> None:
         def arrive(ownership: KafkaOwnership) -> None:
-            if ownership._producer.transactional_id in self._ids:
+            if ownership._topics.agent == self._agent:
                 bite()
 
         _before(KafkaOwnership, "committed", arrive)
@@ -195,41 +217,65 @@ class Trap:
 
     # Helpers ---------------------------------------------------------------------------------
 
-    def _before_producer(self, name: str, bite: Callable[[], None]) -> None:
-        def arrive(producer: AIOKafkaProducer, *_: Any) -> None:
-            if self._at_work(producer):
-                bite()
-
-        _before(AIOKafkaProducer, name, arrive)
-
-    def _after_producer(
-        self,
-        name: str,
-        bite: Callable[[], None],
-        mine: Callable[[AIOKafkaProducer], bool] | None = None,
+    def _after(
+        self, name: str, bite: Callable[[], None], mine: Callable[[TransactionClient], bool]
     ) -> None:
-        original, mine = getattr(AIOKafkaProducer, name), mine or self._at_work
+        """Bite once that request of a transaction is answered."""
+        original = getattr(TransactionClient, name)
 
-        async def called(producer: AIOKafkaProducer, *args: Any) -> Any:
-            result = await original(producer, *args)
-            if mine(producer):
+        async def called(client: TransactionClient, *args: Any, **kw: Any) -> Any:
+            result = await original(client, *args, **kw)
+            if mine(client):
                 bite()
             return result
 
-        setattr(AIOKafkaProducer, name, called)
+        _replace(TransactionClient, name, called)
 
-    def _answered(self, kind: type, mine: Callable[[str], bool], bite: Callable[[], None]) -> None:
+    def _once_written(
+        self, bite: Callable[[], None], mine: Callable[[TransactionClient], bool]
+    ) -> None:
+        """Bite once all records are acknowledged, and before the offsets are sent."""
+        write, commit_offsets = TransactionalProducer._write, TransactionClient.commit_offsets
+
+        async def writing(txn: TransactionalProducer, *args: Any) -> Any:
+            written = await write(txn, *args)
+            self._written[txn.transactional_id].set()
+            return written
+
+        async def offsets(client: TransactionClient, *args: Any) -> None:
+            if mine(client):
+                await self._written[client.transactional_id].wait()
+                bite()
+            await commit_offsets(client, *args)
+
+        _replace(TransactionalProducer, "_write", writing)
+        _replace(TransactionClient, "commit_offsets", offsets)
+
+    def _after_offsets(self) -> None:
+        commit_offsets = TransactionClient.commit_offsets
+
+        async def offsets(client: TransactionClient, *args: Any) -> None:
+            await commit_offsets(client, *args)
+            self._offsets[client.transactional_id].set()
+
+        _replace(TransactionClient, "commit_offsets", offsets)
+
+    def _answered(self, api: Api, mine: Callable[[str], bool], bite: Callable[[], None]) -> None:
         original = AIOKafkaConnection.send
 
         def send(connection: AIOKafkaConnection, request: Any, *args: Any, **kw: Any) -> Any:
             reply = original(connection, request, *args, **kw)
-            if isinstance(request, kind) and mine(connection._client_id):
+            if api == request.API_KEY and mine(connection._client_id):
                 socket = connection._writer.get_extra_info("socket")
                 select.select([socket], [], [], 10.0)
                 bite()
             return reply
 
         AIOKafkaConnection.send = send
+
+
+def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
+    setattr(owner, name, function)
 
 
 def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
@@ -240,7 +286,7 @@ def _before(owner: type, name: str, arrive: Callable[..., None]) -> None:
         arrive(*args, **kw)
         return original(*args, **kw)
 
-    setattr(owner, name, called)
+    _replace(owner, name, called)
 
 
 def _sleeps(record: ProducerRecord) -> bool:
@@ -279,7 +325,7 @@ def main() -> int:
     parser.add_argument("--signal", default="KILL")
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--patient", action="store_true")
-    parser.add_argument("--without", choices=("R1", "R2", "R3"))
+    parser.add_argument("--without", choices=("R1", "R3", "R4"))
     given = parser.parse_args()
     settings = load_settings()
     configure(json=True)
@@ -287,7 +333,8 @@ def main() -> int:
     overdue.END_S = 60.0  # a machine that stands still is no process that hangs
     if given.at:
         number = signal.Signals[f"SIG{given.signal}"]
-        Trap(settings, given.agents[0], number, given.skip).set(given.at)
+        trap = Trap(settings, given.agents[0], number, skip=given.skip, slot=given.slot)
+        trap.set(given.at)
     if given.patient:
         # So that only the fence is left to stop a commit that comes too late, and at a rebalance
         # steps and commits are waited for.

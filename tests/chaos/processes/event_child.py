@@ -40,7 +40,7 @@ class EventTrap(Trap):
     """Its transactions are those of the trigger."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
-        super().__init__(settings, AGENT, 9, 0)
+        super().__init__(settings, AGENT, 9)
         topics = AgentTopics(settings.app, AGENT)
         self._ids = {fence_id(topics.trigger_group(topic), p) for p in range(8)}
 

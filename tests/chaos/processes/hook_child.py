@@ -37,7 +37,7 @@ class HookTrap(Trap):
     """Its transactions are those of the subscription."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings, AGENT, 9, 0)
+        super().__init__(settings, AGENT, 9)
         group = AgentTopics(settings.app, AGENT).hook_group(HOOK)
         self._ids = {fence_id(group, partition) for partition in range(settings.partitions)}
 
