@@ -1,51 +1,48 @@
 """The engine with one of its safety rules taken out, for the tests that must then find a violation.
 
-R1  a new owner fences the former one before it reads offsets and state
-R2  a producer whose EndTxn or TxnOffsetCommit was sent more than once is retired
+R1  a taker reads offsets that are stable, and then the state up to the high watermark
 R3  everything is read committed
+R4  offsets carry the generation of the member that commits them
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from surefoot.infra.kafka import log as kafka_log
-from surefoot.infra.kafka.txn import TransactionalProducer
-from surefoot.state.errors import OutcomeUnknown, Unavailable
+from surefoot.infra.kafka_client import transactions
+from surefoot.infra.kafka_client.transactions import (
+    Membership,
+    ProducerEpoch,
+    TransactionClient,
+)
+
+#: of ListOffsets
+_READ_COMMITTED = 1
 
 
 def without(rule: str) -> None:
     """Take it out of this process, for good."""
-    {"R1": _fence_late, "R2": _trust_every_end, "R3": _read_uncommitted}[rule]()
+    {
+        "R1": _read_what_may_change,
+        "R3": _read_uncommitted,
+        "R4": _name_no_member,
+    }[rule]()
 
 
-def _fence_late() -> None:
-    """The producer is started when there is something to commit, as if it were a detail."""
-    start, transact = TransactionalProducer.start, TransactionalProducer.transact
-    started: set[TransactionalProducer] = set()
+def _read_what_may_change() -> None:
+    committed = TransactionClient.committed
 
-    async def not_yet(_producer: TransactionalProducer) -> None: ...
+    async def now(client: TransactionClient, group: str, places: Any, *, stable: bool) -> Any:
+        del stable
+        return await committed(client, group, places, stable=False)
 
-    async def transact_started(producer: TransactionalProducer, *args: Any) -> Any:
-        if producer not in started:
-            try:
-                await start(producer)
-            except Unavailable as error:
-                raise OutcomeUnknown(str(error)) from error
-            started.add(producer)
-        return await transact(producer, *args)
-
-    setattr(TransactionalProducer, "start", not_yet)  # noqa: B010  (mypy: a method)
-    setattr(TransactionalProducer, "transact", transact_started)  # noqa: B010
-
-
-def _trust_every_end() -> None:
-    """Whatever aiokafka reports is believed."""
-    count = property(lambda _producer: 1, lambda _producer, _count: None)
-    for counted in ("_ends_sent", "_offsets_sent"):
-        setattr(TransactionalProducer, counted, count)
+    setattr(TransactionClient, "committed", now)  # noqa: B010  (mypy: a method)
+    setattr(transactions, "_READ_UNCOMMITTED", _READ_COMMITTED)  # noqa: B010  (mypy: a literal)
 
 
 def _read_uncommitted() -> None:
@@ -53,3 +50,18 @@ def _read_uncommitted() -> None:
         return AIOKafkaConsumer(**{**options, "isolation_level": "read_uncommitted"})
 
     setattr(kafka_log, "AIOKafkaConsumer", made)  # noqa: B010
+
+
+def _name_no_member() -> None:
+    commit_offsets = TransactionClient.commit_offsets
+
+    async def by_nobody(
+        client: TransactionClient,
+        by: ProducerEpoch,
+        member: Membership,
+        offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        nobody = replace(member, generation=-1, member_id="", instance_id=None)
+        await commit_offsets(client, by, nobody, offsets)
+
+    setattr(TransactionClient, "commit_offsets", by_nobody)  # noqa: B010  (mypy: a method)
