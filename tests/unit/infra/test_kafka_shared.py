@@ -20,9 +20,12 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, RecordRefused, Unavailable
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ProducerRecord
+from tests.support.eventually import until
 
 SETTINGS = load_settings(bootstrap_servers="127.0.0.1:1")
 ALL = frozenset({0, 1, 2})
+#: what nobody waits for any more does not keep a test
+PROMPT_S = 30.0
 NONE: frozenset[int] = frozenset()
 
 
@@ -53,8 +56,7 @@ class Broker:
     offset = CommittedOffset(5, "g.former.0")
 
     async def until_written(self, count: int) -> None:
-        while len(self.written) < count:
-            await asyncio.sleep(0)
+        await until(lambda: len(self.written) >= count, what=f"transaction {count}")
 
 
 class FakeProducer:
@@ -155,7 +157,12 @@ def place(partition: int) -> TopicPartition:
 def write(shared: SharedTransactions, holding: Holding, *values: bytes) -> asyncio.Task[list[int]]:
     at = holding.partition
     records = [ProducerRecord("state", at, b"k", value) for value in values]
-    return asyncio.create_task(shared.commit(holding, records, {place(at): 7}))
+
+    async def committed() -> list[int]:
+        async with asyncio.timeout(PROMPT_S):
+            return await shared.commit(holding, records, {place(at): 7})
+
+    return asyncio.create_task(committed())
 
 
 async def wait() -> None:
