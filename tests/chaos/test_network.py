@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from surefoot.state.names.topics import transactional_ids
 from tests.chaos.faults.networked import Networked
 from tests.chaos.faults.proxy import Action, Api
 from tests.chaos.processes.agents import chain
@@ -56,8 +57,9 @@ async def test_every_run_ends_and_every_effect_is_acted_on_once(
     ):
         for run_id in RUNS[:3]:
             await kafka.start(chain, run_id)
-        owner = kafka.topics(chain).transactional_id(0)
-        faults = [net.arm(action, api, owner, answers=answers) for api in apis]
+        member = f"{kafka.topics(chain).group}.{kafka.settings.instance}.0"
+        first, _ = transactional_ids(member)
+        faults = [net.arm(action, api, first, answers=answers) for api in apis]
         life = await children.begin("chain", "outbox")
         await asyncio.gather(*(fault.bitten() for fault in faults))
         for run_id in RUNS[3:]:
@@ -82,7 +84,8 @@ async def test_an_answer_to_a_question_for_offsets_that_never_comes_is_asked_for
     ):
         await kafka.start(chain, "r1")
         member = f"{kafka.topics(chain).group}.{kafka.settings.instance}.0"
-        lost = net.arm("drop", Api.OFFSET_FETCH, member, answers=True, times=2)
+        first, _ = transactional_ids(member)
+        lost = net.arm("drop", Api.OFFSET_FETCH, first, answers=True, times=2)
         await children.begin("chain")
         await lost.fired(2)
         await kafka.until_status(chain, "r1", "completed")
