@@ -24,7 +24,7 @@ class OwnerLimits:
     forward_after_s: float = 30.0
     #: after this long with nothing to do, offsets are committed up to the transaction markers
     idle_commit_s: float = 1.0
-    #: how long decisions that are ready wait for running steps, to share a transaction
+    #: how long a step may have been running for decisions to wait for it, to share a transaction
     gather_s: float = 0.005
     #: delay before a step given up for lack of a lease is tried again
     lost_retry_s: float = 0.5

@@ -6,8 +6,10 @@ its outcome is committed. Steps of runs in progress begin before first steps of 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from surefoot.consumers.attempts.attempt import StepCall
@@ -52,6 +54,40 @@ class StepInFlight:
         """Take the source records. The caller must have them marked as done."""
         sources, self.sources = self.sources, []
         return tuple(sources)
+
+
+class EndingSteps:
+    """The steps of one worker that may be about to end: so that what they come to, in whatever
+    partition, shares a transaction."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: set[StepCall] = set()
+        #: when the latest of them began or went on; monotonic seconds
+        self._began_s = 0.0
+        self._quiet = asyncio.Event()
+
+    def begin(self, call: StepCall) -> None:
+        """Take in a step that begins, or goes on after a commit."""
+        self._running.add(call)
+        self._began_s = self._clock.monotonic_s()
+
+    def end(self, call: StepCall) -> None:
+        """Leave out a step that has ended, or waits for a commit."""
+        self._running.discard(call)
+        if not self._running:
+            self._quiet.set()
+
+    async def wait(self, most_s: float) -> None:
+        """Wait until none is running, and for none that has been running for `most_s` already.
+
+        A step that has not ended by then takes its time."""
+        left_s = self._began_s + most_s - self._clock.monotonic_s()
+        if self._running and left_s > 0:
+            self._quiet.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._quiet.wait()
 
 
 class StepsInFlight:

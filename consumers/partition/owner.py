@@ -29,7 +29,7 @@ from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.admission import Admission
 from surefoot.consumers.partition.committer import BATCH_MAX, Committer
 from surefoot.consumers.partition.context import OwnerLimits, PartitionContext
-from surefoot.consumers.partition.in_flight import StepsInFlight
+from surefoot.consumers.partition.in_flight import EndingSteps, StepsInFlight
 from surefoot.consumers.partition.inputs import Inputs
 from surefoot.consumers.partition.step_runner import StepRunner
 from surefoot.consumers.partition.takeover import Takeover
@@ -46,6 +46,10 @@ from surefoot.state.telemetry import metrics, spans
 
 class Dispatch(Protocol):
     """Distributes the worker's slots."""
+
+    @property
+    def ending(self) -> EndingSteps:
+        """The worker's steps that may be about to end."""
 
     def ready(self, owner: Owner) -> None:
         """Announce that the owner has a step to begin."""
@@ -101,8 +105,11 @@ class Owner:
             deadlines=deadlines,
         )
         self._ready_to_begin = partial(dispatch.ready, self)
+        self._ending = dispatch.ending
         self.steps = StepsInFlight(self.committer, clock, self._ready_to_begin)
-        self.runner = StepRunner(context, self.committer, self.steps, executor, dispatch.release)
+        self.runner = StepRunner(
+            context, self.committer, self.steps, executor, self._ending, dispatch.release
+        )
         self._admission = Admission(context, self.committer, self.steps)
         self._timers = Timers()
         self.expiry = Expiry(context, self.committer, self._admission)
@@ -126,7 +133,7 @@ class Owner:
             self.runner.carry_forward()
             self.expiry.forget_old()
             if self.committer:
-                await self.runner.gather()
+                await self._ending.wait(self._limits.gather_s)
                 await self._commit()
             else:
                 await self._on_idle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 from surefoot.consumers.attempts.attempt import (
     AttemptFailed,
@@ -16,7 +15,7 @@ from surefoot.consumers.attempts.attempt import (
 from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.partition.committer import Committer
 from surefoot.consumers.partition.context import PartitionContext
-from surefoot.consumers.partition.in_flight import StepInFlight, StepsInFlight
+from surefoot.consumers.partition.in_flight import EndingSteps, StepInFlight, StepsInFlight
 from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.state.declare.retry import delay_ms
 from surefoot.state.machine.model import (
@@ -47,19 +46,18 @@ class StepRunner:
         committer: Committer,
         steps: StepsInFlight,
         executor: Executor,
+        ending: EndingSteps,
         release: Callable[[], None],
     ) -> None:
         """`release` is called when a slot is free again."""
-        #: steps that may be about to end: no outcome yet, and not waiting for a commit
-        self.running: set[StepCall] = set()
         #: a step's task is carried forward after this long
         self.forward_after_s = context.limits.forward_after_s
         self._context = context
         self._committer = committer
         self._steps = steps
         self._executor = executor
+        self._ending = ending
         self._release = release
-        self._quiet = asyncio.Event()
         #: runs that continue after a wait or a takeover: the author's checks run first
         self._resumed: set[str] = set()
         self._look_for_long_s = 0.0
@@ -104,19 +102,8 @@ class StepRunner:
             on_beside=lambda former: self._beside(flight, former),
         )
         self._resumed.discard(run.run_id)
-        self.running.add(flight.call)
+        self._ending.begin(flight.call)
         self._executor.submit(flight.call)
-
-    async def gather(self) -> None:
-        """Wait briefly for steps that are about to end, so that they share the transaction.
-
-        A commit costs the same for one input as for many. With nothing running there is no wait.
-        """
-        if self.running:
-            self._quiet.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._context.limits.gather_s):
-                    await self._quiet.wait()
 
     def carry_forward(self) -> None:
         """Append the task of a long step again, so that its old offset can be committed.
@@ -143,7 +130,7 @@ class StepRunner:
         self._steps.forget(flight)
         if flight.call is not None:
             self._executor.give_up(flight.call)
-            self._not_running(flight.call)
+            self._ending.end(flight.call)
             self._release()
 
     def abandon(self) -> None:
@@ -151,6 +138,7 @@ class StepRunner:
         for flight in self._steps.by_run.values():
             if flight.call is not None:
                 self._executor.give_up(flight.call)
+                self._ending.end(flight.call)
                 self._release()
         self._steps.by_run.clear()
 
@@ -162,12 +150,12 @@ class StepRunner:
         The step waits for that commit, so the commit does not wait for the step.
         """
         call = note.call
-        self._not_running(call)
+        self._ending.end(call)
 
         def committed(refused: Refusal | None) -> None:
             flight = self._steps.by_run.get(call.run.run_id)
             if refused is None and flight is not None and flight.call is call:
-                self.running.add(call)
+                self._ending.begin(call)
                 self._executor.recorded(note)
 
         self._steps.submit(call.run.run_id, note.journaled, on_done=committed)
@@ -202,7 +190,7 @@ class StepRunner:
 
     def _ended(self, flight: StepInFlight, outcome: AttemptOutcome) -> None:
         assert flight.call is not None
-        self._not_running(flight.call)
+        self._ending.end(flight.call)
         match outcome:
             case AttemptLost():
                 if flight.call.resumed:  # it may not have reached its checks
@@ -217,11 +205,6 @@ class StepRunner:
                 self._steps.decide(flight, outcome)
         flight.call = None
         self._release()
-
-    def _not_running(self, call: StepCall) -> None:
-        self.running.discard(call)
-        if not self.running:
-            self._quiet.set()
 
     def _again(self, flight: StepInFlight) -> None:
         if self._steps.by_run.get(flight.run.run_id) is flight:

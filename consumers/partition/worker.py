@@ -18,6 +18,7 @@ from surefoot.consumers.attempts.executor import Executor
 from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.context import OwnerLimits
 from surefoot.consumers.partition.ending import to_its_end
+from surefoot.consumers.partition.in_flight import EndingSteps
 from surefoot.consumers.partition.owner import Owner
 from surefoot.consumers.polling import poll_on
 from surefoot.state.declare.agent import Agent
@@ -32,8 +33,9 @@ from surefoot.state.telemetry import metrics
 class Slots:
     """Bounds the steps in flight, and shares them among the partitions in turn."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Clock) -> None:
         self.free = limit
+        self.ending = EndingSteps(clock)
         self._ring: deque[Owner] = deque()
         self._waiting: set[Owner] = set()
 
@@ -83,7 +85,7 @@ class Worker:
         self._clock = clock
         self._limits = limits
         self._deadlines = deadlines
-        self._slots = Slots(in_flight)
+        self._slots = Slots(in_flight, clock)
         #: by partition
         self.owners: dict[int, Owner] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}

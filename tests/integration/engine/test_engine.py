@@ -426,5 +426,5 @@ async def test_a_run_that_is_cancelled_while_its_lost_attempt_waits_counts_as_ru
         await kafka.until_status(agent, "r1", "cancelled")
         owner = running.worker.owners[0]
         await until(lambda: owner.in_flight == 0, what="nothing to be in flight")
-        assert not owner.runner.running
+        assert not running.worker._slots.ending._running
         assert running.worker._slots.free == 1

@@ -12,6 +12,7 @@ from surefoot.consumers.partition.owner import Owner
 from surefoot.consumers.partition.worker import Slots
 from surefoot.infra.embedded.log import EmbeddedOwnership, TopicPartition
 from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.codec.codec import decode
 from surefoot.state.ports.log import ConsumerRecord, InputKind, ProducerRecord
 from surefoot.testing import Simulation, check_crashes
@@ -187,7 +188,7 @@ class Busy(Owner):
 def test_a_storm_of_starts_in_one_partition_does_not_keep_the_runs_of_another_from_going_on() -> (
     None
 ):
-    slots = Slots(2)
+    slots = Slots(2, SystemClock())
     storm, other = Busy(None), Busy(1)
     slots.ready(storm)
     assert (slots.free, storm.begun) == (0, 2)
