@@ -30,7 +30,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 log = logging.getLogger("aiokafka")  # in whose place this is said
 
 #: a broker that has not answered for so long is slow: the next one is asked too, in seconds
-SLOW_S = 0.5
+ANOTHER_AFTER_S = 0.5
 #: how often the client looks whether the cluster still lists a broker that owes it an answer;
 #: longer than a fetch waits for new records, in seconds
 SUSPECT_S = 1.0
@@ -38,14 +38,14 @@ SUSPECT_S = 1.0
 #: client's request timeout; in seconds
 OPEN_S = 2.0
 
-C = TypeVar("C")
+T = TypeVar("T")
 #: node id and purpose of a connection
 _Connection = tuple[Any, ConnectionGroup]
 #: aiokafka's, while the cluster has told of no broker
 _BOOTSTRAP: _Connection = ("bootstrap", ConnectionGroup.DEFAULT)
 
 
-def with_failover(client: C, *, join_s: float = 0.0) -> C:
+def with_failover(client: T, *, join_s: float = 0.0) -> T:
     """Have this consumer, producer or admin client, not yet started, go on without one broker.
 
     Args: join_s: how long the group's answer to a join may take, which waits for other members, if
@@ -215,7 +215,7 @@ async def _first_answer(asks: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) 
         while left or asked:
             if left:
                 asked.add(asyncio.create_task(left.popleft()()))
-            timeout_s = SLOW_S if left else None
+            timeout_s = ANOTHER_AFTER_S if left else None
             done, asked = await asyncio.wait(
                 asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )

@@ -33,7 +33,7 @@ _NO_USE = {
 #: tells a child its supervisor's process id
 _SUPERVISOR = "SUREFOOT_SUPERVISOR_PID"
 #: longest wait before a child that keeps dying is restarted, in seconds
-WAIT_MOST_S = 30.0
+RESTART_WAIT_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Supervisor:
                 # nothing.
                 return 0 if code == -signal.SIGTERM else code
             healthy = loop.time() - started_s >= HEALTHY_S
-            wait_s = 0.0 if healthy else min(WAIT_MOST_S, wait_s * 2 or 0.1)
+            wait_s = 0.0 if healthy else min(RESTART_WAIT_MOST_S, wait_s * 2 or 0.1)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._stop.wait()

@@ -19,20 +19,20 @@ from surefoot.state.names.ids import RUN_ID_PATTERN
 from surefoot.state.names.topics import OUTBOX
 from surefoot.state.reading.deliveries import OUTCOMES
 
-Schema = dict[str, Any]
+OpenApiSchema = dict[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_NUMBER: Schema = {"type": "integer"}
-_TYPE: Schema = {"type": "string", "enum": list(get_args(EventType))}
-_STATUS: Schema = {"type": "string", "enum": list(get_args(Status))}
-_MAYBE_OBJECT: Schema = {"type": ["object", "null"]}
+_TEXT: OpenApiSchema = {"type": "string"}
+_NUMBER: OpenApiSchema = {"type": "integer"}
+_TYPE: OpenApiSchema = {"type": "string", "enum": list(get_args(EventType))}
+_STATUS: OpenApiSchema = {"type": "string", "enum": list(get_args(Status))}
+_MAYBE_OBJECT: OpenApiSchema = {"type": ["object", "null"]}
 
-_ERROR: Schema = {
+_ERROR: OpenApiSchema = {
     "type": "object",
     "required": ["error"],
     "properties": {"error": {"type": "string", "description": "what to change"}},
 }
-_RUN: Schema = {
+_RUN: OpenApiSchema = {
     "type": "object",
     "required": ["run_id", "agent", "version", "status", "seq", "step", "attempt"],
     "properties": {
@@ -49,7 +49,7 @@ _RUN: Schema = {
         "failure": _MAYBE_OBJECT,
     },
 }
-_REPLY: Schema = {
+_REPLY: OpenApiSchema = {
     "type": "object",
     "required": ["id", "accepted"],
     "properties": {
@@ -62,8 +62,8 @@ _REPLY: Schema = {
         "run": _MAYBE_OBJECT,
     },
 }
-_REFUSED: Schema = {"anyOf": [_REPLY, _ERROR]}
-_WHY: Schema = {
+_REFUSED: OpenApiSchema = {"anyOf": [_REPLY, _ERROR]}
+_WHY: OpenApiSchema = {
     "type": "object",
     "required": ["status", "because", "do", "backlog"],
     "properties": {
@@ -73,24 +73,24 @@ _WHY: Schema = {
         "backlog": {"type": "object"},
     },
 }
-_STARTED: Schema = {
+_STARTED: OpenApiSchema = {
     "type": "object",
     "required": ["agent", "run_id"],
     "properties": {"agent": _TEXT, "run_id": _TEXT},
 }
-_DELIVERED: Schema = {
+_DELIVERED: OpenApiSchema = {
     "type": "object",
     "required": ["runs"],
     "properties": {"runs": {"type": "array", "items": _STARTED}, "ignored": {"type": "boolean"}},
 }
 
 
-def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
+def document(agents: Iterable[str], sources: Iterable[str]) -> OpenApiSchema:
     """Return the description of a gateway with these agents and webhook sources."""
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
     run = [agent, run_id]
-    paths: dict[str, Schema] = {
+    paths: dict[str, OpenApiSchema] = {
         "/runs/{agent}": {
             "get": operation(
                 "The runs of an agent, the most recently updated first",
@@ -222,11 +222,11 @@ def document(agents: Iterable[str], sources: Iterable[str]) -> Schema:
     }
 
 
-_DECLARED: Schema = {
+_DECLARED: OpenApiSchema = {
     "type": "object",
     "required": ["version", "start", "steps", "edges", "flow", "budget", "triggers"],
 }
-_AGENT: Schema = {
+_AGENT: OpenApiSchema = {
     "type": "object",
     "required": ["agent", "runs", "statuses", "versions", "declared"],
     "properties": {
@@ -237,11 +237,11 @@ _AGENT: Schema = {
         "declared": _DECLARED,
     },
 }
-_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-_MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
+_MAYBE_TEXT: OpenApiSchema = {"type": ["string", "null"]}
+_MAYBE_NUMBER: OpenApiSchema = {"type": ["integer", "null"]}
 
 
-def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
+def _desk(agent: OpenApiSchema, agents: list[str]) -> dict[str, OpenApiSchema]:
     """Describe the routes of producers.api.admin."""
     one = query("agent", {"type": "string", "enum": agents})
     schedule = path("schedule", {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,62}$"})
@@ -317,11 +317,11 @@ def _desk(agent: Schema, agents: list[str]) -> dict[str, Schema]:
     }
 
 
-_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}
-_TRACE: Sequence[Schema] = [
+_LIMIT: OpenApiSchema = {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}
+_TRACE: Sequence[OpenApiSchema] = [
     {"name": name, "in": "header", "schema": _TEXT} for name in trace.HEADERS
 ]
-_IDEMPOTENCY: Schema = {
+_IDEMPOTENCY: OpenApiSchema = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "id of the command, in any form; repeating it is safe",
@@ -329,16 +329,16 @@ _IDEMPOTENCY: Schema = {
 }
 
 
-def path(name: str, schema: Schema) -> Schema:
+def path(name: str, schema: OpenApiSchema) -> OpenApiSchema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def query(name: str, schema: Schema) -> Schema:
+def query(name: str, schema: OpenApiSchema) -> OpenApiSchema:
     return {"name": name, "in": "query", "schema": schema}
 
 
-_OFFSET: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-_BEFORE: Schema = {
+_OFFSET: OpenApiSchema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_BEFORE: OpenApiSchema = {
     "type": "string",
     "pattern": "^[0-9]{1,18}~[A-Za-z0-9][A-Za-z0-9._:~=+-]{0,255}$",
 }
@@ -351,11 +351,11 @@ _FILTERS = (
 )
 
 
-def _object(**properties: Schema) -> Schema:
+def _object(**properties: OpenApiSchema) -> OpenApiSchema:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _list(items: Schema) -> Schema:
+def _list(items: OpenApiSchema) -> OpenApiSchema:
     return {"type": "array", "items": items}
 
 
@@ -433,15 +433,15 @@ _STANDING = _object(
 
 def operation(
     summary: str,
-    parameters: list[Schema],
-    answers: Mapping[int, Schema],
+    parameters: list[OpenApiSchema],
+    answers: Mapping[int, OpenApiSchema],
     errors: Iterable[int],
     *,
-    body: Schema | None = None,
+    body: OpenApiSchema | None = None,
     needs_body: bool = True,
     media: str = "application/json",
-) -> Schema:
-    responses: dict[str, Schema] = {
+) -> OpenApiSchema:
+    responses: dict[str, OpenApiSchema] = {
         str(status): {"description": "", "content": {"application/json": {"schema": schema}}}
         for status, schema in answers.items()
     }
@@ -450,14 +450,14 @@ def operation(
             "description": "",
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
         }
-    made: Schema = {"summary": summary, "parameters": parameters, "responses": responses}
+    made: OpenApiSchema = {"summary": summary, "parameters": parameters, "responses": responses}
     if body is not None:
         content = {media: {"schema": body}}
         made["requestBody"] = {"required": needs_body, "content": content}
     return made
 
 
-def _run_events(run: list[Schema]) -> Schema:
+def _run_events(run: list[OpenApiSchema]) -> OpenApiSchema:
     offset = {"type": "string", "pattern": "^[0-9]{0,18}$"}
     made = _streamed(
         "The run's history as server-sent events, live until it is over; `output` is what the step "
@@ -468,7 +468,7 @@ def _run_events(run: list[Schema]) -> Schema:
     return made
 
 
-def _events(summary: str, agent: list[Schema]) -> Schema:
+def _events(summary: str, agent: list[OpenApiSchema]) -> OpenApiSchema:
     position = {"type": "string", "pattern": f"^$|{POSITION_PATTERN}"}
     filters = {"type": _TYPE, "status": _STATUS}
     return _streamed(
@@ -484,11 +484,11 @@ def _events(summary: str, agent: list[Schema]) -> Schema:
     )
 
 
-def _last_event_id(schema: Schema) -> Schema:
+def _last_event_id(schema: OpenApiSchema) -> OpenApiSchema:
     return {"name": "Last-Event-ID", "in": "header", "schema": schema}
 
 
-def _streamed(summary: str, parameters: list[Schema]) -> Schema:
+def _streamed(summary: str, parameters: list[OpenApiSchema]) -> OpenApiSchema:
     made = operation(summary, parameters, {}, (400, 404, 429, 503))
     content = {"text/event-stream": {"schema": {"type": "object"}}}
     made["responses"]["200"] = {"description": "events", "content": content}

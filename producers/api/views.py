@@ -17,7 +17,7 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
-from surefoot.producers.api.openapi import Schema, operation, path, query
+from surefoot.producers.api.openapi import OpenApiSchema, operation, path, query
 from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.errors import BadArgument
 from surefoot.state.names.ids import RUN_ID_PATTERN, check_run_id
@@ -58,22 +58,22 @@ def add_views(app: FastAPI, agents: Collection[str], views: Views) -> None:
     app.get("/views/{agent}/runs/{run_id}")(run)
 
 
-def paths(agents: Collection[str]) -> dict[str, Schema]:
+def paths(agents: Collection[str]) -> dict[str, OpenApiSchema]:
     """Return the same routes as OpenAPI paths."""
     agent = path("agent", {"type": "string", "enum": sorted(agents)})
     run_id = path("run_id", {"type": "string", "pattern": RUN_ID_PATTERN})
-    number: Schema = {"type": "integer"}
-    lag: Schema = {
+    number: OpenApiSchema = {"type": "integer"}
+    lag: OpenApiSchema = {
         "type": "object",
         "required": ["events", "ms"],
         "properties": {"events": number, "ms": number},
     }
 
-    def answer(**told: Schema) -> dict[int, Schema]:
-        properties: Schema = {"agent": {"type": "string"}, "lag": lag} | told
+    def answer(**told: OpenApiSchema) -> dict[int, OpenApiSchema]:
+        properties: OpenApiSchema = {"agent": {"type": "string"}, "lag": lag} | told
         return {200: {"type": "object", "required": list(properties), "properties": properties}}
 
-    rows: Schema = {"type": "array", "items": {"type": "object"}}
+    rows: OpenApiSchema = {"type": "array", "items": {"type": "object"}}
     limit = query("limit", {**number, "minimum": 1, "maximum": _LIMIT_MOST, "default": 50})
     minutes = query("minutes", {**number, "minimum": 1, "maximum": _MINUTES_MOST, "default": 60})
     told = {

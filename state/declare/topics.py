@@ -111,7 +111,9 @@ class EventTrigger:
             raise self._not_of_its_type(error) from None
 
     def _not_of_its_type(self, error: BadPayload) -> Unusable:
-        return Unusable("undecodable", f"the event is not a {_name(self.event_type)}: {error}")
+        return Unusable(
+            "undecodable", f"the event is not of type {_name(self.event_type)}: {error}"
+        )
 
     def begin(self, event: Any, received: Received) -> EventStart | None:
         """Ask the author's functions which run to start; None: no run. Raises Unusable."""
