@@ -270,11 +270,8 @@ class SharedTransactions:
                     share.alone = True
                 self._waiting.extendleft(reversed(shares))
         except FencedError as error:
-            # Somebody may have acted under this identity, on any of its partitions.
-            for each in self._idle:
+            for each in self._idle:  # whoever fenced one id fences the other
                 each.end_epoch()
-            for holding in list(self._holdings.values()):
-                self.drop(holding)
             _fail(shares, error)
         except (OutcomeUnknown, Unavailable) as error:
             _fail(shares, OutcomeUnknown(str(error)))
