@@ -287,7 +287,11 @@ class TransactionClient:
         if node is None:
             if self._client.get_random_node() is None:
                 raise NodeNotReadyError("no broker is known")
-            node = await self._client.coordinator_lookup(kind, key)
+            try:
+                node = await self._client.coordinator_lookup(kind, key)
+            except KafkaError as error:
+                error.args = error.args or (key,)  # what it is about
+                raise
             self._coordinators[kind, key] = node
         group = ConnectionGroup.COORDINATION
         return await self._send(node, request, group=group)

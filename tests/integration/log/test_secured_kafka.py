@@ -169,7 +169,7 @@ def test_topics_that_are_there_and_may_not_be_seen(secured, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [("worker", "waiter.0"), ("trigger", "waiter._triggers.orders-trigger.start")],
+    [("worker", "waiter.here.0.a"), ("trigger", "waiter._triggers.orders-trigger.start")],
 )
 def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
     secured, tmp_path, monkeypatch, command, name
@@ -182,7 +182,7 @@ def test_a_transactional_id_that_stays_denied_ends_the_process_and_is_named(
     file = tmp_path / "waiter.py"
     file.write_text(AGENT.format(name="waiter") + LISTENS.format(name="waiter", topic=topic))
     env = secured.signed_in() | {"SUREFOOT_APP": app, "SUREFOOT_REPLICATION_FACTOR": "1"}
-    env["SUREFOOT_PARTITIONS"] = "1"
+    env |= {"SUREFOOT_PARTITIONS": "1", "SUREFOOT_INSTANCE": "here"}
     secured.create(topic)
     for prefix in (f"{app}.", topic):
         secured.allow(prefix, "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
