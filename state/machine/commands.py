@@ -8,7 +8,7 @@ command, add a row here, and its input and decision in state/machine/operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypedDict, cast
 
@@ -267,6 +267,8 @@ class RunCommand:
     decide: Callable[..., Run | None]
     #: whether it asks for the present state; called without a run only where that is legal
     already: Callable[..., bool] = lambda *_: False
+    #: who may send it to this run, by the name in `by`; empty: anybody
+    who: Callable[..., Sequence[str]] = lambda *_: ()
     #: types of the events that answer it
     answers: tuple[EventType, ...]
     #: help on the command line
@@ -310,6 +312,7 @@ _TABLE: Final = (
         legal={"waiting": ON | _FAILED},
         decide=do.answer,
         already=do.is_decided,
+        who=do.answerers,
         answers=("approval.decided",),
         help="Answer a run's question. The first answer holds.",
         body=_Approve,

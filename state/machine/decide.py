@@ -147,7 +147,12 @@ def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | No
     if isinstance(input_, StartRun):
         return _start(builder, input_)
     if isinstance(input_, Operation):
-        return row_of(input_).decide(builder, run, input_)
+        row = row_of(input_)
+        allowed = row.who(run, input_)
+        if allowed and input_.by not in allowed:
+            names = ", ".join(allowed)
+            raise InputRefused("not_allowed", f"only {names} may {row.word}; not {input_.by!r}")
+        return row.decide(builder, run, input_)
     assert run is not None
     match input_:
         case Defer():

@@ -5,6 +5,7 @@ state/machine/commands.py has the table that names them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from surefoot.schemas.payload import strict_json
@@ -108,16 +109,18 @@ def is_decided(run: Run, _: Entries, input_: AnswerQuestion) -> bool:
     return False
 
 
+def answerers(run: Run, input_: AnswerQuestion) -> Sequence[str]:
+    """Return who may answer the question; empty: anybody."""
+    wait = run.wait
+    return wait.by if wait is not None and wait.question == input_.question else ()
+
+
 def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
-    """Take the answer to the question that the run asks, from a person who may give it."""
+    """Take the answer to the question that the run asks."""
     wait, memory = run.wait, run.memory or NO_MEMORY
     if wait is None or wait.question is None or wait.question != input_.question:
         asked = f"; it asks {wait.question}" if wait is not None and wait.question else ""
         raise InputRefused("unknown_question", f"the run does not ask {input_.question!r}{asked}")
-    if wait.by and input_.by not in wait.by:
-        raise InputRefused(
-            "not_allowed", f"only {', '.join(wait.by)} may answer; not {input_.by!r}"
-        )
     if wait.kind == "approval" and run.due_ms is not None and builder.now_ms >= run.due_ms:
         raise InputRefused("expired", "the approval has expired")
     decided = Decided(

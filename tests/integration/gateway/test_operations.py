@@ -138,7 +138,7 @@ def test_a_question_is_answered_by_whoever_may_and_the_first_answer_holds(worked
     until_shown(worked, "r", status="waiting")
     refused = worked.run("runs", "approve", "ops", "r", "--yes", "--by", "bob")
     assert refused.returncode == 1
-    assert "not_allowed: only ann may answer" in refused.stderr
+    assert "not_allowed: only ann may approve" in refused.stderr
     question = shown(worked, "r")["wait"]["question"]
     yes = worked.run("runs", "approve", "ops", "r", "--yes", "--by", "ann", "--note", "fine")
     assert yes.returncode == 0, yes.stderr

@@ -363,7 +363,7 @@ def test_a_question_is_answered_and_signals_are_sent() -> None:
     sim = Simulation(order_agent())
     run = sim.run(10)
     assert (run.status, run.asks) == ("waiting", {"amount": 10})
-    with pytest.raises(Refused, match="only ann, bob may answer") as refused:
+    with pytest.raises(Refused, match="only ann, bob may approve") as refused:
         sim.approve(by="eve")
     assert refused.value.code == "not_allowed"
     run = sim.approve(by="ann")
