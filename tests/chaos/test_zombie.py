@@ -23,9 +23,17 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("point", ["before-begin", "all-sent", "offsets-sent"])
+@pytest.mark.parametrize(
+    ("point", "says"),
+    [
+        ("before-begin", "fenced"),
+        ("all-sent", "fenced"),
+        # its transaction was aborted meanwhile: what is left of it is asked for too late
+        ("offsets-sent", "commit_unknown"),
+    ],
+)
 async def test_what_a_frozen_worker_commits_after_its_partition_was_taken_over_is_refused(
-    bootstrap: str, app: str, tmp_path: Path, point: str
+    bootstrap: str, app: str, tmp_path: Path, point: str, says: str
 ) -> None:
     async with (
         sink() as target,
@@ -42,7 +50,7 @@ async def test_what_a_frozen_worker_commits_after_its_partition_was_taken_over_i
         before = await kafka.read(kafka.topics(chain).state)
 
         old.process.send_signal(signal.SIGCONT)
-        await old.says("fenced", partition=0)
+        await old.says(says, partition=0)
         await old.says("assignment", 2)  # it is a member again
         after = await kafka.read(kafka.topics(chain).state)
         runs = [(r.offset, r.value) for r in after if r.key == b"r1"]

@@ -71,7 +71,8 @@ async def test_where_all_threads_of_a_source_hang_it_waits_for_one_and_no_other_
         for event in ("1", "2"):
             with pytest.raises(BadEvent):
                 await stuck.payload_of(agent, hangs, event)
-    assert [(line["source"], line["threads_hanging"]) for line in logs] == [
+    hanging = [line for line in logs if "threads_hanging" in line]
+    assert [(line["source"], line["threads_hanging"]) for line in hanging] == [
         ("sqs orders", 1),
         ("sqs orders", 2),
     ]
