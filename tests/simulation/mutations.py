@@ -167,8 +167,8 @@ MUTATIONS = (
         file="state/steps/journal.py",
         old="    if engine.lease_left_s() <= 0:\n        raise OwnershipLost\n",
         new="",
-        seed=14,
-        only="twin,freeze,spare,drain,crash",
+        seed=892,
+        only="freeze,spare,sink,slow,repeat,crash",
     ),
     Mutation(
         name="a former owner is not waited for",
