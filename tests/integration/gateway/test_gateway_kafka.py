@@ -553,9 +553,9 @@ async def test_entries_of_a_run_are_no_runs_and_its_messages_are_read_from_them(
     assert await reader.messages(agent.name, "r1", 1) == (b'"a"',)
     assert await reader.messages(agent.name, "r1", 0) == ()
     await owner.say("r1", 0, None)
-    with pytest.raises(StateError, match="only 2 are left"):
+    with pytest.raises(StateError, match="only 2 of 3 messages of r1 are left"):
         await reader.messages(agent.name, "r1", 3)
-    with pytest.raises(StateError, match="only 0"):
+    with pytest.raises(StateError, match="only 0 of 1"):
         await reader.messages(agent.name, "nobody", 1)
 
 
