@@ -11,6 +11,7 @@ from tests.chaos.processes.agents import chain
 from tests.chaos.processes.lives import lives
 from tests.support.cluster import cluster
 from tests.support.effect_target import sink
+from tests.support.eventually import until
 
 #: a frozen worker is put out of its group soon
 SHORT = {
@@ -23,17 +24,9 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("point", "says"),
-    [
-        ("before-begin", "fenced"),
-        ("all-sent", "fenced"),
-        # its transaction was aborted meanwhile: what is left of it is asked for too late
-        ("offsets-sent", "commit_unknown"),
-    ],
-)
+@pytest.mark.parametrize("point", ["before-begin", "all-sent", "offsets-sent"])
 async def test_what_a_frozen_worker_commits_after_its_partition_was_taken_over_is_refused(
-    bootstrap: str, app: str, tmp_path: Path, point: str, says: str
+    bootstrap: str, app: str, tmp_path: Path, point: str
 ) -> None:
     async with (
         sink() as target,
@@ -50,7 +43,11 @@ async def test_what_a_frozen_worker_commits_after_its_partition_was_taken_over_i
         before = await kafka.read(kafka.topics(chain).state)
 
         old.process.send_signal(signal.SIGCONT)
-        await old.says(says, partition=0)
+        # Fenced by its epoch or its group; where only EndTxn is left, it may be told that it asks
+        # too late for a transaction that was aborted, and looks for it.
+        await until(
+            lambda: old.log("fenced") or old.log("commit_unknown"), what="its commit to be refused"
+        )
         await old.says("assignment", 2)  # it is a member again
         after = await kafka.read(kafka.topics(chain).state)
         runs = [(r.offset, r.value) for r in after if r.key == b"r1"]
