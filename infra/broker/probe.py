@@ -6,23 +6,21 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.types import (
     CompactArray,
     CompactString,
     Int16,
-    Int32,
-    Schema,
     TaggedFields,
     UnsignedVarInt32,
 )
 
 from surefoot.infra.kafka_client.clients import close_client
 from surefoot.infra.kafka_client.errors import Unreachable, why_unreachable
+from surefoot.infra.kafka_client.protocol import API_VERSIONS
 
 #: Highest metadata.version of each release. Source: `kafka-features.sh version-mapping`.
 _RELEASES = {7: "3.3", 8: "3.4", 11: "3.5", 14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9"} | {
@@ -33,50 +31,6 @@ _RELEASES = {7: "3.3", 8: "3.4", 11: "3.5", 14: "3.6", 19: "3.7", 20: "3.8", 21:
     33: "4.4",
 }
 _SUPPORTED_FEATURES_TAG = 0
-
-
-class _ApiVersionsResponse(Response):
-    API_KEY = 18
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("error_code", Int16),
-        (
-            "api_keys",
-            CompactArray(
-                ("api_key", Int16),
-                ("min_version", Int16),
-                ("max_version", Int16),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("throttle_time_ms", Int32),
-        ("tags", TaggedFields),
-    )
-
-
-class _ApiVersionsStruct(RequestStruct):
-    FLEXIBLE_VERSION: ClassVar[bool] = True
-    API_KEY = 18
-    API_VERSION = 3
-    RESPONSE_TYPE = _ApiVersionsResponse
-    SCHEMA = Schema(
-        ("client_software_name", CompactString("utf-8")),
-        ("client_software_version", CompactString("utf-8")),
-        ("tags", TaggedFields),
-    )
-
-    def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        # Always the old header, so that every client can read the response. Source: KIP-511.
-        return ResponseHeader_v0.decode(read_buffer)
-
-
-class _ApiVersions(Request[_ApiVersionsStruct]):
-    """ApiVersions v3, the first version that lists features; aiokafka itself stops at v2."""
-
-    API_KEY = 18
-
-    def build(self, request_struct_class: type[_ApiVersionsStruct]) -> _ApiVersionsStruct:
-        return request_struct_class("surefoot", "1", {})
 
 
 def ask(client: Mapping[str, Any], *, timeout_s: float) -> str | None:
@@ -114,7 +68,7 @@ async def _ask(client_arguments: Mapping[str, Any], timeout_s: float) -> str | N
             nodes = [b.nodeId for b in client.cluster.brokers() if isinstance(b.nodeId, int)]
             if not nodes:
                 return None
-            answer = await client.send(nodes[0], _ApiVersions())
+            answer = await client.send(nodes[0], API_VERSIONS("surefoot", "1"))
             return _release(answer.tags.get(_SUPPORTED_FEATURES_TAG, b""))
     except (KafkaError, OSError, TimeoutError):
         return None

@@ -39,6 +39,19 @@ def on_end_txn(running: Running, send: Callable[[Callable[[], Any]], Awaitable[A
         client.end = through(real)
 
 
+def hold_end_txn(running: Running) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold the worker's next EndTxn. Returns an event that says so, and one that lets it go."""
+    ending, end = asyncio.Event(), asyncio.Event()
+
+    async def late(send: Callable[[], Awaitable[Any]]) -> Any:
+        ending.set()
+        await end.wait()
+        return await send()
+
+    on_end_txn(running, late)
+    return ending, end
+
+
 async def put_out(running: Running, *, by: Running) -> asyncio.Event:
     """Have the group put the worker out, which does not hear of it until the event is set."""
     healed = cut_off(running.log)
@@ -199,14 +212,7 @@ async def test_a_taker_waits_for_the_transaction_that_the_former_owner_has_open(
         run_id = await begin(kafka, watched, 0, seq=2)
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
         await until(lambda: second.log.lease_left_s() > 0, what="B to be in the group")
-        ending, end, told = asyncio.Event(), asyncio.Event(), unstable(second)
-
-        async def late(send: Callable[[], Awaitable[Any]]) -> Any:
-            ending.set()
-            await end.wait()
-            return await send()
-
-        on_end_txn(first, late)
+        (ending, end), told = hold_end_txn(first), unstable(second)
         watched.let_go(run_id, 2)
         await ending.wait()
         healed = await put_out(first, by=second)
@@ -231,14 +237,7 @@ async def test_a_taker_ends_the_transaction_of_a_former_owner_that_does_not(
         former = first.worker.owners[0]
         second = await kafka.work(watched.on("B"), slot=1, ready=False)
         await until(lambda: second.log.lease_left_s() > 0, what="B to be in the group")
-        ending, end, told = asyncio.Event(), asyncio.Event(), unstable(second)
-
-        async def late(send: Callable[[], Awaitable[Any]]) -> Any:
-            ending.set()
-            await end.wait()
-            return await send()
-
-        on_end_txn(first, late)
+        (ending, end), told = hold_end_txn(first), unstable(second)
         watched.let_go(run_id, 2)
         await ending.wait()
         healed = await put_out(first, by=second)

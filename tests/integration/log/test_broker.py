@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
 from aiokafka.errors import ProducerFenced
-from aiokafka.protocol.types import CompactArray, CompactString, Int16, TaggedFields
 
 from surefoot.infra.broker import find as broker_of_any_kind
 from surefoot.infra.broker import java as broker_java
-from surefoot.infra.broker import probe as broker_probe
 from surefoot.infra.broker.config import Storage, free_ports, pinned_version
 from surefoot.infra.broker.find import Broker, start_broker
+from surefoot.infra.kafka_client.protocol import API_VERSIONS, TRANSACTION_VERSION, feature_level
 from surefoot.state.errors import ConfigError
 from tests.support.eventually import until_sync
 from tests.support.free_ports import unused_port
@@ -66,18 +64,14 @@ async def committed_values(bootstrap: str, topic: str) -> list[bytes]:
         await consumer.stop()
 
 
-async def feature_levels(bootstrap: str) -> dict[str, int]:
-    """What the cluster's storage was formatted with; a level of 0 is not told."""
+async def transaction_version(bootstrap: str) -> int:
+    """What the cluster's storage was formatted with."""
     connection = await create_conn("127.0.0.1", int(bootstrap.rpartition(":")[2]))
     try:
-        answer = await connection.send(broker_probe._ApiVersions())
+        versions = await connection.send(API_VERSIONS("surefoot", "1"))
     finally:
         await connection.close()
-    finalized = CompactArray(
-        ("name", CompactString("utf-8")), ("max", Int16), ("min", Int16), ("tags", TaggedFields)
-    )
-    told = finalized.decode(BytesIO(answer.tags[2])) or []
-    return {name: level for name, level, *_ in told}
+    return feature_level(versions, TRANSACTION_VERSION)
 
 
 async def test_a_current_broker_takes_transactions_fencing_and_read_committed(
@@ -173,7 +167,7 @@ async def test_a_kept_folder_brings_back_the_same_records_on_the_same_port_after
 async def test_a_broker_can_be_given_an_older_protocol_of_transactions(level: int) -> None:
     storage = Storage(features={"transaction.version": level})
     with start_broker(ways=("java",), storage=storage) as broker:
-        assert (await feature_levels(broker.bootstrap)).get("transaction.version", 0) == level
+        assert await transaction_version(broker.bootstrap) == level
 
 
 @needs_java
