@@ -183,9 +183,9 @@ class SharedTransactions:
                         if not fenced and self._clock.monotonic_s() - began_s > UNSTABLE_S:
                             fenced = True
                             last = await producer.committed(group, places, stable=False)
-                            await self.fence(_members(last))
+                            await self.fence(_members(group, last))
                     else:
-                        holding.former = _members(found)
+                        holding.former = _members(group, found)
                         return found
                     await asyncio.sleep(_UNSTABLE_POLL_S)
         except (TimeoutError, KafkaError) as error:
@@ -196,7 +196,7 @@ class SharedTransactions:
 
         Raises: Unavailable.
         """
-        for member in sorted(members - {"", self._instance}):
+        for member in sorted(members - {self._instance}):
             log.info("former_owner_fenced", member=member)
             for identity in transactional_ids(member):
                 producer = TransactionalProducer(identity, self._settings, self._clock)
@@ -304,6 +304,8 @@ def _fail(shares: Sequence[_Share], error: Exception) -> None:
         share.fail(error)
 
 
-def _members(offsets: Mapping[TopicPartition, CommittedOffset]) -> frozenset[str]:
-    """Return who committed these offsets."""
-    return frozenset(offset.metadata for offset in offsets.values())
+def _members(group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> frozenset[str]:
+    """Return who committed these offsets. Whoever else may set a group's offsets can leave any text
+    beside them: a name that no member of the group has is nobody's."""
+    named = (offset.metadata for offset in offsets.values())
+    return frozenset(name for name in named if name.startswith(f"{group}."))

@@ -70,7 +70,6 @@ _FENCED = (
     ProducerFenced,
     InvalidProducerEpoch,
     UnknownMemberIdError,
-    UnknownTopicOrPartitionError,
     IllegalGenerationError,
     FencedInstanceId,
 )
@@ -175,7 +174,7 @@ class TransactionalProducer:
         client, by = self._client, self._by
         if client is None or by is None:
             raise OutcomeUnknown(f"{self.transactional_id} has to be started")
-        for topic in {record.topic for record in records}:
+        for topic in dict.fromkeys(record.topic for record in records):
             await self._require(client, topic)
         self._by = None
         rounds = self._batches(records)

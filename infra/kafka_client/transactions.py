@@ -46,6 +46,7 @@ from surefoot.state.ports.log import ProducerRecord
 
 #: level of `transaction.version` from which each transaction has an epoch of its own
 _EPOCH_BUMPS = 2
+_TOO_OLD = "transactions need Kafka 2.8 or newer"
 #: in ListOffsets
 _LATEST, _READ_UNCOMMITTED = -1, 0
 
@@ -123,7 +124,7 @@ class TransactionClient:
         self.bumps_epochs = bumps = feature_level(told, TRANSACTION_VERSION) >= _EPOCH_BUMPS
         needed = (INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE[bumps], TXN_OFFSET_COMMIT[bumps])
         if not all(api.offered(told) for api in (*needed, END_TXN[bumps])):
-            raise IncompatibleBrokerVersion("transactions need Kafka 2.8 or newer")
+            raise IncompatibleBrokerVersion(_TOO_OLD)
 
     async def stop(self) -> None:
         await self._client.close()
@@ -277,6 +278,8 @@ class TransactionClient:
             return await self._client.send(node, request, **how)
         except KeyError as error:  # aiokafka looks for a connection that was replaced meanwhile
             raise KafkaConnectionError(f"the connection to broker {node} is gone") from error
+        except NotImplementedError as error:  # the broker takes no version that is spoken here
+            raise IncompatibleBrokerVersion(_TOO_OLD) from error
 
     async def _ask_coordinator(self, request: Any) -> Any:
         return await self._ask(CoordinationType.TRANSACTION, self.transactional_id, request)

@@ -490,7 +490,11 @@ async def test_a_former_owner_that_holds_them_for_long_is_fenced_once(
     assert broker.started[2:] == ["g.former.0.a", "g.former.0.b"]
 
 
-@pytest.mark.parametrize("former", ["", "g.i.0"], ids=["nobody", "this member"])
+@pytest.mark.parametrize(
+    "former",
+    ["", "g.i.0", "set by hand", "gg.former.0", "\u0000" * 4_000],
+    ids=["nobody", "this member", "somebody's note", "of another group", "odd"],
+)
 async def test_nobody_else_is_fenced(
     former: str, shared: SharedTransactions, broker: Broker
 ) -> None:

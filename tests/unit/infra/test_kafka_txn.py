@@ -17,6 +17,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     IllegalGenerationError,
+    IncompatibleBrokerVersion,
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaConnectionError,
@@ -28,12 +29,22 @@ from aiokafka.errors import (
     ProducerFenced,
     RequestTimedOutError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 
 from surefoot.infra.kafka import txn
 from surefoot.infra.kafka.txn import TransactionalProducer
-from surefoot.infra.kafka_client.protocol import FencedInstanceId, TransactionAbortable
-from surefoot.infra.kafka_client.transactions import Batch, Membership, ProducerEpoch
+from surefoot.infra.kafka_client.protocol import (
+    INIT_PRODUCER_ID,
+    FencedInstanceId,
+    TransactionAbortable,
+)
+from surefoot.infra.kafka_client.transactions import (
+    Batch,
+    Membership,
+    ProducerEpoch,
+    TransactionClient,
+)
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.state.errors import (
@@ -354,7 +365,7 @@ async def test_with_an_epoch_for_each_transaction_a_request_is_sent_until_it_is_
     assert producer.ready
 
 
-@pytest.mark.parametrize("error", LOST, ids=repr)
+@pytest.mark.parametrize("error", [*LOST, UnknownTopicOrPartitionError()], ids=repr)
 @pytest.mark.parametrize("method", ["commit_offsets", "end"])
 async def test_with_one_epoch_an_answer_that_is_lost_is_not_asked_for_again(
     method: str, error: Exception, one: FakeClient, started: Start
@@ -512,3 +523,15 @@ async def test_one_that_is_retired_meanwhile_stops_asking(
     with pytest.raises(KafkaConnectionError):
         await asking
     assert client.refreshed == 0
+
+
+async def test_a_broker_that_is_too_old_is_told_as_such() -> None:
+    """Before 2.4 it takes no version of a request that aiokafka could prepare."""
+
+    async def prepares(_node: object, request: Any) -> None:
+        request.prepare({request.API_KEY: (0, 0)})
+
+    client = TransactionClient("x", SETTINGS)
+    client._client.send = prepares
+    with pytest.raises(IncompatibleBrokerVersion, match=r"Kafka 2\.8 or newer"):
+        await client._send(0, INIT_PRODUCER_ID("x", 1, -1, -1))
