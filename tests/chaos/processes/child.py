@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import os
 import select
 import signal
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +86,8 @@ class Trap:
             return
         self.sprung = True
         agents.note(f"bitten {point}")
-        os.kill(os.getpid(), self._number)
+        # To this thread: one for the process stops this thread some time later on a busy machine.
+        signal.pthread_kill(threading.get_ident(), self._number)
 
     def _note_transaction(
         self, txn: TransactionalProducer, records: list[ProducerRecord], *_: Any
