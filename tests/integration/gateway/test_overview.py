@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -57,6 +58,19 @@ class Early(SystemClock):
         return self._at_ms
 
 
+@asynccontextmanager
+async def aborted_in_the_end(kafka: Cluster, group: str) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer in a transaction."""
+    producer = AIOKafkaProducer(**kafka.settings.kafka(), transactional_id=f"{group}.test")
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        yield producer
+        await producer.abort_transaction()
+    finally:
+        await producer.stop()
+
+
 async def get(http: httpx.AsyncClient, path: str) -> Any:
     answer = await http.get(path)
     assert answer.status_code == 200, answer.text
@@ -74,8 +88,7 @@ async def test_the_marker_of_a_transaction_is_no_lag_and_what_waits_is(
         return {each["partition"]: each for each in told if each["topic"] == name}
 
     async with asked(agent, kafka.settings) as http:
-        # never steps over markers by itself
-        worker = await kafka.work(agent, idle_commit_s=600)
+        worker = await kafka.work(agent)
         run_ids = [kafka.run_on(partition) for partition in range(kafka.settings.partitions)]
         for run_id in run_ids:
             await kafka.start(agent, run_id)
@@ -84,11 +97,10 @@ async def test_the_marker_of_a_transaction_is_no_lag_and_what_waits_is(
         async def settled() -> Any:
             """The group has its offsets a moment after the state topic has its records."""
             places = (await topic(http, topics.tasks)).values()
-            return places if all(place["committed"] == 1 for place in places) else None
+            return places if all(place["lag"] == 0 for place in places) else None
 
         for place in await until(settled, what="the offsets to be committed"):
-            assert place["end"] - place["committed"] == 1, "the marker"
-            assert (place["lag"], place["exact"]) == (0, True)
+            assert place["exact"]
             assert place["owner"] == f"{kafka.settings.instance}.0"
         told = (await get(http, "/topics"))["agents"]
         assert [each["agent"] for each in told] == [agent.name, f"{agent.name}.schedules", "outbox"]
@@ -108,6 +120,11 @@ async def test_the_marker_of_a_transaction_is_no_lag_and_what_waits_is(
         assert lag_rows(seen.standings)[0].lag == 0
 
         await worker.drain()
+        async with aborted_in_the_end(kafka, topics.group) as producer:
+            await producer.send_and_wait(topics.tasks, b"x", b"k", 1)
+        aborted = (await topic(http, topics.tasks))[1]
+        assert aborted["end"] - aborted["committed"] >= 2, "an aborted record, and its marker"
+        assert (aborted["lag"], aborted["exact"]) == (0, True)
         for name in ("left-1", "left-2"):
             await kafka.start(agent, kafka.run_on(1, name))
         left = (await topic(http, topics.commands))[1]
@@ -118,18 +135,12 @@ async def test_what_is_in_an_open_transaction_is_no_lag_and_is_to_be_seen(
     kafka: Cluster, agent: Agent
 ) -> None:
     topics = kafka.topics(agent)
-    producer = AIOKafkaProducer(**kafka.settings.kafka(), transactional_id=f"{topics.group}.test")
-    await producer.start()
-    try:
-        await producer.begin_transaction()
+    async with aborted_in_the_end(kafka, topics.group) as producer:
         await producer.send_and_wait(topics.tasks, b"x", b"k", 0)
         async with asked(agent, kafka.settings) as http:
             told = (await get(http, f"/topics?agent={agent.name}"))["agents"][0]["topics"]
             place = next(each for each in told if each["topic"] == topics.tasks)
             assert (place["end"], place["stable"], place["lag"]) == (1, 0, 0)
-    finally:
-        await producer.abort_transaction()
-        await producer.stop()
 
 
 async def test_dead_letters_come_page_by_page_and_a_schedule_without_a_worker_has_not_begun(
