@@ -211,14 +211,22 @@ class Topics:
         """Return the setting, or the brokers' default, which aiokafka cannot leave to them."""
         if self._settings.replication_factor != -1:
             return self._settings.replication_factor
-        described = await self._admin.describe_cluster()
-        node = str(described["brokers"][0]["node_id"])
+        node = await self._broker()
         configs = await self._configs(
             [ConfigResource(ConfigResourceType.BROKER, node)],
             "cannot learn the replication factor for new topics; set SUREFOOT_REPLICATION_FACTOR, "
             "or let this principal see it",
         )
         return int(configs[node]["default.replication.factor"])
+
+    async def _broker(self) -> str:
+        """Return the id of a broker. A cluster that has just started may name none."""
+        for _ in range(100):
+            described = await self._admin.describe_cluster()
+            if described["brokers"]:
+                return str(described["brokers"][0]["node_id"])
+            await asyncio.sleep(0.1)
+        raise Unavailable("SF3002", "the cluster has named none of its brokers for 10 s")
 
     async def _configs(
         self, resources: Sequence[ConfigResource], doing: str
