@@ -394,7 +394,7 @@ class _Attempt:
             self._publish((self._call, piece))
 
     def lease_left_s(self) -> float:
-        return self._call.lease_left_s()
+        return 0.0 if self._call.given_up else self._call.lease_left_s()
 
     async def alone(self) -> None:
         await asyncio.sleep(max(0.0, self._call.exclusive_from_s - self.monotonic_s()))

@@ -311,7 +311,7 @@ class EmbeddedLog:
         # With no generation in between, no other member can have owned the partitions in both.
         kept = now & self._mine if generation == self._generation + 1 else frozenset()
         change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
-        self._mine, self._generation, self._rebalancing = now, generation, False
+        self._mine, self._generation = now, generation
         self._paused = set(now)
         self._positions = {
             (kind, partition): self._broker.committed(self._topics.group, (topic, partition)) or 0
@@ -320,6 +320,7 @@ class EmbeddedLog:
         }
         assert self._on_change is not None
         self._on_change(change)
+        self._rebalancing = False  # with it the lease is valid, also for the steps' thread
 
 
 class EmbeddedOwnership:

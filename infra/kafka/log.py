@@ -323,11 +323,12 @@ class KafkaLog:
         # the member id), nobody else can have owned the partitions in both.
         kept = now & self._mine if member.follows(former) else frozenset()
         change = Assignment(gained=now - kept, retained=kept, lost=self._mine - now)
-        self._mine, self._member, self._rebalancing = now, member, False
+        self._mine, self._member = now, member
         self._assignor.owned = (member.generation, now)
         self._shared.admit(member, now, kept)
         assert self._on_change is not None
         self._on_change(change)
+        self._rebalancing = False  # with it the lease is valid, also for the steps' thread
 
 
 class KafkaOwnership:

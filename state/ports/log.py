@@ -98,7 +98,8 @@ class Log(Protocol):
     ) -> None:
         """Join the group.
 
-        Args: on_change: called with every gained partition already paused; must not block.
+        Args: on_change: called with every gained partition already paused, and before there is a
+              lease again; must not block.
               on_rebalance: awaited before the worker joins again, while it still owns its
               partitions; the rest of the group waits for it
         """

@@ -370,6 +370,8 @@ class Member:
     log: Log
     clock: SkippingClock
     changes: list[Assignment] = field(default_factory=list)
+    #: the lease as each change was told, in seconds
+    leases_s: list[float] = field(default_factory=list)
     read: list[tuple[InputKind, ConsumerRecord]] = field(default_factory=list)
     gone: list[InputGone] = field(default_factory=list)
     owned: list[Ownership] = field(default_factory=list)
@@ -385,8 +387,12 @@ class Member:
         self.asked += 1
         await self.may_move.wait()
 
+    def changed(self, change: Assignment) -> None:
+        self.changes.append(change)
+        self.leases_s.append(self.log.lease_left_s())
+
     async def join(self) -> None:
-        await self.log.start(self.changes.append, self.rebalancing)
+        await self.log.start(self.changed, self.rebalancing)
         self.polling = asyncio.create_task(self._poll())
 
     async def _poll(self) -> None:
@@ -736,6 +742,8 @@ class TestLog:
         assert first.log.lease_left_s() > 0
         await second.until_changes(1)
         assert second.log.lease_left_s() > 0
+        # What is lost is given up before there is a lease again.
+        assert first.leases_s == [0, 0]
 
     async def test_one_that_leaves_is_followed_long_before_its_session_is_over(
         self, group: Group

@@ -165,6 +165,24 @@ async def test_a_call_is_not_begun_without_a_lease_and_uses_no_attempt(bench: Be
     assert called == []
 
 
+async def test_a_step_that_was_given_up_begins_no_call(bench: Bench) -> None:
+    """Its partition may have been lost and come back: then there is a lease, for others' work."""
+    called: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def go(ctx: Context, n: int) -> Done:
+        begun.set()
+        go_on.wait()  # it cannot be cancelled here
+        return Done(await ctx.call("ask", called.append, n))
+
+    call = bench.submit(go)
+    await until(begun.is_set, what="the step to begin")
+    bench.executor.give_up(call)
+    go_on.set()
+    await until(lambda: not bench.executor.live, what="the attempt to be over")
+    assert called == []
+
+
 async def test_a_def_runs_in_a_thread_and_an_async_def_on_the_loop_of_the_steps(
     bench: Bench,
 ) -> None:
