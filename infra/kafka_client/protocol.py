@@ -84,7 +84,7 @@ def error_of(code: int) -> KafkaError | None:
     return known(f"error {code}") if known.__name__ == "UnknownError" else known()
 
 
-class _Api:
+class Api:
     """One request in one flexible version: what it asks, and what is answered."""
 
     def __init__(
@@ -127,7 +127,7 @@ class _Api:
         return self._prepared(fields)
 
 
-def _topics(*partition: _Field) -> _Field:
+def by_topic(*partition: _Field) -> _Field:
     """An array of topics with an array of partitions each."""
     return "topics", CompactArray(
         ("name", _TEXT), ("partitions", CompactArray(*partition, _TAGS)), _TAGS
@@ -141,12 +141,12 @@ def _both(
     asks: tuple[_Field, ...],
     answers: tuple[_Field, ...],
     more: tuple[_Field, ...] = (),
-) -> dict[bool, _Api]:
+) -> dict[bool, Api]:
     """A request whose newer version, under KIP-890, adds to the transaction by itself, or answers
     `more`. By whether each transaction has an epoch of its own."""
     return {
-        False: _Api(key, old, asks, answers),
-        True: _Api(key, new, asks, (*answers, *more)),
+        False: Api(key, old, asks, answers),
+        True: Api(key, new, asks, (*answers, *more)),
     }
 
 
@@ -156,9 +156,9 @@ _PLACES: _Field = (
     "topics",
     CompactArray(("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS),
 )
-_ERROR_EACH = _topics(("partition", Int32), _ERROR)
+_ERROR_EACH = by_topic(("partition", Int32), _ERROR)
 
-API_VERSIONS = _Api(
+API_VERSIONS = Api(
     _API_VERSIONS_KEY,
     3,
     (("software_name", _TEXT), ("software_version", _TEXT)),
@@ -171,14 +171,14 @@ API_VERSIONS = _Api(
         _THROTTLE,
     ),
 )
-INIT_PRODUCER_ID = _Api(
+INIT_PRODUCER_ID = Api(
     22,
     4,
     (_ID, ("transaction_timeout_ms", Int32), *_PRODUCER),
     (_THROTTLE, _ERROR, *_PRODUCER),
 )
-ADD_PARTITIONS_TO_TXN = _Api(24, 3, (_ID, *_PRODUCER, _PLACES), (_THROTTLE, _ERROR_EACH))
-ADD_OFFSETS_TO_TXN = _Api(25, 3, (_ID, *_PRODUCER, ("group", _TEXT)), (_THROTTLE, _ERROR))
+ADD_PARTITIONS_TO_TXN = Api(24, 3, (_ID, *_PRODUCER, _PLACES), (_THROTTLE, _ERROR_EACH))
+ADD_OFFSETS_TO_TXN = Api(25, 3, (_ID, *_PRODUCER, ("group", _TEXT)), (_THROTTLE, _ERROR))
 PRODUCE = _both(
     0,
     9,
@@ -187,10 +187,10 @@ PRODUCE = _both(
         _ID,
         ("required_acks", Int16),
         ("timeout_ms", Int32),
-        _topics(("partition", Int32), ("records", CompactBytes)),
+        by_topic(("partition", Int32), ("records", CompactBytes)),
     ),
     (
-        _topics(
+        by_topic(
             ("partition", Int32),
             _ERROR,
             ("base_offset", Int64),
@@ -213,7 +213,7 @@ TXN_OFFSET_COMMIT = _both(
         ("generation", Int32),
         ("member_id", _TEXT),
         ("group_instance_id", _TEXT),
-        _topics(
+        by_topic(
             ("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", _TEXT)
         ),
     ),
@@ -221,13 +221,13 @@ TXN_OFFSET_COMMIT = _both(
 )
 END_TXN = _both(26, 3, 5, (_ID, *_PRODUCER, ("committed", Boolean)), (_THROTTLE, _ERROR), _PRODUCER)
 #: the first version that asks for stable offsets
-OFFSET_FETCH = _Api(
+OFFSET_FETCH = Api(
     9,
     7,
     (("group", _TEXT), _PLACES, ("require_stable", Boolean)),
     (
         _THROTTLE,
-        _topics(
+        by_topic(
             ("partition", Int32),
             ("offset", Int64),
             ("leader_epoch", Int32),

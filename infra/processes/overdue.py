@@ -18,10 +18,10 @@ from typing import Any
 
 import structlog
 
+from surefoot.infra.runtime.exits import EXIT_STUCK
+
 log = structlog.get_logger(__name__)
 
-#: exit status of a process that hung
-EXIT_STUCK = 70
 #: time to close everything after the drain, in seconds. A second later the supervisor kills, as
 #: does a platform configured as docs/operations.md says.
 END_S = 9.0

@@ -27,10 +27,10 @@ from surefoot.infra.blobs.stores import check_blobs, open_claims
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.processes.overdue import EXIT_STUCK, Stop
+from surefoot.infra.processes.overdue import Stop
 from surefoot.infra.readers.schedules import declare_schedules
 from surefoot.infra.runtime.clock import SystemClock
-from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_GAVE_UP
+from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_GAVE_UP, EXIT_STUCK
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.runtime.supervisor import is_supervised
 from surefoot.infra.telemetry.metrics import measure

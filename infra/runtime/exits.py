@@ -11,6 +11,8 @@ EXIT_CONFIG = 2
 EXIT_GAVE_UP = 3
 #: Kafka, or what else is needed, cannot be reached
 EXIT_UNAVAILABLE = 69
+#: the process was stuck, or did not end in time
+EXIT_STUCK = 70
 #: Kafka denied a right until the retries ran out
 EXIT_DENIED = 77
 EXIT_INTERRUPTED = 130

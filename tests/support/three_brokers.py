@@ -17,25 +17,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.api import Request
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import (
     CompactArray,
-    CompactString,
     Int16,
     Int32,
     Int64,
-    Schema,
     TaggedFields,
 )
 
 from surefoot.infra.broker.config import STORAGE, Storage, free_ports, tail
 from surefoot.infra.broker.java import JavaNode, new_cluster_id, start_java
+from surefoot.infra.kafka_client.protocol import Api, by_topic
 from tests.support.eventually import until, until_sync
 
 NODES = (1, 2, 3)
@@ -65,62 +64,24 @@ _NO_ANSWER = (KafkaError, OSError, TimeoutError)
 _REPLICA_STATES = CompactArray(
     ("replica", Int32), ("log_end_offset", Int64), ("tags", TaggedFields)
 )
-
-
-class _QuorumResponse(Response):
-    API_KEY = 55
-    API_VERSION = 0
-    SCHEMA = Schema(
+#: only the active controller answers without an error
+_DESCRIBE_QUORUM = Api(
+    55,
+    0,
+    (by_topic(("partition", Int32)),),
+    (
         ("error_code", Int16),
-        (
-            "topics",
-            CompactArray(
-                ("topic", CompactString("utf-8")),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("high_watermark", Int64),
-                        ("voters", _REPLICA_STATES),
-                        ("observers", _REPLICA_STATES),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
+        by_topic(
+            ("partition", Int32),
+            ("error_code", Int16),
+            ("leader", Int32),
+            ("leader_epoch", Int32),
+            ("high_watermark", Int64),
+            ("voters", _REPLICA_STATES),
+            ("observers", _REPLICA_STATES),
         ),
-        ("tags", TaggedFields),
-    )
-
-
-class _QuorumStruct(RequestStruct):
-    FLEXIBLE_VERSION: ClassVar[bool] = True
-    API_KEY = 55
-    API_VERSION = 0
-    RESPONSE_TYPE = _QuorumResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic", CompactString("utf-8")),
-                ("partitions", CompactArray(("partition", Int32), ("tags", TaggedFields))),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _Quorum(Request[_QuorumStruct]):
-    """DescribeQuorum; only the active controller answers without an error."""
-
-    API_KEY = 55
-
-    def build(self, request_struct_class: type[_QuorumStruct]) -> _QuorumStruct:
-        return request_struct_class([("__cluster_metadata", [(0, {})], {})], {})
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +209,8 @@ class ThreeBrokers:
 
         async def found() -> int | None:
             ports = [(node, self._controller_ports[node]) for node in self.alive]
-            answers = await asyncio.gather(*(self._ask(port, _Quorum()) for _, port in ports))
+            asked = _DESCRIBE_QUORUM([("__cluster_metadata", [(0, {})], {})])
+            answers = await asyncio.gather(*(self._ask(port, asked) for _, port in ports))
             for (node, _), answer in zip(ports, answers, strict=True):
                 if answer is not None and not answer.error_code:
                     ((_, ((_, error_code, leader, *_),), _),) = answer.topics

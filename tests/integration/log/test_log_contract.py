@@ -31,6 +31,7 @@ from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, Reco
 from surefoot.state.names.topics import AgentTopics, agent_specs
 from surefoot.state.ports.log import (
     Assignment,
+    Committed,
     ConsumerRecord,
     InputGone,
     InputKind,
@@ -552,6 +553,17 @@ async def write_aborted(adapter: Adapter, outs: Sequence[ProducerRecord]) -> Non
     await abort()
 
 
+async def hang(adapter: Adapter, owner: Ownership) -> tuple[Held, asyncio.Task[Committed]]:
+    """Commit once, and again without an end: everything of the second commit is sent but that."""
+    state = adapter.topics.state
+    await owner.commit([ProducerRecord(state, 0, b"k", b"1")], NOTHING)
+    held = adapter.hold_commit(owner)
+    lost = owner.commit([ProducerRecord(state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5})
+    hanging = asyncio.create_task(lost)
+    await held.reached.wait()
+    return held, hanging
+
+
 async def until_committed(ownership: Ownership, offsets: Mapping[InputKind, int]) -> None:
     """A commit returns before the group has its offsets; only a new owner waits for them."""
 
@@ -809,17 +821,8 @@ class TestLog:
     async def test_a_new_owner_settles_what_the_former_one_has_left_open(
         self, adapter: Adapter, group: Group
     ) -> None:
-        topics = adapter.topics
         first, second = await group.of_two()
-        former = await first.own(0)
-        await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
-        held = adapter.hold_commit(former)
-        hanging = asyncio.create_task(
-            former.commit(
-                [ProducerRecord(topics.state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5}
-            )
-        )
-        await held.reached.wait()
+        held, hanging = await hang(adapter, await first.own(0))
         await adapter.put_out(first.log, by=second.log)
         owner = await second.own(0)
         assert await owner.committed() == NOTHING
@@ -832,17 +835,8 @@ class TestLog:
     async def test_one_that_is_back_ends_at_once_what_it_has_left_open(
         self, adapter: Adapter, group: Group
     ) -> None:
-        topics = adapter.topics
         first, _ = await group.of_two()
-        former = await first.own(0)
-        await former.commit([ProducerRecord(topics.state, 0, b"k", b"1")], NOTHING)
-        held = adapter.hold_commit(former)
-        hanging = asyncio.create_task(
-            former.commit(
-                [ProducerRecord(topics.state, 0, b"k", b"lost")], {"commands": 5, "tasks": 5}
-            )
-        )
-        await held.reached.wait()
+        held, hanging = await hang(adapter, await first.own(0))
         await first.log.stop(leave=False)
         back = await group.join_again(0)
         async with asyncio.timeout(SESSION_S / 2):  # long before the transaction times out

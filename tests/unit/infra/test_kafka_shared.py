@@ -175,6 +175,24 @@ def held() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
+async def in_progress(
+    shared: SharedTransactions, broker: Broker, holding: Holding
+) -> tuple[asyncio.Task[list[int]], asyncio.Future[None]]:
+    """A transaction of the value a, which goes on until the future is done."""
+    goes_on = held()
+    broker.meets.append(goes_on)
+    writing = write(shared, holding, b"a")
+    await broker.until_written(1)
+    return writing, goes_on
+
+
+async def lose_both_epochs(shared: SharedTransactions, broker: Broker, holding: Holding) -> None:
+    broker.meets += [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            await write(shared, holding, b"a")
+
+
 # Together --------------------------------------------------------------------------------------
 
 
@@ -194,15 +212,12 @@ async def test_what_becomes_ready_meanwhile_is_the_next_one_under_the_other_id(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    first = held()
-    broker.meets.append(first)
-    writing = [write(shared, zero, b"a")]
-    await broker.until_written(1)
-    writing += [write(shared, zero, b"b"), write(shared, one, b"c")]
+    writing, first = await in_progress(shared, broker, zero)
+    next_ones = write(shared, zero, b"b"), write(shared, one, b"c")
     await wait()
     assert len(broker.written) == 1
     first.set_result(None)
-    await asyncio.gather(*writing)
+    await asyncio.gather(writing, *next_ones)
     await write(shared, one, b"d")
     assert [written.values for written in broker.written] == [[b"a"], [b"b", b"c"], [b"d"]]
     assert [written.by for written in broker.written] == ["g.i.0.a", "g.i.0.b", "g.i.0.a"]
@@ -270,10 +285,7 @@ async def test_a_partition_that_was_in_no_transaction_that_failed_goes_on(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    broker.meets += [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
-    for _ in range(2):
-        with pytest.raises(OutcomeUnknown):
-            await write(shared, zero, b"a")
+    await lose_both_epochs(shared, broker, zero)
     assert await write(shared, one, b"b") == [100]
 
 
@@ -281,10 +293,7 @@ async def test_a_producer_that_cannot_start_leaves_the_outcome_unknown(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    broker.meets += [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
-    for _ in range(2):
-        with pytest.raises(OutcomeUnknown):
-            await write(shared, zero, b"a")
+    await lose_both_epochs(shared, broker, zero)
     broker.starts.append(Unavailable("SF3007", "no broker"))
     with pytest.raises(OutcomeUnknown):
         await write(shared, one, b"b")
@@ -295,10 +304,7 @@ async def test_a_defect_leaves_the_outcome_unknown_and_does_not_end_all_commits(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    first = held()
-    broker.meets.append(first)
-    failing = write(shared, zero, b"a")
-    await broker.until_written(1)
+    failing, first = await in_progress(shared, broker, zero)
     waiting = write(shared, one, b"b")
     first.set_exception(ZeroDivisionError())
     with pytest.raises(OutcomeUnknown):
@@ -389,10 +395,7 @@ async def test_a_partition_that_was_given_up_writes_nothing_more(
     give_up: str, shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    first = held()
-    broker.meets.append(first)
-    writing = write(shared, one, b"a")
-    await broker.until_written(1)
+    writing, first = await in_progress(shared, broker, one)
     stale = write(shared, zero, b"stale")
     await wait()
     if give_up == "drop":
@@ -421,10 +424,7 @@ async def test_a_partition_is_taken_once_nothing_of_it_is_being_written(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero = await shared.take(0)
-    first = held()
-    broker.meets.append(first)
-    writing = write(shared, zero, b"a")
-    await broker.until_written(1)
+    writing, first = await in_progress(shared, broker, zero)
     taking = asyncio.create_task(shared.take(0))
     other = asyncio.create_task(shared.take(1))
     await wait()
@@ -437,10 +437,7 @@ async def test_who_stops_waiting_before_it_is_written_has_not_committed(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    first = held()
-    broker.meets.append(first)
-    writing = write(shared, one, b"a")
-    await broker.until_written(1)
+    writing, first = await in_progress(shared, broker, one)
     cancelled = write(shared, zero, b"b")
     await wait()
     cancelled.cancel()
@@ -455,14 +452,12 @@ async def test_closing_leaves_every_outcome_unknown(
     shared: SharedTransactions, broker: Broker
 ) -> None:
     zero, one = await shared.take(0), await shared.take(1)
-    broker.meets.append(held())
-    writing = [write(shared, zero, b"a")]
-    await broker.until_written(1)
-    writing.append(write(shared, one, b"b"))
+    writing, _ = await in_progress(shared, broker, zero)
+    waiting = write(shared, one, b"b")
     await wait()
     await shared.close()
     await shared.close()
-    done = await asyncio.gather(*writing, return_exceptions=True)
+    done = await asyncio.gather(writing, waiting, return_exceptions=True)
     assert [type(each) for each in done] == [OutcomeUnknown] * 2
 
 
