@@ -1,6 +1,7 @@
 """Commits one partition's inputs: each batch becomes one transaction, or nothing.
 
-1. Decide the inputs that are ready, in order of arrival, on the state in memory plus the batch.
+1. Decide the inputs that are ready, those of a run in order of arrival, on the state in memory plus
+   the batch.
    This gives their records, one checkpoint per run, the applied offsets, and the group's offsets up
    to the lowest input still in progress.
 2. Commit. Nothing in memory has changed so far.
@@ -13,7 +14,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import structlog
@@ -23,6 +23,7 @@ from surefoot.consumers.deadlines import DEADLINES, ConsumerDeadlines
 from surefoot.consumers.partition.transaction import (
     InputPosition,
     PendingInput,
+    PendingInputs,
     RunChange,
     RunDraft,
     Transaction,
@@ -74,8 +75,7 @@ class Committer:
         self.store = RunStore()
         #: set when there is something to commit; the owner's loop waits for it
         self.wake = asyncio.Event()
-        #: inputs to commit, in order
-        self.items: deque[PendingInput] = deque()
+        self._items = PendingInputs()
         #: None before the takeover, and while the ownership is lost
         self.ownership: Ownership | None = None
         self.progress: dict[InputKind, OffsetTracker] = {}
@@ -102,11 +102,17 @@ class Committer:
         self._committed: dict[InputKind, int] = {}
 
     def __len__(self) -> int:
-        return len(self.items)
+        """Number of inputs to commit."""
+        return len(self._items)
+
+    @property
+    def under_way(self) -> int:
+        """Number of inputs of runs under way to commit."""
+        return self._items.under_way
 
     def add(self, item: PendingInput) -> None:
-        """Add the item to the next transaction."""
-        self.items.append(item)
+        """Add the item to one of the next transactions."""
+        self._items.add(item, self.store.live)
         self.wake.set()
 
     def done(self, *sources: InputPosition) -> None:
@@ -205,7 +211,7 @@ class Committer:
         Raises: FencedError — a newer owner exists.
         Under cancellation: the outcome is unknown; retire the owner.
         """
-        batch = [self.items.popleft() for _ in range(min(len(self.items), BATCH_MAX))]
+        batch = self._items.take(BATCH_MAX)
         self.busy = True
         try:
             return await self._commit(batch)
@@ -348,7 +354,7 @@ class Committer:
             raise FencedError("another owner has written to the partition")
         log.info("commit_settled", partition=self._partition, landed=txn in seen)
         if txn not in seen:
-            self.items.extendleft(reversed(batch))
+            self._items.put_back(batch, self.store.live)
         return txn in seen
 
 

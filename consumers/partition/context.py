@@ -16,7 +16,7 @@ from surefoot.state.records.encoding import Wire
 class OwnerLimits:
     """Limits of an owner."""
 
-    #: number of runs that may wait for a slot before reading pauses
+    #: number of runs that may wait for a slot, and of inputs for a commit, before reading pauses
     backlog: int = 256
     #: largest record, in bytes, including key and headers
     record_bytes: int = 1_000_000

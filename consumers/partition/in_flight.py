@@ -147,9 +147,12 @@ class StepsInFlight:
         self._tasks.append(run_id)
         self._ready()
 
-    def next(self) -> StepInFlight | None:
-        """Take the next step to begin out of the queue, or return None."""
-        while self._tasks or self._starts:
+    def next(self, *, starts: bool) -> StepInFlight | None:
+        """Take the next step to begin out of the queue, or return None.
+
+        Args: starts: whether it may be the first one of a new run.
+        """
+        while self._tasks or (starts and self._starts):
             run_id = self._tasks.popleft() if self._tasks else self._starts.popleft()
             flight = self.by_run.get(run_id)
             if flight is not None and flight.call is None and flight.item is None:

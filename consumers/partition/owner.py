@@ -170,9 +170,17 @@ class Owner:
         if not self.committer.progress[kind].begin(record.offset):
             return
         self.inputs.take(kind, record)
-        if not self._paused and self.steps.queued > self._limits.backlog:
+        self._pace()
+
+    def _pace(self) -> None:
+        """Read no further while too much of what was read waits to begin, or to be committed."""
+        waits, most = self.steps.queued + len(self.committer), self._limits.backlog
+        if not self._paused and waits > most:
             self._paused = True
             self._log.pause(self.partition)
+        elif self._paused and waits <= most // 2 and not (self._draining or self.holding):
+            self._paused = False
+            self._log.resume(self.partition)
 
     def missed(self, gone: InputGone) -> None:
         """Handle records that retention deleted unread. Records read before are unaffected."""
@@ -192,6 +200,7 @@ class Owner:
             self._log.resume(self.partition, {kind: progress[kind].next for kind in INPUT_KINDS})
             if self._paused or self._draining:
                 self._log.pause(self.partition)
+            self._pace()
 
     # Running steps ---------------------------------------------------------------------------
 
@@ -199,18 +208,15 @@ class Owner:
         """Begin one waiting step, of runs in progress first. Return False if there is none."""
         if self._draining or self.holding or not self.ready:
             return False
-        if len(self.committer) >= BATCH_MAX:  # commits are behind; `serve` continues after one
+        if self.committer.under_way >= BATCH_MAX:  # commits are behind; `serve` goes on after one
             return False
-        while (flight := self.steps.next()) is not None:
+        starts = len(self.committer) < BATCH_MAX
+        while (flight := self.steps.next(starts=starts)) is not None:
             if not self._admission.slows_down(flight.run):
                 self.runner.begin(flight)
                 break
-        else:
-            return False
-        if self._paused and self.steps.queued < self._limits.backlog // 2:
-            self._paused = False
-            self._log.resume(self.partition)
-        return True
+        self._pace()
+        return flight is not None
 
     def _end_waits(self) -> None:
         for due_ms, run in self._timers.due(self._clock.now_ms(), self.store.live):
@@ -242,6 +248,7 @@ class Owner:
             self._reconcile(change)
         for change in changes:
             self.inputs.take_written(change)
+        self._pace()
         self._ready_to_begin()
 
     def _finished(self, item: PendingInput) -> None:

@@ -1,13 +1,15 @@
 """What one transaction does.
 
-It decides the inputs that are ready, in order of arrival, each on the state in memory plus the
-changes of the earlier ones. No I/O, no clock, and memory stays unchanged: the committer writes the
-records, and applies the changes to memory once they are committed.
+It takes its share of the inputs that are ready, and decides them, those of a run in order of
+arrival, each on the state in memory plus the changes of the earlier ones. No I/O, no clock, and
+memory stays unchanged: the committer writes the records, and applies the changes to memory once
+they are committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -90,6 +92,71 @@ class PendingInput:
     def parked(self) -> bool:
         """Whether it is reduced to parking: nothing smaller can be written."""
         return bool(self.inputs) and isinstance(self.inputs[-1], Park)
+
+
+class _Queue:
+    """Inputs in order, and whose they are."""
+
+    def __init__(self) -> None:
+        self.items: deque[PendingInput] = deque()
+        #: number of inputs, by run
+        self.runs: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, most: int) -> list[PendingInput]:
+        taken = [self.items.popleft() for _ in range(min(most, len(self.items)))]
+        for item in taken:
+            self.runs[item.run_id] -= 1
+            if not self.runs[item.run_id]:
+                del self.runs[item.run_id]
+        return taken
+
+
+class PendingInputs:
+    """The inputs of one partition that wait for a transaction, those of one run in order.
+
+    Inputs of runs under way, and new ones (of runs that are to begin, or of none), get half of a
+    transaction each while there are enough of both: a storm of starts holds up no run under way.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = _Queue()
+        self._new = _Queue()
+
+    def __len__(self) -> int:
+        return len(self._under_way) + len(self._new)
+
+    @property
+    def under_way(self) -> int:
+        """Number of those that wait behind no new ones."""
+        return len(self._under_way)
+
+    def add(self, item: PendingInput, live: Container[str]) -> None:
+        """Add an input behind the others; `live`: the runs under way."""
+        queue = self._queue_for(item, live)
+        queue.items.append(item)
+        queue.runs[item.run_id] += 1
+
+    def put_back(self, batch: Sequence[PendingInput], live: Container[str]) -> None:
+        """Put what was taken before the others again."""
+        for item in reversed(batch):
+            queue = self._queue_for(item, live)
+            queue.items.appendleft(item)
+            queue.runs[item.run_id] += 1
+
+    def take(self, most: int) -> list[PendingInput]:
+        """Take what the next transaction has, of at most so many inputs."""
+        new = self._new.take(max(most // 2, most - len(self._under_way)))
+        return [*self._under_way.take(most - len(new)), *new]
+
+    def _queue_for(self, item: PendingInput, live: Container[str]) -> _Queue:
+        """A run's inputs stay in one queue while any wait there, also if it begins or ends."""
+        for queue in (self._under_way, self._new):
+            if item.run_id in queue.runs:
+                return queue
+        return self._under_way if item.run_id in live else self._new
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,7 @@ def together(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
     ) -> tuple[list[PendingInput], list[RunChange]]:
         if not sizes:
             await until(lambda: len(batch) + len(committer) >= count, what=f"{count} decisions")
-            batch += [committer.items.popleft() for _ in range(len(committer))]
+            batch += committer._items.take(len(committer))
         sizes.append(len(batch))
         return await original(committer, batch, *rest)
 
