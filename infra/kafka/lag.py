@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import Shared
 from surefoot.infra.kafka_client.errors import told
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.tail import KafkaLookups, KafkaOffsets, coordinator_of
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
@@ -32,8 +33,10 @@ class KafkaStandings:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._admin = Shared(
-            lambda: AIOKafkaAdminClient(
-                **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
+            lambda: with_failover(
+                AIOKafkaAdminClient(
+                    **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
+                )
             ),
             settings.deadlines.connect_s,
         )

@@ -64,6 +64,12 @@ MAX_POLL_INTERVAL_MS = 60_000
 FETCH_WAIT_MS = 500
 
 
+def join_s(settings: Settings) -> float:
+    """How long a join may take, in seconds. No longer: a silently dead connection keeps the member
+    out of its group for this long."""
+    return (settings.rebalance_timeout_ms + settings.producer_request_timeout_ms) / 1000
+
+
 class KafkaLog:
     """Implements ports.Log for one agent: one member of its consumer group."""
 
@@ -101,25 +107,24 @@ class KafkaLog:
         settings = self._settings
         self._on_change = on_change
         self._on_rebalance = on_rebalance
-        made = AIOKafkaConsumer(
-            **(settings.kafka() | {"client_id": self._instance}),
-            group_id=self._topics.group,
-            group_instance_id=self._instance,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            request_timeout_ms=settings.producer_request_timeout_ms + FETCH_WAIT_MS,
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-            partition_assignment_strategy=(self._assignor,),
+        consumer = with_failover(
+            AIOKafkaConsumer(
+                **(settings.kafka() | {"client_id": self._instance}),
+                group_id=self._topics.group,
+                group_instance_id=self._instance,
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+                request_timeout_ms=settings.producer_request_timeout_ms + FETCH_WAIT_MS,
+                fetch_max_wait_ms=FETCH_WAIT_MS,
+                partition_assignment_strategy=(self._assignor,),
+            ),
+            join_s=join_s(settings),
         )
-        # No longer than a join may take: a silently dead connection keeps the worker out of its
-        # group for this long.
-        join_ms = settings.rebalance_timeout_ms + settings.producer_request_timeout_ms
-        consumer = with_failover(made, join_s=join_ms / 1000)
         try:
             await start_client(consumer)
         except BaseException as error:

@@ -21,11 +21,12 @@ from aiokafka.errors import (
 )
 
 from surefoot.consumers.partition.ending import never_cut_short
-from surefoot.infra.kafka.log import MAX_POLL_INTERVAL_MS, record_of
+from surefoot.infra.kafka.log import FETCH_WAIT_MS, MAX_POLL_INTERVAL_MS, join_s, record_of
 from surefoot.infra.kafka.txn import TransactionalProducer, commit_deadline_s
 from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
+from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
@@ -102,7 +103,12 @@ class KafkaSourceLog:
         """Wait for the topic to exist, and return its partitions.
 
         Describes it by name only once it is listed: describing a missing topic could create it."""
-        admin = AIOKafkaAdminClient(**self._settings.kafka())
+        admin = with_failover(
+            AIOKafkaAdminClient(
+                **self._settings.kafka(),
+                request_timeout_ms=self._settings.producer_request_timeout_ms,
+            )
+        )
         try:
             await start_client(admin)
             while self._topic not in await admin.list_topics():
@@ -140,18 +146,22 @@ class KafkaSourceLog:
 
     def _new_consumer(self, group_instance_id: str | None = None) -> AIOKafkaConsumer:
         settings = self._settings
-        return AIOKafkaConsumer(
-            **(settings.kafka() | {"client_id": f"{self._group}.{self._instance}"}),
-            group_id=self._group,
-            group_instance_id=group_instance_id,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            fetch_max_wait_ms=500,
+        return with_failover(
+            AIOKafkaConsumer(
+                **(settings.kafka() | {"client_id": f"{self._group}.{self._instance}"}),
+                group_id=self._group,
+                group_instance_id=group_instance_id,
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+                request_timeout_ms=settings.producer_request_timeout_ms + FETCH_WAIT_MS,
+                fetch_max_wait_ms=FETCH_WAIT_MS,
+            ),
+            join_s=join_s(settings),
         )
 
     @property

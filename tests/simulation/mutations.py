@@ -47,10 +47,10 @@ MUTATIONS = (
     Mutation(
         name="R3: inputs are read uncommitted",
         file="infra/kafka/log.py",
-        old="""            group_instance_id=self._instance,
-            isolation_level="read_committed",""",
-        new="""            group_instance_id=self._instance,
-            isolation_level="read_uncommitted",""",
+        old="""                group_instance_id=self._instance,
+                isolation_level="read_committed",""",
+        new="""                group_instance_id=self._instance,
+                isolation_level="read_uncommitted",""",
         seed=4,
     ),
     Mutation(
