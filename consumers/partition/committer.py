@@ -144,12 +144,12 @@ class Committer:
             starts[kind] = start_offset(group, applied)
             if group is not None and applied is not None and group < applied:
                 self._answered_below[kind] = applied
-            if committed[kind] != applied:
+            if (group or 0) != (applied or 0):
                 log.warning(
                     "offsets_differ",
                     topic=getattr(self._wire.topics, kind),
                     partition=self._partition,
-                    committed=committed[kind],
+                    committed=group,
                     applied=applied,
                     start=starts[kind],
                 )
@@ -196,6 +196,10 @@ class Committer:
             committed = await self.ownership.committed()
             begins = await self.ownership.begins()
             self._state_position = await self.ownership.restore(self._state_position, apply)
+            applied = self.store.applied
+            await self.ownership.name_owner(
+                {kind: known_offset(committed[kind], applied.get(kind)) for kind in INPUT_KINDS}
+            )
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("takeover_retry", partition=self._partition, error=str(error))
             denials.look(error)
@@ -371,3 +375,8 @@ def start_offset(committed: int | None, applied: int | None) -> int | None:
     """
     known = [offset for offset in (committed, applied) if offset is not None]
     return min(known) if known else None
+
+
+def known_offset(committed: int | None, applied: int | None) -> int:
+    """Return the group's offset; if it has none, or none any more, the state's."""
+    return committed if committed is not None else applied or 0

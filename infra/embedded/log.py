@@ -344,6 +344,9 @@ class EmbeddedOwnership:
     async def begins(self) -> dict[InputKind, int]:
         return {kind: self._broker.begin_offset(self._input(kind)) for kind in INPUT_KINDS}
 
+    async def name_owner(self, offsets: Mapping[InputKind, int]) -> None:
+        del offsets  # nobody leaves a transaction open here
+
     async def restore(
         self, start: int | None, apply: Callable[[list[ConsumerRecord]], None]
     ) -> int:

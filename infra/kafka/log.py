@@ -37,7 +37,7 @@ from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.publisher import Publisher
 from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.infra.runtime.settings import Settings
-from surefoot.state.errors import ConfigError, Unavailable
+from surefoot.state.errors import ConfigError, OutcomeUnknown, Unavailable
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import (
@@ -376,6 +376,13 @@ class KafkaOwnership:
         finally:
             await self._close_reader()
 
+    async def name_owner(self, offsets: Mapping[InputKind, int]) -> None:
+        try:
+            await self._log._shared.name(self._holding, self._places(offsets))
+        except OutcomeUnknown:
+            self._log._live._coordinator.request_rejoin()  # in the next generation it is refused
+            raise
+
     async def _open_reader(self) -> AIOKafkaConsumer:
         """Return a consumer used only for the takeover.
 
@@ -445,16 +452,19 @@ class KafkaOwnership:
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
     ) -> Committed:
-        places = {
-            TopicPartition(getattr(self._topics, kind), self._partition): offset
-            for kind, offset in offsets.items()
-        }
+        places = self._places(offsets)
         written = await self._log._shared.commit(self._holding, records, places)
         mine: dict[str, list[int]] = {self._topics.state: [], self._topics.tasks: []}
         for out, offset in zip(records, written, strict=True):
             if out.partition == self._partition and out.topic in mine:
                 mine[out.topic].append(offset)
         return Committed(mine[self._topics.state][-1] + 1, tuple(mine[self._topics.tasks]))
+
+    def _places(self, offsets: Mapping[InputKind, int]) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(getattr(self._topics, kind), self._partition): offset
+            for kind, offset in offsets.items()
+        }
 
     @never_cut_short
     async def close(self) -> None:

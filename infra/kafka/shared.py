@@ -191,6 +191,30 @@ class SharedTransactions:
         except (TimeoutError, KafkaError) as error:
             raise unavailable("committed offsets", error, self._settings) from error
 
+    async def name(self, holding: Holding, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have the metadata of these offsets, which are the committed ones, name this member.
+
+        In no transaction, so whole or not at all: a member that dies in its first transaction of
+        the partition has its name there.
+
+        Raises: Unavailable; OutcomeUnknown — no transaction begins before the next `admit`: a
+            commit that arrives late would set the offsets back, until the generation is over."""
+        if holding.former == {self._instance}:
+            return
+        await self._admitted.wait()
+        if not self._has(holding):
+            raise Unavailable("SF3002", f"partition {holding.partition} was given up")
+        member = self._member
+        assert member is not None, "admit() comes first"
+        try:
+            async with asyncio.timeout(commit_deadline_s(self._settings)):
+                await self._producers[0].name(member, offsets)
+        except (TimeoutError, OutcomeUnknown) as error:
+            self._admitted.clear()
+            raise OutcomeUnknown(f"offsets of partition {holding.partition}: {error!r}") from error
+        except KafkaError as error:
+            raise unavailable("committing offsets", error, self._settings) from error
+
     async def fence(self, members: frozenset[str]) -> None:
         """End the open transactions of former owners: one that died cannot, until its timeout.
 
@@ -240,11 +264,14 @@ class SharedTransactions:
         """Return whether the share may be written; refuse it if its partition was lost."""
         if share.done.done():
             return False
-        partition = share.holding.partition
-        if partition in self._partitions and self._holdings.get(partition) is share.holding:
+        if self._has(share.holding):
             return True
-        share.fail(FencedError(f"partition {partition} was given up"))
+        share.fail(FencedError(f"partition {share.holding.partition} was given up"))
         return False
+
+    def _has(self, holding: Holding) -> bool:
+        partition = holding.partition
+        return partition in self._partitions and self._holdings.get(partition) is holding
 
     async def _transact(self, shares: Sequence[_Share]) -> None:
         """Write the shares in one transaction; if the records of one are refused, each of them

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.errors import (
+    BrokerResponseError,
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
     GroupCoordinatorNotAvailableError,
@@ -30,6 +31,7 @@ from aiokafka.errors import (
     NotCoordinatorError,
     ProducerFenced,
     RecordListTooLargeError,
+    RequestTimedOutError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
@@ -319,6 +321,27 @@ class TransactionalProducer:
         if client is None:
             raise NodeNotReadyError(f"{self.transactional_id} has to be started")
         return await self._insist(lambda: client.committed(group, places, stable=stable))
+
+    async def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets outside of any transaction; their metadata names the member.
+
+        Raises: OutcomeUnknown — there was no answer: they may be committed at any time, as long as
+            the member's generation lasts; KafkaError — they are not committed.
+        Waits for the broker for as long as the caller does."""
+        client = self._client
+        if client is None:
+            raise NodeNotReadyError(f"{self.transactional_id} has to be started")
+
+        async def once() -> None:
+            try:
+                await client.name(member, offsets)
+            except KafkaError as error:
+                answered = isinstance(error, BrokerResponseError | NodeNotReadyError)
+                if answered and not isinstance(error, RequestTimedOutError):
+                    raise
+                raise OutcomeUnknown(f"offsets of {member.group}: {error!r}") from error
+
+        await self._insist(once)
 
     async def high_watermark(self, place: TopicPartition) -> int:
         """Return the end of the partition: everything acknowledged lies before it.

@@ -152,6 +152,7 @@ def _both(
 
 _PRODUCER: tuple[_Field, ...] = (("producer_id", Int64), ("producer_epoch", Int16))
 _ID: _Field = ("transactional_id", _TEXT)
+_GROUP: _Field = ("group", _TEXT)
 _PLACES: _Field = (
     "topics",
     CompactArray(("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS),
@@ -178,7 +179,7 @@ INIT_PRODUCER_ID = Api(
     (_THROTTLE, _ERROR, *_PRODUCER),
 )
 ADD_PARTITIONS_TO_TXN = Api(24, 3, (_ID, *_PRODUCER, _PLACES), (_THROTTLE, _ERROR_EACH))
-ADD_OFFSETS_TO_TXN = Api(25, 3, (_ID, *_PRODUCER, ("group", _TEXT)), (_THROTTLE, _ERROR))
+ADD_OFFSETS_TO_TXN = Api(25, 3, (_ID, *_PRODUCER, _GROUP), (_THROTTLE, _ERROR))
 PRODUCE = _both(
     0,
     9,
@@ -202,29 +203,27 @@ PRODUCE = _both(
         _THROTTLE,
     ),
 )
+#: who commits these offsets
+_MEMBER_AND_OFFSETS: tuple[_Field, ...] = (
+    ("generation", Int32),
+    ("member_id", _TEXT),
+    ("group_instance_id", _TEXT),
+    by_topic(("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", _TEXT)),
+)
 TXN_OFFSET_COMMIT = _both(
     28,
     3,
     5,
-    (
-        _ID,
-        ("group", _TEXT),
-        *_PRODUCER,
-        ("generation", Int32),
-        ("member_id", _TEXT),
-        ("group_instance_id", _TEXT),
-        by_topic(
-            ("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", _TEXT)
-        ),
-    ),
+    (_ID, _GROUP, *_PRODUCER, *_MEMBER_AND_OFFSETS),
     (_THROTTLE, _ERROR_EACH),
 )
+OFFSET_COMMIT = Api(8, 8, (_GROUP, *_MEMBER_AND_OFFSETS), (_THROTTLE, _ERROR_EACH))
 END_TXN = _both(26, 3, 5, (_ID, *_PRODUCER, ("committed", Boolean)), (_THROTTLE, _ERROR), _PRODUCER)
 #: the first version that asks for stable offsets
 OFFSET_FETCH = Api(
     9,
     7,
-    (("group", _TEXT), _PLACES, ("require_stable", Boolean)),
+    (_GROUP, _PLACES, ("require_stable", Boolean)),
     (
         _THROTTLE,
         by_topic(

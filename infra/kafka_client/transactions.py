@@ -34,6 +34,7 @@ from surefoot.infra.kafka_client.protocol import (
     API_VERSIONS,
     END_TXN,
     INIT_PRODUCER_ID,
+    OFFSET_COMMIT,
     OFFSET_FETCH,
     PRODUCE,
     TRANSACTION_VERSION,
@@ -213,20 +214,14 @@ class TransactionClient:
         self, by: ProducerEpoch, member: Membership, offsets: Mapping[TopicPartition, int]
     ) -> None:
         """TxnOffsetCommit, of offsets to read next; their metadata names the member."""
-
-        def part(place: TopicPartition) -> tuple[int, int, int, str, dict[int, bytes]]:
-            return place.partition, offsets[place], -1, member.instance_id or "", {}
-
         request = TXN_OFFSET_COMMIT[self.bumps_epochs](
-            self.transactional_id,
-            member.group,
-            by.producer_id,
-            by.epoch,
-            member.generation,
-            member.member_id,
-            member.instance_id,
-            _by_topic(offsets, part),
+            self.transactional_id, member.group, by.producer_id, by.epoch, *_said(member, offsets)
         )
+        _raise_any(await self._ask(CoordinationType.GROUP, member.group, request), member.group)
+
+    async def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        """OffsetCommit, outside of transactions; the metadata of the offsets names the member."""
+        request = OFFSET_COMMIT(member.group, *_said(member, offsets))
         _raise_any(await self._ask(CoordinationType.GROUP, member.group, request), member.group)
 
     async def end(self, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
@@ -313,6 +308,15 @@ def _pack(batch: Batch, by: ProducerEpoch) -> bytes:
     for number, out in enumerate(batch.records):
         builder.append(number, batch.timestamp_ms, out.key, out.value, list(out.headers))
     return bytes(builder.build())
+
+
+def _said(member: Membership, offsets: Mapping[TopicPartition, int]) -> tuple[Any, ...]:
+    """Return what every commit of offsets says: by whom, and which."""
+
+    def part(place: TopicPartition) -> tuple[int, int, int, str, dict[int, bytes]]:
+        return place.partition, offsets[place], -1, member.instance_id or "", {}
+
+    return member.generation, member.member_id, member.instance_id, _by_topic(offsets, part)
 
 
 def _by_topic(

@@ -170,6 +170,13 @@ class Ownership(Protocol):
         Raises: Unavailable - no progress within the deadline; what was applied stays applied
         """
 
+    async def name_owner(self, offsets: Mapping[InputKind, int]) -> None:
+        """Say beside the committed offsets, which these are, whose the partition is now. Precedes
+        the first commit: a later taker can then end what this owner leaves open.
+
+        Raises: Unavailable; OutcomeUnknown - take the partition again
+        """
+
     async def commit(
         self, records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
     ) -> Committed:

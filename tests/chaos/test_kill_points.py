@@ -6,7 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.group import LeaveGroupRequest
 
+from surefoot.infra.kafka_client.tail import coordinator_of
 from surefoot.state.ports.log import ProducerRecord
 from tests.chaos.processes.agents import adder, chain, gated
 from tests.chaos.processes.lives import Life, Lives, lives
@@ -66,6 +69,47 @@ async def test_killed_at_any_point_every_run_ends_and_every_effect_is_acted_on_o
         await finish(kafka, children, RUNS)
         assert set(await kafka.effects()) == EFFECTS
         target.check(await kafka.effects())
+
+
+#: a broker leaves a transaction open for longer than a test waits
+OPEN = {
+    "transaction_timeout_ms": 600_000,
+    "session_timeout_ms": 660_000,
+    "rebalance_timeout_ms": 720_000,
+}
+
+
+async def put_out_of(group: str, bootstrap: str) -> None:
+    """Have the group's members leave it, as at the end of their sessions."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        coordinator = await coordinator_of(admin, group)
+        (answer,) = await admin.describe_consumer_groups([group], coordinator)
+        for member_id, *_ in answer.groups[0][5]:
+            await admin._send_request(LeaveGroupRequest(group, member_id), coordinator)
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize(
+    "point", ["first-batch-acknowledged", "all-sent", "offsets-alone", "offsets-sent"]
+)
+async def test_what_a_member_leaves_open_in_its_first_transaction_is_ended_by_its_taker(
+    bootstrap: str, app: str, tmp_path: Path, point: str
+) -> None:
+    async with (
+        cluster(bootstrap, app, adder, partitions=1, **OPEN) as kafka,
+        lives(kafka.settings, tmp_path) as children,
+    ):
+        await kafka.start(adder, "r1")
+        life = await children.begin("adder", at=point)
+        await killed_at(point, life, children)
+        await put_out_of(kafka.topics(adder).group, bootstrap)
+        taker = await children.begin("adder", slot=1)  # nobody comes back under the other name
+        await kafka.until_status(adder, "r1", "completed")
+        assert taker.log("former_owner_fenced")
+        await kafka.check_history(adder)
 
 
 async def test_killed_while_the_target_has_the_request_and_before_the_done_mark(

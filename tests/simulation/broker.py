@@ -276,6 +276,11 @@ class SimBroker:
             self._opened(name, producer).groups.add(member.group)
         self.groups.commit(name, member, offsets)
 
+    def name_member(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        """OffsetCommit."""
+        self.groups.name(member, offsets)
+        self._sample(member.group, offsets)
+
     def end_txn(self, name: str, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
         """EndTxn: of whatever is open in that epoch. Returns the epoch of the next transaction."""
         self.journaled = False
@@ -340,7 +345,10 @@ class SimBroker:
 
     def _settle(self, group: str, transaction: Transaction) -> None:
         name, commit = transaction.transactional_id, bool(transaction.committed)
-        for place, offset in self.groups.end(group, name, committed=commit).items():
+        self._sample(group, self.groups.end(group, name, committed=commit))
+
+    def _sample(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        for place, offset in offsets.items():
             stable_end = self.partition(place).stable_end
             self.samples.append(Sample(self._clock.now_ms(), group, place, offset, stable_end))
 

@@ -114,6 +114,9 @@ class SimTransactionClient:
         broker, name = NET.broker, self.transactional_id
         await self._ask("offsets", partial(broker.commit_offsets, name, by, member, dict(offsets)))
 
+    async def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        await self._ask("name", partial(NET.broker.name_member, member, dict(offsets)))
+
     async def end(self, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
         broker, name = NET.broker, self.transactional_id
         ended: ProducerEpoch = await self._ask(
@@ -164,6 +167,9 @@ class _Coordinator:
         self.group_id = consumer._group_id
         self.generation = -1
         self.member_id = ""
+
+    def request_rejoin(self) -> None:
+        self._consumer._rejoin.set()
 
     async def _send_req(self, request: Any) -> _Answer:
         consumer = self._consumer

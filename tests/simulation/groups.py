@@ -126,13 +126,24 @@ class Groups:
         """TxnOffsetCommit; their metadata names the member.
 
         Raises: UnknownMemberIdError, FencedInstanceId, IllegalGenerationError."""
-        group = self.by_name[member.group]
-        group.admit(member)
+        arrived = self._arrived(member, offsets)
+        self.by_name[member.group].pending.setdefault(transactional_id, {}).update(arrived)
+
+    def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        """OffsetCommit; their metadata names the member.
+
+        Raises: UnknownMemberIdError, FencedInstanceId, IllegalGenerationError."""
+        self.by_name[member.group].offsets.update(self._arrived(member, offsets))
+
+    def _arrived(
+        self, member: Membership, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Offset]:
+        self.by_name[member.group].admit(member)
         self._commits += 1
-        group.pending.setdefault(transactional_id, {}).update(
-            (place, Offset(self._commits, offset, member.instance_id or ""))
+        return {
+            place: Offset(self._commits, offset, member.instance_id or "")
             for place, offset in offsets.items()
-        )
+        }
 
     def end(
         self, group: str, transactional_id: str, *, committed: bool

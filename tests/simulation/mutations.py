@@ -45,6 +45,13 @@ MUTATIONS = (
         seed=9,
     ),
     Mutation(
+        name="R2: OffsetCommit is sent again in its generation",
+        file="infra/kafka/txn.py",
+        old="if answered and not isinstance(error, RequestTimedOutError):",
+        new="if True:",
+        seed=6,
+    ),
+    Mutation(
         name="R3: inputs are read uncommitted",
         file="infra/kafka/log.py",
         old="""                group_instance_id=self._instance,
@@ -81,15 +88,15 @@ MUTATIONS = (
     Mutation(
         name="R4: what an owner of before has decided is committed by the next",
         file="infra/kafka/shared.py",
-        old="if partition in self._partitions and self._holdings.get(partition) is share.holding:",
-        new="if partition in self._partitions:",
+        old="return partition in self._partitions and self._holdings.get(partition) is holding",
+        new="return partition in self._partitions",
         seed=83,
     ),
     Mutation(
         name="R4: a partition is committed for that has gone to another worker",
         file="infra/kafka/shared.py",
-        old="if partition in self._partitions and self._holdings.get(partition) is share.holding:",
-        new="if True:",
+        old="return partition in self._partitions and self._holdings.get(partition) is holding",
+        new="return True",
         seed=11,
     ),
     Mutation(

@@ -52,10 +52,10 @@ REST_S = 400.0
 _BUMPS = 0.75
 #: requests that the network may mistreat; and those of them that decide what a transaction is
 _APIS = (
-    *("init", "add", "produce", "offsets", "end", "fetch offsets", "ends"),
+    *("init", "add", "produce", "offsets", "end", "name", "fetch offsets", "ends"),
     *("join", "sync", "heartbeat"),
 )
-_DECIDING = ("offsets", "end")
+_DECIDING = ("offsets", "end", "name")
 #: how far a clock is set forward or back
 _JUMP_MS = 600_000
 SETTINGS = Settings(
@@ -319,7 +319,7 @@ class Life:
         self.world.fail = 0.10 if "fail" in kinds else 0.0
         self.sink.trouble = 0.4 if "sink" in kinds else 0.0
         self.broker.slow_markers = 0.1 if "markers" in kinds else 0.0
-        once = () if self.broker.bumps_epochs else _DECIDING
+        once = ("name",) if self.broker.bumps_epochs else _DECIDING
         for api in _APIS:
             deciding = api in _DECIDING
             self.net.weather[api] = Weather(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTxnState, RequestTimedOutError
+from aiokafka.errors import IllegalGenerationError, InvalidTxnState, RequestTimedOutError
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from surefoot.infra.kafka import log as kafka_log
@@ -16,6 +16,7 @@ from surefoot.infra.kafka import shared
 from surefoot.infra.kafka.log import KafkaLog
 from surefoot.infra.kafka.txn import TransactionalProducer
 from surefoot.infra.kafka_client.protocol import UnstableOffsetCommit
+from surefoot.infra.kafka_client.transactions import TransactionClient
 from tests.support.cluster import Cluster, Running, Watched, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
@@ -248,6 +249,33 @@ async def test_a_taker_ends_the_transaction_of_a_former_owner_that_does_not(
         assert watched.times(run_id, 2, on="B") == 1
         healed.set()
         await kafka.check_history(agent)
+
+
+async def test_offsets_that_name_the_owner_too_late_are_refused(
+    bootstrap: str, app: str, agent_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would set back what it has committed meanwhile."""
+    late: list[Callable[[], Awaitable[None]]] = []
+    name = TransactionClient.name
+
+    async def naming(client: TransactionClient, *said: Any) -> None:
+        if not late:
+            late.append(lambda: name(client, *said))
+            raise RequestTimedOutError
+        await name(client, *said)
+
+    monkeypatch.setattr(TransactionClient, "name", naming)
+    watched = Watched(agent_name)
+    agent = watched.on("A")
+    async with cluster(bootstrap, app, agent, partitions=1, **PATIENT) as kafka:
+        await kafka.work(agent)
+        run_id = await begin(kafka, watched, 0, seq=1)
+        before = await kafka.committed(agent)
+        with pytest.raises(IllegalGenerationError):
+            await late[0]()
+        assert await kafka.committed(agent) == before
+        watched.let_go(run_id, 1)
+        await kafka.until_status(agent, run_id, "completed")
 
 
 async def test_a_commit_whose_answer_is_lost_is_found_and_not_done_again(

@@ -25,6 +25,7 @@ from surefoot.infra.kafka_client.protocol import (
     API_VERSIONS,
     END_TXN,
     INIT_PRODUCER_ID,
+    OFFSET_COMMIT,
     OFFSET_FETCH,
     PRODUCE,
     TXN_OFFSET_COMMIT,
@@ -79,6 +80,12 @@ REQUESTS = [
         )
         for bumps, version in ((False, 3), (True, 5))
         for instance, told in ((None, "00"), ("i", "02 69"))
+    ),
+    (
+        OFFSET_COMMIT("g", 5, "m", "i", [("t", [(3, 9, -1, "x", {})], {})]),
+        8,
+        8,
+        f"{GROUP} 00000005 02 6d 02 69 02 {TOPIC} {OFFSETS} {NO_TAGS} {NO_TAGS}",
     ),
     *(
         (END_TXN[bumps]("id", 7, 2, commit), 26, version, f"{ID} {BY} {told} {NO_TAGS}")
@@ -146,6 +153,7 @@ def test_the_epoch_of_the_next_transaction_is_read_where_each_has_its_own() -> N
         ADD_PARTITIONS_TO_TXN("id", 7, 2, [("t", [3], {})]),
         TXN_OFFSET_COMMIT[False]("id", "g", 7, 2, 5, "m", None, []),
         TXN_OFFSET_COMMIT[True]("id", "g", 7, 2, 5, "m", None, []),
+        OFFSET_COMMIT("g", 5, "m", None, []),
     ],
     ids=lambda each: str(each.API_KEY),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import IllegalGenerationError, KafkaConnectionError, KafkaError
 
 from surefoot.infra.kafka import shared as kafka_shared
 from surefoot.infra.kafka.shared import UNSTABLE_S, Holding, SharedTransactions
@@ -53,6 +53,10 @@ class Broker:
     #: of each look at stable offsets to come: whether they are
     unstable: int = 0
     error: KafkaError | None = None
+    #: offsets that name a member, with its generation
+    named: list[tuple[int, dict[TopicPartition, int]]] = field(default_factory=list)
+    #: what those to come meet
+    naming: deque[Exception] = field(default_factory=deque)
     offset = CommittedOffset(5, "g.former.0")
 
     async def until_written(self, count: int) -> None:
@@ -117,6 +121,12 @@ class FakeProducer:
             self.broker.unstable -= 1
             raise UnstableOffsetCommit
         return dict.fromkeys(places, self.broker.offset)
+
+    async def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        await asyncio.sleep(0)
+        if self.broker.naming:
+            raise self.broker.naming.popleft()
+        self.broker.named.append((member.generation, dict(offsets)))
 
 
 class RunningClock(SystemClock):
@@ -507,3 +517,74 @@ async def test_a_broker_that_does_not_answer_is_told_in_the_ports_words(
     broker.error = KafkaConnectionError()
     with pytest.raises(Unavailable):
         await shared.committed(holding, "g", [place(0)])
+
+
+# Who has the partition ---------------------------------------------------------------------------
+
+
+async def taken(shared: SharedTransactions, partition: int) -> Holding:
+    holding = await shared.take(partition)
+    await shared.committed(holding, "g", [place(partition)])
+    return holding
+
+
+async def test_the_committed_offsets_come_to_name_a_new_owner(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    await shared.name(await taken(shared, 0), {place(0): 5})
+    assert broker.named == [(1, {place(0): 5})]
+
+
+async def test_offsets_that_name_their_owner_are_left_alone(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    broker.offset = CommittedOffset(5, "g.i.0")
+    await shared.name(await taken(shared, 0), {place(0): 5})
+    assert broker.named == []
+
+
+async def test_offsets_name_nobody_between_revocation_and_assignment(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    zero = await taken(shared, 0)
+    await shared.hold()
+    naming = asyncio.create_task(shared.name(zero, {place(0): 5}))
+    await wait()
+    assert broker.named == []
+    shared.admit(member(2), ALL, kept=ALL)
+    await naming
+    assert broker.named == [(2, {place(0): 5})]
+
+
+async def test_offsets_do_not_name_a_member_that_has_lost_the_partition(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    zero = await taken(shared, 0)
+    shared.admit(member(3), ALL, kept=ALL - {0})
+    with pytest.raises(Unavailable):
+        await shared.name(zero, {place(0): 5})
+    assert broker.named == []
+
+
+async def test_nothing_is_written_in_a_generation_in_which_offsets_may_still_be_set_back(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    zero, one = await taken(shared, 0), await shared.take(1)
+    broker.naming.append(OutcomeUnknown("lost"))
+    with pytest.raises(OutcomeUnknown):
+        await shared.name(zero, {place(0): 5})
+    writing = write(shared, one, b"a")
+    naming = asyncio.create_task(shared.name(zero, {place(0): 5}))
+    await wait()
+    assert (broker.written, broker.named) == ([], [])
+    shared.admit(member(2), ALL, kept=ALL)
+    await asyncio.gather(writing, naming)
+    assert broker.named == [(2, {place(0): 5})]
+
+
+async def test_why_offsets_name_nobody_is_told_in_the_ports_words(
+    shared: SharedTransactions, broker: Broker
+) -> None:
+    broker.naming.append(IllegalGenerationError())
+    with pytest.raises(Unavailable):
+        await shared.name(await taken(shared, 0), {place(0): 5})

@@ -141,6 +141,10 @@ class FakeClient:
         self.offsets.append((member, offsets))
         await self._asked("commit_offsets", by)
 
+    async def name(self, member: Membership, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets.append((member, offsets))
+        await self._asked("name")
+
     async def end(self, by: ProducerEpoch, *, commit: bool) -> ProducerEpoch:
         assert commit
         await self._asked("end", by)
@@ -535,3 +539,39 @@ async def test_a_broker_that_is_too_old_is_told_as_such() -> None:
     client._client.send = prepares
     with pytest.raises(IncompatibleBrokerVersion, match=r"Kafka 2\.8 or newer"):
         await client._send(0, INIT_PRODUCER_ID("x", 1, -1, -1))
+
+
+# Outside of transactions -------------------------------------------------------------------------
+
+
+async def test_offsets_that_name_the_member_are_asked_for_until_the_broker_has_been(
+    client: FakeClient, started: Start
+) -> None:
+    producer = await started(client)
+    client.meets("name", NodeNotReadyError(), NotCoordinatorError(), None)
+    await producer.name(MEMBER, OFFSETS)
+    assert client.offsets == [(MEMBER, OFFSETS)] * 3
+
+
+@pytest.mark.parametrize("lost", [RequestTimedOutError(), KafkaConnectionError()], ids=repr)
+async def test_offsets_that_name_the_member_are_sent_once(
+    lost: KafkaError, client: FakeClient, started: Start
+) -> None:
+    """No epoch ends with an ordinary commit: the first one may still arrive."""
+    producer = await started(client)
+    client.meets("name", lost)
+    with pytest.raises(OutcomeUnknown):
+        await producer.name(MEMBER, OFFSETS)
+    assert client.count("name") == 1
+
+
+@pytest.mark.parametrize(
+    "refused", [IllegalGenerationError(), GroupAuthorizationFailedError("g")], ids=repr
+)
+async def test_why_offsets_that_name_the_member_are_refused_is_told(
+    refused: KafkaError, client: FakeClient, started: Start
+) -> None:
+    producer = await started(client)
+    client.meets("name", refused)
+    with pytest.raises(type(refused)):
+        await producer.name(MEMBER, OFFSETS)
