@@ -295,7 +295,7 @@ def test_every_long_is_exact(number: int):
 def test_a_union_that_a_value_could_fit_twice_is_refused_when_the_schemas_are_read(tmp_path: Path):
     edit_schema(tmp_path, "Task", "seq", type=["int", "long"])
 
-    with pytest.raises(NotImplementedError, match="does not know how to check"):
+    with pytest.raises(NotImplementedError, match="does not know how to write"):
         Codec(tmp_path)
 
 
