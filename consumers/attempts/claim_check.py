@@ -12,8 +12,9 @@ renewed; but once it has only refused for REFUSED_S, a run that needs it waits f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any, TypeVar
 
 import structlog
@@ -173,7 +174,7 @@ class ClaimCheck:
                 pooled = decode_input(call.run.payload)
             except ValueError:
                 return True  # reported when the step is prepared
-        payloads = list(_payloads((given, pooled)))
+        payloads = _payloads((given, pooled))
         self._check_size(sum(fill_bytes(each) for each in payloads))
         wanted = {pointer for each in payloads for pointer in pointers(each)}
         try:
@@ -188,7 +189,7 @@ class ClaimCheck:
         swap = lambda payload: filled(payload, contents)  # noqa: E731
         run, messages, signals, *journal = _swapped(given, swap)
         if pooled is not None:
-            run = replace(run, payload=encode_step_input(_swapped(pooled, swap)))
+            run = run._replace(payload=encode_step_input(_swapped(pooled, swap)))
         call.run, call.messages, call.signals = run, messages, signals
         call.journal = dict(zip(call.journal, journal, strict=True))
         return True
@@ -235,27 +236,37 @@ def _given(call: StepCall) -> Iterator[bytes]:
         yield entry.value or b""
 
 
-def _payloads(value: Any) -> Iterator[bytes]:
-    """Yield everything in the core's values that could be a payload."""
-    if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _payloads(each)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _payloads(getattr(value, field.name))
+#: types of values that hold no payload
+_BARE = frozenset({NoneType, bool, int, str})
+
+
+def _payloads(value: Any) -> list[bytes]:
+    """Return everything in the core's values that could be a payload."""
+    found: list[bytes] = []
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind is bytes:
+            found.append(each)
+        elif kind not in _BARE:
+            waiting += _parts(each)
+    return found
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the parts of one of the core's values."""
+    return value if isinstance(value, tuple) else map(value.__getattribute__, value.__slots__)
 
 
 def _swapped(value: Any, swap: Callable[[bytes], bytes]) -> Any:
     """Return the same values with other payloads."""
-    if isinstance(value, bytes):
+    kind: Any = type(value)
+    if kind is bytes:
         return swap(value)
-    if isinstance(value, tuple):
-        return tuple(_swapped(each, swap) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            field.name: _swapped(getattr(value, field.name), swap) for field in fields(value)
-        }
-        return replace(value, **changed)
-    return value
+    if kind in _BARE:
+        return value
+    parts = [_swapped(each, swap) for each in _parts(value)]
+    if not isinstance(value, tuple):
+        return kind(**dict(zip(value.__slots__, parts, strict=True)))
+    return getattr(kind, "_make", tuple)(parts)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from surefoot.state.machine.decide import decide
 from surefoot.state.machine.decision import Rules
@@ -159,8 +160,7 @@ class PendingInputs:
         return self._under_way if item.run_id in live else self._new
 
 
-@dataclass(frozen=True, slots=True)
-class RunChange:
+class RunChange(NamedTuple):
     """One run before and after a transaction."""
 
     run_id: str

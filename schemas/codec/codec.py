@@ -310,18 +310,23 @@ def _enum(symbols: Sequence[str]) -> _Write:
 def _record(writers: dict[str, _Write]) -> _Write:
     names, fields = writers.keys(), tuple(writers.items())
 
+    def misfit(value: dict[Any, Any]) -> CodecError:
+        missing, unknown = sorted(names - value.keys()), sorted(map(str, value.keys() - names))
+        return CodecError(f" has missing fields {missing}, unknown fields {unknown}")
+
     def write_fields(value: Any) -> bytes:
         if type(value) is not dict:
             raise _wrong("a dict", value)
-        if len(value) != len(fields) or value.keys() != names:
-            missing, unknown = sorted(names - value.keys()), sorted(map(str, value.keys() - names))
-            raise CodecError(f" has missing fields {missing}, unknown fields {unknown}")
         parts = []
         for name, write in fields:
             try:
                 parts.append(write(value[name]))
             except CodecError as error:
                 raise CodecError(f".{name}{error}") from None
+            except KeyError:
+                raise misfit(value) from None
+        if len(value) != len(fields):
+            raise misfit(value)
         return b"".join(parts)
 
     return write_fields

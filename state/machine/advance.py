@@ -84,7 +84,7 @@ def overspent(
     `due_ms` stays: it is the time of the next step.
     """
     if cost and run.memory is not None:
-        run = replace(run, memory=replace(run.memory, spent=total(run.memory.spent, cost)))
+        run = run._replace(memory=replace(run.memory, spent=total(run.memory.spent, cost)))
     about = b"budget:%s:%d" % (what.encode(), builder.now_ms)
     wait = WaitState(
         kind="budget",
@@ -257,7 +257,7 @@ def _ended(payload: bytes, **ended: Any) -> bytes:
 def _spawn(builder: DecisionBuilder, run: Run, wait: WaitState) -> Run:
     """Start the branches without a result. Those of a paused run start when it is resumed."""
     if run.status == "paused":
-        return replace(run, wait=wait)
+        return run._replace(wait=wait)
     wait = replace(wait, fork=run.forks + 1)
     run = builder.update(run, status="waiting", forks=wait.fork, wait=wait)
     again.note_fork(builder, run, wait.fork)

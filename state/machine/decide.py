@@ -126,7 +126,7 @@ def decide(rules: Rules, state: State, input_: Input, now_ms: int) -> Decision:
         return Decision(run, tuple(builder.records), error.refusal)
     if after is not None and isinstance(input_, Operation):
         kept = (*after.commands, input_.id)[-COMMANDS_KEPT:]
-        after = replace(after, commands=kept)
+        after = after._replace(commands=kept)
     return Decision(after, tuple(builder.records))
 
 
@@ -167,7 +167,7 @@ def _apply(builder: DecisionBuilder, run: Run | None, input_: Input) -> Run | No
         case StepFailed():
             run = raised(builder, at_work(run, input_.work), input_)
         case BudgetExceeded():
-            run = replace(at_work(run, input_.work), due_ms=None)
+            run = at_work(run, input_.work)._replace(due_ms=None)
             run = overspent(builder, run, input_.what, input_.message, input_.cost)
         case EntryRecorded():
             journaled(builder, at_work(run, input_.work), input_)

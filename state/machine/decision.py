@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Required, TypedDict, Unpack
 
 from surefoot.state.machine import wait_rules
@@ -127,7 +127,7 @@ class DecisionBuilder:
         self.records: list[Record] = []
 
     def update(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
-        return replace(run, updated_ms=self.now_ms, **changes)
+        return run._replace(updated_ms=self.now_ms, **changes)
 
     def write_entry(self, entry: Entry) -> None:
         self.entries[entry.slot] = entry

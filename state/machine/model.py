@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import (
     Mapping,
 )
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, overload
 
 from surefoot.schemas.codec.records import (
@@ -204,8 +205,7 @@ class Memory:
 NO_MEMORY: Final = Memory()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """One execution of an agent, as of its latest checkpoint."""
 
     run_id: str
@@ -298,15 +298,14 @@ class Action:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """All that is known of one run: its checkpoint (None: no such run) and its entries.
 
     Entries are keyed by slot, in the order in which they were written.
     """
 
     run: Run | None
-    entries: Entries = field(default_factory=dict)
+    entries: Entries = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -549,15 +548,13 @@ Input = (
 # What a run writes, besides its checkpoint ---------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(NamedTuple):
     run_id: str
     seq: int
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
+class EventRecord(NamedTuple):
     """One entry of the history; the fields are those of schemas/avro/Event.avsc."""
 
     type: EventType
@@ -636,8 +633,7 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The effect of one input on one run.
 
     An illegal input sets `refused` and changes nothing; the records of a refused command inform its
@@ -675,11 +671,14 @@ def jsonable(value: Action) -> AvroAction: ...
 def jsonable(value: Any) -> Any: ...
 def jsonable(value: Any) -> Any:
     """Return a dict of the fields of one of these values, as the codec takes them."""
-    fields = {name: getattr(value, name) for name in value.__slots__}
-    for name, item in fields.items():
-        if type(item) not in _AS_IS:
-            fields[name] = _plain(item)
-    return fields
+    if isinstance(value, tuple):
+        names, items = value._fields, iter(value)  # type: ignore[attr-defined]
+    else:
+        names, items = value.__slots__, map(value.__getattribute__, value.__slots__)
+    return {
+        name: item if type(item) in _AS_IS else _plain(item)
+        for name, item in zip(names, items, strict=True)
+    }
 
 
 def _plain(item: Any) -> Any:

@@ -140,7 +140,7 @@ def answer(builder: DecisionBuilder, run: Run, input_: AnswerQuestion) -> Run:
             "question": input_.question,
         }
     )
-    run = replace(run, status="running", payload=payload, wait=None, due_ms=None)
+    run = run._replace(status="running", payload=payload, wait=None, due_ms=None)
     told |= {"next_step": run.step, "payload": payload}
     builder.emit(run, "approval.decided", **told)
     return go_on(builder, run)
@@ -150,7 +150,7 @@ def _budget_answer(
     builder: DecisionBuilder, run: Run, input_: AnswerQuestion, told: EventDetails
 ) -> Run:
     assert run.memory is not None
-    follow = replace(run, status="running", wait=None, failure=None)
+    follow = run._replace(status="running", wait=None, failure=None)
     if not input_.approved:
         builder.emit(follow, "approval.decided", **told)
         failure = Failure(code="budget_denied", message="no further budget was granted")
@@ -158,7 +158,7 @@ def _budget_answer(
     limited = {each.what for each in builder.rules.budget}
     granted = total(run.memory.granted, builder.rules.budget)
     kept = tuple(each for each in granted if each.what in limited)
-    follow = replace(follow, memory=replace(run.memory, granted=kept))
+    follow = follow._replace(memory=replace(run.memory, granted=kept))
     told["next_step"] = follow.step
     builder.emit(follow, "approval.decided", **told)
     return go_on(builder, follow)
@@ -243,7 +243,7 @@ def retry(builder: DecisionBuilder, run: Run, input_: RetryRun) -> Run:
     if wait.kind in ("signal", "approval"):
         due_ms = None if due_ms is None else builder.now_ms + due_ms - wait.since_ms
         wait = replace(wait, since_ms=builder.now_ms)
-    run = replace(run, status="waiting", wait=wait, due_ms=due_ms)
+    run = run._replace(status="waiting", wait=wait, due_ms=due_ms)
     builder.emit(run, "run.retried", **told)
     return end_wait_if_ready(builder, run)
 
@@ -312,7 +312,7 @@ def resolve(builder: DecisionBuilder, run: Run, input_: ResolveCall) -> Run:
         raise InputRefused(
             "bad_choice", f"choose happened, did_not or give_up; got {input_.choice[:40]!r}"
         )
-    run = replace(run, attempt=0, failure=None, due_ms=None, wait=None)
+    run = run._replace(attempt=0, failure=None, due_ms=None, wait=None)
     told["next_step"] = run.step
     builder.emit(run, "run.resolved", **told)
     return go_on(builder, run)
@@ -389,7 +389,7 @@ def rewind(builder: DecisionBuilder, run: Run, input_: Rewind) -> Run:
     )
     append_messages(builder, run.run_id, 0, input_.messages)
     if back.wait is not None:
-        back = replace(back, status="waiting", wait=_asked_anew(back, back.wait))
+        back = back._replace(status="waiting", wait=_asked_anew(back, back.wait))
     again = ", ".join(input_.repeat) or None
     builder.emit(back, "run.rewound", version=True, id=input_.id, by=input_.by, name=again)
     return go_on(builder, back) if back.wait is None else end_wait_if_ready(builder, back)

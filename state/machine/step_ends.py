@@ -109,7 +109,7 @@ def returned(builder: DecisionBuilder, run: Run, input_: StepReturned) -> Run:
                 limit=input_.then.limit,
                 branches=input_.then.branches,
             )
-            follow = replace(follow, step=input_.then.join, payload=b"null")
+            follow = follow._replace(step=input_.then.join, payload=b"null")
             told["version"] = True
             return end_wait_if_ready(
                 builder, spawn_and_tell(builder, follow, wait, "step.completed", told)
@@ -169,8 +169,7 @@ def raised(builder: DecisionBuilder, run: Run, input_: StepFailed) -> Run:
     failed = builder.update(run, attempt=run.attempt + 1, failure=input_.failure, memory=memory)
     if input_.retry_in_ms is None:
         return fail(builder, failed, input_.failure, of=run, started_ms=input_.started_ms)
-    failed = replace(
-        failed,
+    failed = failed._replace(
         status=unless_paused(run, "waiting"),
         due_ms=builder.now_ms + input_.retry_in_ms,
     )
@@ -214,7 +213,7 @@ def journaled(builder: DecisionBuilder, run: Run, input_: EntryRecorded) -> None
 
 def _complete(builder: DecisionBuilder, run: Run, result: bytes, told: EventDetails) -> Run:
     if run.ending == "failed":
-        return end(builder, replace(run, payload=b""), "failed", told, failure=run.reason)
+        return end(builder, run._replace(payload=b""), "failed", told, failure=run.reason)
     if run.ending == "cancelled":
         return end(builder, run, "cancelled", told)
     return end(builder, run, "completed", told, result=result)
@@ -225,7 +224,7 @@ def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: EventDe
 
     The heir answers to this run's parent, unless this run itself has to report how it ended.
     """
-    run = replace(run, forks=run.forks + 1)
+    run = run._replace(forks=run.forks + 1)
     heir = wait_rules.child_id(run.run_id, run.forks, 0)
     theirs, ours = (run.parent, None) if run.ending is None else (None, run.parent)
     start = CommandRecord(
@@ -242,7 +241,7 @@ def _hand_over(builder: DecisionBuilder, run: Run, then: HandOver, told: EventDe
     again.note_fork(builder, run, run.forks)
     builder.records.append(again.annotate_start(builder.entries, run.forks, start))
     result = strict_json({"handed_to": {"agent": then.to.agent, "run_id": heir}})
-    run = replace(run, parent=ours)
+    run = run._replace(parent=ours)
     return _complete(builder, run, result, told | {"children": 1})
 
 
@@ -260,8 +259,7 @@ def _begin_wait(builder: DecisionBuilder, run: Run, then: AwaitInput) -> Run:
         by=then.by,
     )
     due_ms = then.until_ms if then.timeout_ms is None else builder.now_ms + then.timeout_ms
-    return replace(
-        run,
+    return run._replace(
         status=unless_paused(run, "waiting"),
         step=then.then,
         payload=b"null",
@@ -338,7 +336,7 @@ def _look_for_outcome(builder: DecisionBuilder, run: Run) -> Run:
     builder.forget(entry.slot)
     here = builder.update(run, status="running", wait=None)
     if entry.failure is not None:
-        failed = replace(here, attempt=run.attempt + 1, failure=entry.failure)
+        failed = here._replace(attempt=run.attempt + 1, failure=entry.failure)
         return fail(builder, failed, entry.failure, of=run)
     work = Work(seq=run.seq, attempt=run.attempt, epoch=run.epoch)
     try:
@@ -346,7 +344,7 @@ def _look_for_outcome(builder: DecisionBuilder, run: Run) -> Run:
     except ValueError as error:
         return park(builder, here, Failure(code="bad_outcome", message=str(error), step=run.step))
     if isinstance(outcome, BudgetExceeded):
-        here = replace(here, due_ms=None)
+        here = here._replace(due_ms=None)
         return overspent(builder, here, outcome.what, outcome.message, outcome.cost)
     return returned(builder, here, outcome)
 

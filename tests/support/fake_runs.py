@@ -64,7 +64,7 @@ class World:
         act()
         for record in life.records:
             if isinstance(record, EventRecord):
-                self._tell(run_id, replace(record, run_id=run_id))
+                self._tell(run_id, record._replace(run_id=run_id))
 
     def _tell(self, run_id: str, record: EventRecord) -> None:
         value = self._wire.out(record, run_id, 0, (), 0).value

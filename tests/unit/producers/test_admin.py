@@ -173,8 +173,8 @@ async def test_a_schedule_is_paused_and_triggered_by_a_command_to_its_run(desk: 
 
 
 async def test_a_schedule_that_has_failed_is_resumed_by_trying_again(desk: Gateway) -> None:
-    failed = replace(
-        schedule_run(nightly_agent()), status="failed", failure=Failure(code="x", message="y")
+    failed = schedule_run(nightly_agent())._replace(
+        status="failed", failure=Failure(code="x", message="y")
     )
     desk.overview.books["nightly"] = {"at-two": State(failed)}
     await tell(desk, "/schedules/nightly/at-two/resume")

@@ -323,7 +323,7 @@ def test_a_run_that_is_over_keeps_what_it_has_done_until_its_receipt_goes() -> N
     done = Entry(run_id="r", slot="o:0:0:charge#0", kind="done", name="a", value=b"1")
     call = replace(done, slot="c:look#0", kind="call")
     life = made()
-    over = replace(life.run, status="completed")
+    over = life.run._replace(status="completed")
     early, late = RunStore(), RunStore()
     for entry in (done, call):
         early.put_entry(entry)
@@ -345,7 +345,7 @@ def test_the_past_of_another_step_is_not_the_attempts() -> None:
         store.put_entry(
             Entry(run_id="r", slot=f"o:0:0:{step}#0", kind="past", name=step, value=b"1")
         )
-    store.put(replace(run, failure=Failure(code="x", message="y")))
+    store.put(run._replace(failure=Failure(code="x", message="y")))
     assert list(store.journal(run)) == ["o:0:0:a#0"]
 
 

@@ -103,8 +103,7 @@ STATUSES: list[Status | None] = [None, *get_args(Status)]
 def state_in(status: Status | None) -> State:
     if status is None:
         return State(None)
-    run = replace(
-        started().run,
+    run = started().run._replace(
         status=status,
         seq=4,
         attempt=1,
@@ -187,7 +186,7 @@ def test_a_command_that_was_taken_is_repeated_whatever_has_become_of_the_run(
     if once.refused is not None or once.run is state.run:
         return
     for later in get_args(Status):
-        run = replace(once.run, status=later) if once.run is not None else None
+        run = once.run._replace(status=later) if once.run is not None else None
         twice = decide(PLAIN, State(run, {}), event, NOW + 9)
         assert twice.run is run
         assert [r.type for r in twice.records if isinstance(r, EventRecord)] == [SAME]
@@ -246,8 +245,8 @@ def test_a_returned_step_counts_once_and_asks_for_the_next() -> None:
     event = StepReturned(work=WORK, then=GoTo(step="b", payload=b"2"), effects=(effect,), version=4)
     decision = decide(PLAIN, state, event, NOW + 5)
     assert state.run is not None
-    assert decision.run == replace(
-        state.run, seq=5, step="b", payload=b"2", attempt=0, updated_ms=NOW + 5, version=4
+    assert decision.run == state.run._replace(
+        seq=5, step="b", payload=b"2", attempt=0, updated_ms=NOW + 5, version=4
     )
     sent, told, task = decision.records
     assert task == TaskRecord(run_id="r", seq=5, step="b")
@@ -346,7 +345,7 @@ def test_carrying_forward_keeps_what_is_to_be_known_of_the_step_in_work() -> Non
     before = life.run
     decision = life.do(CarryForward(failure=FAILURE))
     assert decision.run is not None
-    assert decision.run == replace(before, failure=FAILURE, updated_ms=decision.run.updated_ms)
+    assert decision.run == before._replace(failure=FAILURE, updated_ms=decision.run.updated_ms)
     assert TaskRecord(run_id="r", seq=0, step="a") in decision.records
 
 

@@ -159,7 +159,7 @@ async def test_a_refusal_whose_event_has_no_reason_is_a_refusal(
     life, tell = world.started(), world._tell
     world.lead("r", lambda: life.ends(b'"done"'))
     monkeypatch.setattr(
-        world, "_tell", lambda run_id, record: tell(run_id, replace(record, failure=None))
+        world, "_tell", lambda run_id, record: tell(run_id, record._replace(failure=None))
     )
     reply = await ask(operator, "cancel")
     assert (reply.status, reply.code, reply.message) == (409, "too_late", None)
@@ -391,7 +391,7 @@ async def test_the_same_rewind_again_is_one_rewind_also_when_the_run_is_over_by_
     life = world.started()
     await rewound(world, 0)
     world.lead("r", life.ends)
-    life.maybe = replace(life.run, commands=())  # a receipt keeps none
+    life.maybe = life.run._replace(commands=())  # a receipt keeps none
     again = await rewound(world, 0)
     assert (again.accepted, again.event) == (True, "command.repeated")
     assert (world.run().status, world.run().epoch) == ("completed", 1)
@@ -541,7 +541,7 @@ async def test_a_copy_that_the_flow_of_its_agent_skips_is_refused_with_that_reas
         failure = Failure(code="skipped", message="run x of its key is under way")
         for record in ignored_start(start_of(command, AGENT, 3, "a"), failure, 1):
             assert isinstance(record, EventRecord)
-            world._tell(command.run_id, replace(record, run_id=command.run_id))
+            world._tell(command.run_id, record._replace(run_id=command.run_id))
 
     monkeypatch.setattr(world, "_obey", skipped)
     reply = await forked(world, 1)

@@ -134,7 +134,7 @@ def test_what_it_returned_there_is_applied_here_once() -> None:
 def test_whatever_it_returns_is_what_it_would_be_here(then: StepResult) -> None:
     life, here = in_pool(), in_pool()
     life.child(0, encode_outcome(returned(then)))
-    here.maybe = replace(here.run, status="running", wait=None)
+    here.maybe = here.run._replace(status="running", wait=None)
     here.now_ms = life.now_ms - 10
     here.returned(
         then,

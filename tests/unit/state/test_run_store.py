@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ RUN = Run(
 
 
 def over(run_id: str, updated_ms: int, status: Status = "completed") -> Run:
-    return replace(RUN, run_id=run_id, status=status, payload=b"", updated_ms=updated_ms)
+    return RUN._replace(run_id=run_id, status=status, payload=b"", updated_ms=updated_ms)
 
 
 def state(key: bytes | None, value: bytes | None) -> ConsumerRecord:
@@ -75,7 +74,7 @@ def restored(*records: ConsumerRecord) -> RunStore:
 
 
 def test_a_run_that_goes_on_is_live_with_all_that_its_checkpoint_says() -> None:
-    store = restored(checkpoint(replace(RUN, seq=1)), checkpoint(RUN))
+    store = restored(checkpoint(RUN._replace(seq=1)), checkpoint(RUN))
     assert store.live == {"r": RUN}
     assert store.receipts == {}
 
@@ -90,7 +89,7 @@ def test_a_run_that_is_over_is_a_receipt_without_its_payload() -> None:
 
 
 def test_a_failed_run_has_a_receipt_and_is_kept_whole() -> None:
-    failed = replace(RUN, status="failed")
+    failed = RUN._replace(status="failed")
     store = restored(checkpoint(RUN), written(entry("c:x#0", value=b"1")), checkpoint(failed))
     assert store.live == {"r": failed}
     assert store.receipts["r"].status == "failed"
@@ -100,8 +99,7 @@ def test_a_failed_run_has_a_receipt_and_is_kept_whole() -> None:
 
 def test_a_receipt_tells_all_that_commands_are_answered_with() -> None:
     decided = Decided(question="q", approved=1, by="ann", at_ms=5)
-    run = replace(
-        over("r", 30),
+    run = over("r", 30)._replace(
         version=4,
         epoch=3,
         emit=2,
@@ -132,7 +130,7 @@ def test_a_tombstone_forgets_the_run_whatever_it_was() -> None:
 
 def test_a_checkpoint_that_cannot_be_decoded_costs_that_run_only() -> None:
     store = restored(
-        checkpoint(RUN), checkpoint(replace(RUN, run_id="bad")), state(b"bad", b"garbage")
+        checkpoint(RUN), checkpoint(RUN._replace(run_id="bad")), state(b"bad", b"garbage")
     )
     assert store.live == {"r": RUN}
     assert store.broken.keys() == {"bad"}
@@ -203,7 +201,7 @@ def test_the_journal_is_what_the_attempt_in_work_has_recorded() -> None:
 
 
 def test_the_thread_is_its_messages_in_their_order() -> None:
-    run = replace(RUN, memory=Memory(thread=11))
+    run = RUN._replace(memory=Memory(thread=11))
     numbers = [*range(10, -1, -1)]
     store = restored(
         checkpoint(run), *(written(entry(f"m:{n}", "message", value=b"%d" % n)) for n in numbers)
@@ -213,7 +211,7 @@ def test_the_thread_is_its_messages_in_their_order() -> None:
 
 
 def test_a_run_that_is_over_has_no_entries_in_memory_but_names_those_of_the_log() -> None:
-    run = replace(over("r", 5), memory=Memory(thread=2))
+    run = over("r", 5)._replace(memory=Memory(thread=2))
     store = restored(
         checkpoint(RUN),
         written(entry("m:0", "message")),
@@ -226,7 +224,7 @@ def test_a_run_that_is_over_has_no_entries_in_memory_but_names_those_of_the_log(
 
 
 def test_all_that_is_left_of_a_failed_run_is_named_once() -> None:
-    failed = replace(over("r", 5, "failed"), memory=Memory(thread=1))
+    failed = over("r", 5, "failed")._replace(memory=Memory(thread=1))
     store = restored(
         checkpoint(failed), written(entry("m:0", "message")), written(entry("s:1", "signal"))
     )
@@ -312,7 +310,7 @@ def test_a_run_started_anew_under_an_old_name_expires_as_the_new_one() -> None:
         checkpoint(over("r0", 1)),
         checkpoint(over("r1", 2)),
         state(b"r0", None),
-        checkpoint(replace(RUN, run_id="r0", updated_ms=8)),
+        checkpoint(RUN._replace(run_id="r0", updated_ms=8)),
         checkpoint(over("r0", 9)),
     )
     assert store.expired(5) == ["r1"]
@@ -330,14 +328,14 @@ def test_counts_that_no_run_comes_to_cost_that_run_only(field: str, number: int)
         number = 2**63 - 1
     counts: dict[str, Any] = {field: number}
     store = restored(
-        checkpoint(replace(RUN, run_id="good")), checkpoint(replace(RUN, run_id="bad", **counts))
+        checkpoint(RUN._replace(run_id="good")), checkpoint(RUN._replace(run_id="bad", **counts))
     )
     assert set(store.live) == {"good"}
     assert store.broken == {"bad": f"Checkpoint.{field} is {number}"}
 
 
 def test_what_stands_under_another_runs_key_costs_the_run_of_that_key() -> None:
-    good, other = replace(RUN, run_id="good"), replace(RUN, run_id="other")
+    good, other = RUN._replace(run_id="good"), RUN._replace(run_id="other")
     store = restored(checkpoint(good), state(b"bad", checkpoint(good).value))
     assert store.live == {"good": good}
     assert set(store.broken) == {"bad"}

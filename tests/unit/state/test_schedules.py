@@ -547,7 +547,7 @@ STRANGER = Run(
             known(report()) | {"gone": known(report())["minutely"]},
             [("gone", "signal", "remove")],
         ),
-        (known(report()) | {"stranger": State(replace(STRANGER, seq=3))}, []),
+        (known(report()) | {"stranger": State(STRANGER._replace(seq=3))}, []),
         ({**known(report()), "gone": known(report(), removed=True)["minutely"]}, []),
     ],
 )
