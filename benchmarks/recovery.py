@@ -97,7 +97,7 @@ async def measure(settings: Settings, *, kills: int, settle_s: float) -> dict[st
 def _kill_worker(supervisor: Process) -> int:
     """Returns when, in epoch ms."""
     supervisor.check()
-    (worker,) = psutil.Process(supervisor.pid).children()
+    worker, *_ = psutil.Process(supervisor.pid).children()  # behind it, its spare
     os.kill(worker.pid, signal.SIGKILL)
     return _now_ms()
 

@@ -32,7 +32,7 @@ FLOORS = {
     "producers": "guards event_stream commands dashboard webhooks api sources",
     "infra": "runtime log kafka_client kafka embedded open_log aws blobs writers http telemetry "
     "readers views broker local demo registry sources archive processes dev simulation",
-    "surefoot": "client __init__ commands cli testing pytest_plugin __main__ agents examples",
+    "surefoot": "client __init__ commands cli spare testing pytest_plugin __main__ agents examples",
 }
 #: modules of a sub-package; more of them are two subjects
 MODULES_MAX = 12

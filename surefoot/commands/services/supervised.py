@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from surefoot.infra.kafka_client.topics import Topics, specs_for
 from surefoot.infra.runtime.settings import Settings
-from surefoot.infra.runtime.supervisor import DRAIN_GRACE_S, Child, Supervisor
+from surefoot.infra.runtime.supervisor import DRAIN_GRACE_S, Child, Spare, Supervisor
 from surefoot.infra.telemetry.metrics import port_of_child
 
 
@@ -31,6 +31,7 @@ async def supervise(
             for slot in range(processes)
         ],
         grace_s=settings.drain_timeout_s + DRAIN_GRACE_S,
+        spare=Spare(),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

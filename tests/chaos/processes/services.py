@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -30,9 +31,11 @@ class Service:
         """The process that does the work; waits while there is none."""
 
         def found() -> psutil.Process | None:
-            assert self.process.returncode is None, self.log_path.read_text()[-4000:]
-            children = psutil.Process(self.process.pid).children()
-            return children[0] if children else None
+            text = self.log_path.read_text()
+            assert self.process.returncode is None, text[-4000:]
+            lines = [line for line in text.split("\n")[:-1] if '"process_started"' in line]
+            children = {each.pid: each for each in psutil.Process(self.process.pid).children()}
+            return children.get(json.loads(lines[-1])["pid"]) if lines else None
 
         process = await until(found, what=f"{self.name} to run")
         assert process is not None

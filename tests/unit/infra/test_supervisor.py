@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
 from surefoot.infra.runtime import supervisor as module
 from surefoot.infra.runtime.exits import EXIT_CONFIG, EXIT_DENIED
-from surefoot.infra.runtime.supervisor import Child, Supervisor
+from surefoot.infra.runtime.supervisor import Child, Spare, Supervisor
 from tests.support.eventually import until
 
 #: stands in for `python -m surefoot WHAT`; says what it does in the child's log
 SCRIPT = """\
 #!/bin/sh
+if [ "$2" = surefoot.spare ]; then
+    echo "$$" >> "$SPARES/begun"
+    read -r told || exit 0
+    echo "$told" >> "$SPARES/told"
+    while :; do sleep 0.05; done
+fi
 shift 2
 echo "begun $1 $SLOT"
 case "$1" in
@@ -38,15 +46,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(SCRIPT)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(path))
+    monkeypatch.setenv("SPARES", str(tmp_path))
+    monkeypatch.setattr(module, "SPARE_AFTER_S", 0.0)
 
 
 def child(folder: Path, *args: str, name: str = "one") -> Child:
     return Child(name=name, args=args, env={"SLOT": name}, log_path=folder / f"{name}.log")
 
 
-def said(folder: Path, name: str = "one") -> list[str]:
-    path = folder / f"{name}.log"
+def lines(path: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def said(folder: Path, name: str = "one") -> list[str]:
+    return lines(folder / f"{name}.log")
 
 
 async def until_run(supervisor: Supervisor, folder: Path, *names: str, times: int = 1) -> None:
@@ -165,3 +178,42 @@ async def test_what_no_restart_mends_ends_all_and_is_told(tmp_path: Path, code: 
     assert (told["child"], told["code"]) == ("wrong", code)
     assert said(tmp_path, "wrong") == ["begun exit wrong"]
     assert supervisor.restarts == 0
+
+
+# A spare process ------------------------------------------------------------------------------
+
+
+async def until_waits(folder: Path, *, times: int = 1) -> int:
+    """Wait for so many spare processes to have begun; returns the id of the last one."""
+    await until(lambda: len(lines(folder / "begun")) == times, what="a spare process")
+    return int(lines(folder / "begun")[-1])
+
+
+async def test_a_spare_process_becomes_the_child_that_died(tmp_path: Path) -> None:
+    one = Child(name="one", args=["polite"], env={"SLOT": "7"})
+    supervisor = Supervisor([one], grace_s=90.0, spare=Spare())
+    running = asyncio.create_task(supervisor.run())
+    spare = await until_waits(tmp_path)
+    await until(lambda: supervisor.running, what="the child to run")
+    supervisor.running["one"].kill()
+    await until(lambda: supervisor.running["one"].pid == spare, what="the spare to take over")
+    told = await until(lambda: lines(tmp_path / "told"), what="the spare to be told")
+    assert [json.loads(line) for line in told] == [{"args": ["polite"], "env": {"SLOT": "7"}}]
+    next_spare = await until_waits(tmp_path, times=2)
+    supervisor.stop()
+    assert await running == 0
+    assert not psutil.pid_exists(next_spare)
+
+
+async def test_a_spare_process_that_has_died_becomes_nothing(tmp_path: Path) -> None:
+    supervisor = Supervisor([child(tmp_path, "polite")], grace_s=90.0, spare=Spare())
+    running = asyncio.create_task(supervisor.run())
+    spare = await until_waits(tmp_path)
+    await until_run(supervisor, tmp_path, "one")
+    psutil.Process(spare).kill()
+    await until(lambda: not psutil.pid_exists(spare), what="the spare to be gone")
+    supervisor.running["one"].kill()
+    await until_run(supervisor, tmp_path, "one", times=2)
+    assert supervisor.restarts == 1
+    supervisor.stop()
+    assert await running == 0
