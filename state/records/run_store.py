@@ -9,7 +9,7 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -96,9 +96,14 @@ class RunStore:
         self.answered: frozenset[tuple[InputKind, int]] = frozenset()
         self._with_bad_entries: set[str] = set()
 
-    def apply(self, records: Iterable[ConsumerRecord]) -> None:
-        """Apply committed records of the state topic, in offset order."""
-        for record in records:
+    def apply(self, records: Sequence[ConsumerRecord]) -> None:
+        """Apply committed records of the state topic, in offset order.
+
+        A value that a later record of its key replaces is not decoded: it counts as compacted."""
+        newest = {record.key: number for number, record in enumerate(records)}
+        for number, record in enumerate(records):
+            if record.value is not None and newest[record.key] != number:
+                continue
             if record.key == APPLIED_KEY:
                 self.applied, self.answered = decode_applied(record.value)
             elif record.key is not None and not record.key.startswith(b"@"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, get_args
 
@@ -27,7 +27,7 @@ DICE = st.integers(0, 2**32 - 1)
 HISTORIES = st.lists(DICE, max_size=6) | st.lists(DICE, min_size=20, max_size=60)
 
 
-def restored(*parts: Iterable[ConsumerRecord]) -> RunStore:
+def restored(*parts: Sequence[ConsumerRecord]) -> RunStore:
     store = RunStore()
     for records in parts:
         store.apply(records)

@@ -241,6 +241,21 @@ def test_an_entry_that_cannot_be_decoded_costs_its_run_until_the_run_is_forgotte
     assert (store.live, store.broken) == ({"r": RUN}, {})
 
 
+def test_a_value_that_a_later_one_of_its_key_replaces_is_not_decoded() -> None:
+    store = restored(
+        checkpoint(RUN), state(b"r|c:x#0", b"garbage"), written(entry("c:x#0", value=b"1"))
+    )
+    assert store.broken == {}
+    assert [each.value for each in store.state("r", "x").entries.values()] == [b"1"]
+
+
+def test_a_run_started_anew_has_no_entries_of_the_one_that_was_forgotten() -> None:
+    store = restored(
+        checkpoint(RUN), written(entry("s:1", "signal")), state(b"r", None), checkpoint(RUN)
+    )
+    assert store.state("r", "x").entries == {}
+
+
 def test_signals_for_runs_that_never_began_are_told_by_their_age() -> None:
     store = restored(
         written(entry("s:1", "signal", "old", at_ms=10), "old"),
