@@ -3,7 +3,8 @@
     python -m benchmarks.bench [--quick] [--rows throughput,latency,...] [--in-flight 64]
 
 One broker, started for it and ended with its data, serves every row. Tables go to stdout, all
-numbers to benchmarks/results/latest.json. `--quick` checks that it works; its numbers say nothing.
+numbers to benchmarks/results/latest.json, the picture of the row scale to scale.svg beside it.
+`--quick` checks that it works; its numbers say nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks import (
     events,
     latency,
     recovery,
+    scale,
     schedules,
     silent,
     stream,
@@ -43,11 +45,14 @@ from surefoot.infra.runtime.settings import Settings, load_settings
 from surefoot.infra.runtime.supervisor import HEALTHY_S
 
 RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
+#: of the row scale
+PICTURE = RESULTS.with_name("scale.svg")
 ROWS = (
     "throughput",
     "closed",
     "latency",
     "recovery",
+    "scale",
     "executor",
     "call",
     "signal",
@@ -67,7 +72,7 @@ IN_FLIGHT = (64, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Amounts:
     """How much of everything."""
 
     #: of a throughput row, as far as the rate so far can tell
@@ -81,6 +86,8 @@ class Scale:
     idle_runs: int
     kills: int
     settle_s: float
+    #: from one change of the number of processes to the next
+    stage_s: float
     signals: int
     branches: int
     sleepers: int
@@ -103,7 +110,7 @@ class Scale:
     looks: int
 
 
-FULL = Scale(
+FULL = Amounts(
     seconds=17.0,
     warm_up_runs=1_500,
     runs_least=1_000,
@@ -112,6 +119,7 @@ FULL = Scale(
     idle_runs=500,
     kills=5,
     settle_s=HEALTHY_S + 1.0,
+    stage_s=15.0,
     signals=300,
     branches=1_000,
     sleepers=100_000,
@@ -127,7 +135,7 @@ FULL = Scale(
     listed_runs=100_000,
     looks=20,
 )
-QUICK = Scale(
+QUICK = Amounts(
     seconds=1.0,
     warm_up_runs=60,
     runs_least=60,
@@ -136,6 +144,7 @@ QUICK = Scale(
     idle_runs=20,
     kills=1,
     settle_s=1.0,
+    stage_s=4.0,
     signals=20,
     branches=50,
     sleepers=300,
@@ -160,7 +169,7 @@ class Bench:
 
     broker: Broker
     partitions: int
-    scale: Scale
+    amounts: Amounts
     #: runs at a time, and worker processes, of the closed loop
     in_flight: Sequence[int] = closed.IN_FLIGHT
     processes: Sequence[int] = closed.PROCESSES
@@ -174,7 +183,7 @@ class Bench:
         """The results by row."""
         warm = {"throughput", "executor", "call"} & {*rows}
         for kind in ("bare", "engine") if warm else ():
-            await self._throughput(kind, IN_FLIGHT[0], self.scale.warm_up_runs)
+            await self._throughput(kind, IN_FLIGHT[0], self.amounts.warm_up_runs)
         results: dict[str, Any] = {}
         for row in rows:
             results[row] = await getattr(self, row)()
@@ -196,7 +205,7 @@ class Bench:
             )
             rows.append(
                 await closed.measure(
-                    setup, settings, seconds=self.scale.closed_s, broker_pid=self.broker.pid
+                    setup, settings, seconds=self.amounts.closed_s, broker_pid=self.broker.pid
                 )
             )
         return closed.compared(rows)
@@ -218,15 +227,15 @@ class Bench:
     async def signal(self) -> dict[str, Any]:
         return await control.signals(
             self._settings("signal", IN_FLIGHT[0]),
-            warm_up=self.scale.idle_warm_up,
-            count=self.scale.signals,
+            warm_up=self.amounts.idle_warm_up,
+            count=self.amounts.signals,
         )
 
     async def fork(self) -> list[dict[str, Any]]:
         return [
             await control.fork(
                 self._settings(f"fork-{processes}", IN_FLIGHT[0]),
-                branches=self.scale.branches,
+                branches=self.amounts.branches,
                 processes=processes,
             )
             for processes in (1, 4)
@@ -235,8 +244,8 @@ class Bench:
     async def sleepers(self) -> dict[str, Any]:
         return await control.sleepers(
             self._settings("sleepers", IN_FLIGHT[0]),
-            runs=self.scale.sleepers,
-            idle_s=self.scale.asleep_s,
+            runs=self.amounts.sleepers,
+            idle_s=self.amounts.asleep_s,
         )
 
     async def schedules(self) -> list[dict[str, Any]]:
@@ -250,7 +259,7 @@ class Bench:
         return [
             await schedules.measure(
                 self._settings(f"schedules-{number}", IN_FLIGHT[0]),
-                schedules=self.scale.schedules // part,
+                schedules=self.amounts.schedules // part,
                 when=when,
             )
             for number, (part, when) in enumerate(kinds)
@@ -259,8 +268,8 @@ class Bench:
     async def webhooks(self) -> dict[str, Any]:
         return await webhooks.measure(
             self._settings("webhooks", IN_FLIGHT[0]),
-            rate=self.scale.webhooks,
-            seconds=self.scale.webhooks_s,
+            rate=self.amounts.webhooks,
+            seconds=self.amounts.webhooks_s,
             broker_pid=self.broker.pid,
         )
 
@@ -269,7 +278,7 @@ class Bench:
             await archive.measure(
                 kind,
                 self._settings(f"archive-{kind}", IN_FLIGHT[0]),
-                runs=self.scale.archived_runs,
+                runs=self.amounts.archived_runs,
             )
             for kind in ("s3", "folder")
         ]
@@ -277,36 +286,39 @@ class Bench:
     async def stream(self) -> list[dict[str, Any]]:
         rows: tuple[tuple[stream.Transport, int], ...] = (
             ("sse", 0),
-            ("sse", self.scale.watchers),
-            ("websocket", self.scale.watchers),
+            ("sse", self.amounts.watchers),
+            ("websocket", self.amounts.watchers),
         )
         return [
             await stream.measure(
                 transport,
                 self._settings(f"stream-{transport}-{idle}", IN_FLIGHT[0]),
                 idle=idle,
-                warm_up=self.scale.idle_warm_up,
-                count=self.scale.idle_runs,
+                warm_up=self.amounts.idle_warm_up,
+                count=self.amounts.idle_runs,
             )
             for transport, idle in rows
         ]
 
     async def silent(self) -> dict[str, Any]:
         return await silent.measure(
-            self._settings("silent", IN_FLIGHT[0]), silent=20, events=self.scale.unread
+            self._settings("silent", IN_FLIGHT[0]), silent=20, events=self.amounts.unread
         )
 
     async def dashboard(self) -> list[dict[str, Any]]:
         return await dashboard.measure(
             self._settings("dashboard", IN_FLIGHT[0]),
-            runs=self.scale.listed_runs,
-            looks=self.scale.looks,
+            runs=self.amounts.listed_runs,
+            looks=self.amounts.looks,
         )
 
     async def embedded(self) -> list[dict[str, Any]]:
         return [
             await embedded.measure(
-                kind, steps=steps, in_flight=IN_FLIGHT[-1], runs=self.scale.embedded_steps // steps
+                kind,
+                steps=steps,
+                in_flight=IN_FLIGHT[-1],
+                runs=self.amounts.embedded_steps // steps,
             )
             for steps in (1, throughput.STEPS)
             for kind in embedded.KINDS
@@ -315,7 +327,7 @@ class Bench:
     async def events(self) -> list[dict[str, Any]]:
         return [
             await events.measure(
-                kind, self._settings(f"events-{kind}", IN_FLIGHT[0]), events=self.scale.events
+                kind, self._settings(f"events-{kind}", IN_FLIGHT[0]), events=self.amounts.events
             )
             for kind in ("json", "avro")
         ]
@@ -325,7 +337,7 @@ class Bench:
             await views.measure(
                 kind,
                 self._settings(f"views-{kind}".replace(" ", "-"), IN_FLIGHT[-1]),
-                events=self.scale.events,
+                events=self.amounts.events,
             )
             for kind in views.KINDS
         ]
@@ -336,8 +348,8 @@ class Bench:
             await latency.measure(
                 kind,
                 self._settings(f"idle-{kind}", IN_FLIGHT[0]),
-                warm_up=self.scale.idle_warm_up,
-                count=self.scale.idle_runs,
+                warm_up=self.amounts.idle_warm_up,
+                count=self.amounts.idle_runs,
             )
             for kind in kinds
         ]
@@ -345,9 +357,17 @@ class Bench:
     async def recovery(self) -> dict[str, Any]:
         return await recovery.measure(
             self._settings("recovery", IN_FLIGHT[0]),
-            kills=self.scale.kills,
-            settle_s=self.scale.settle_s,
+            kills=self.amounts.kills,
+            settle_s=self.amounts.settle_s,
         )
+
+    async def scale(self) -> list[dict[str, Any]]:
+        rows = await scale.measure(
+            self._settings("scale", scale.RUNS, scale.PARTITIONS), stage_s=self.amounts.stage_s
+        )
+        PICTURE.parent.mkdir(exist_ok=True)
+        PICTURE.write_text(scale.picture(rows), encoding="utf-8")
+        return rows
 
     async def _throughput(self, kind: Kind, in_flight: int, runs: int) -> dict[str, Any]:
         settings = self._settings(f"{kind}-{in_flight}", in_flight)
@@ -356,8 +376,8 @@ class Bench:
         return row
 
     def _runs(self, kind: Kind) -> int:
-        wanted = int(self.rates[kind] * self.scale.seconds / throughput.STEPS)
-        return max(self.scale.runs_least, wanted)
+        wanted = int(self.rates[kind] * self.amounts.seconds / throughput.STEPS)
+        return max(self.amounts.runs_least, wanted)
 
     def _settings(self, name: str, in_flight: int, partitions: int | None = None) -> Settings:
         """Topics of its own for every row."""

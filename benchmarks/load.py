@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from benchmarks.records import AGENT, payload, run_name
@@ -105,6 +105,29 @@ async def drive(
     Raises: ExceptionGroup - of Wrong: a step came twice or out of order, or none came for a
         minute; of what `cpu` raised; of Unavailable.
     """
+    async with loaded(backend, settings, steps=steps, check=cpu) as load:
+        await _until(lambda: load.ended >= settings.in_flight, load, cpu)
+        warm_s = time.perf_counter() + seconds / 5
+        await _until(lambda: time.perf_counter() >= warm_s, load, cpu)
+        return await _window(load, settings.in_flight, seconds, cpu)
+
+
+@asynccontextmanager
+async def loaded(
+    backend: Backend,
+    settings: Settings,
+    *,
+    steps: int,
+    check: Callable[[], object],
+    see: Callable[[ConsumerRecord], None] = lambda _: None,
+) -> AsyncIterator[Load]:
+    """Keep `settings.in_flight` runs of so many steps going; at the end, let them end.
+
+    Args: check: raises when a worker has died
+        see: gets each event that ends a step
+
+    Raises: as `drive`.
+    """
     clock = SystemClock()
     async with AsyncExitStack() as open_:
         appender = backend.appender()
@@ -123,22 +146,21 @@ async def drive(
             writing.create_task(appender.append(out, "a start command", deadline_s=_STUCK_S))
 
         load = Load(steps, start)
-        tail = backend.tail(
-            AgentTopics(settings.app, AGENT).events,
-            lambda record: load.see(record, time.perf_counter()),
-            from_end=False,
-        )
+
+        def come(record: ConsumerRecord) -> None:
+            before = load.steps
+            load.see(record, time.perf_counter())
+            if load.steps > before:
+                see(record)
+
+        tail = backend.tail(AgentTopics(settings.app, AGENT).events, come, from_end=False)
         open_.push_async_callback(tail.stop)
         tail.start()
         await tail.started()
         load.begin(settings.in_flight)
-        await _until(lambda: load.ended >= settings.in_flight, load, cpu)
-        warm_s = time.perf_counter() + seconds / 5
-        await _until(lambda: time.perf_counter() >= warm_s, load, cpu)
-        row = await _window(load, settings.in_flight, seconds, cpu)
+        yield load
         load.goes_on = False
-        await _until(lambda: not load.in_progress, load, cpu)
-    return row
+        await _until(lambda: not load.in_progress, load, check)
 
 
 async def _window(
@@ -165,10 +187,10 @@ async def _window(
     }
 
 
-async def _until(true: Callable[[], bool], load: Load, cpu: Callable[[], object]) -> None:
+async def _until(true: Callable[[], bool], load: Load, check: Callable[[], object]) -> None:
     seen, moved_s = load.steps, time.perf_counter()
     while True:
-        cpu()
+        check()
         if load.wrong is not None:
             raise Wrong(load.wrong)
         if true():

@@ -30,6 +30,7 @@ NAMES = {
     "calling": "engine, a call a step",
     "embedded": "embedded",
     "fsync": "file",
+    "waiting": "engine, waiting steps",
 }
 
 
@@ -194,6 +195,14 @@ _CLOSED: Sequence[Column] = (
     ("rate /fsync", "steps_per_s_over_fsync", ".3f"),
     ("p50 /fsync", "ms_p50_over_fsync", ".1f"),
 )
+_SCALE: Sequence[Column] = (
+    ("procs", "processes", "d"),
+    ("seconds", "seconds", ".0f"),
+    ("steps/s", "steps_per_s", ".0f"),
+    ("pause s", "pause_s", ".2f"),
+    ("of one partition", "partition_pause_s", ".2f"),
+    ("steps repeated", "repeated", "d"),
+)
 #: how a row is shown, where its fields as they are would be hard to read
 _TABLES: Mapping[str, Callable[[str, Sequence[Row]], Table]] = {
     "throughput": partial(_chosen, _THROUGHPUT),
@@ -202,4 +211,5 @@ _TABLES: Mapping[str, Callable[[str, Sequence[Row]], Table]] = {
     "latency": partial(_chosen, _LATENCY),
     "closed": partial(_chosen, _CLOSED),
     "recovery": _recovery,
+    "scale": partial(_chosen, _SCALE),
 }

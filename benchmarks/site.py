@@ -34,9 +34,9 @@ STOP_S = 40.0
 #: and to be ready
 READY_S = 60.0
 
-#: who does the work: by hand, the engine, the engine with steps on the clients' loop, or the engine
-#: with a recorded call in each step
-Kind = Literal["bare", "engine", "one_loop", "calling"]
+#: who does the work: by hand, the engine, the engine with steps on the clients' loop, the engine
+#: with a recorded call in each step, or with steps that wait
+Kind = Literal["bare", "engine", "one_loop", "calling", "waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +182,8 @@ def arguments(kind: Kind, steps: int, slot: int = 0) -> list[str]:
             return ["surefoot", "worker", "benchmarks/agents.py", "--slot", str(slot)]
         case "calling":
             return ["surefoot", "worker", "benchmarks/calling_agent.py", "--slot", "0"]
+        case "waiting":
+            return ["surefoot", "worker", "benchmarks/waiting_agent.py", "--slot", str(slot)]
         case "one_loop":
             return ["benchmarks.one_loop"]
 
