@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from surefoot.infra.broker.config import ONE_NODE, free_ports
+from surefoot.infra.broker.config import ONE_NODE, STORAGE, Storage, free_ports
 from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.runtime.settings import Settings
 from tests.chaos.faults.proxy import Proxy, proxy
@@ -51,7 +51,7 @@ class Networked:
 
 
 @contextmanager
-def start_networked() -> Iterator[Networked]:
+def start_networked(storage: Storage = STORAGE) -> Iterator[Networked]:
     """Start a broker on Java. Raises ConfigError when it cannot be had."""
     client, controller, door, proxy_port = (f"127.0.0.1:{port}" for port in free_ports(4))
     protocols = ONE_NODE["listener.security.protocol.map"]
@@ -62,5 +62,5 @@ def start_networked() -> Iterator[Networked]:
         "controller.quorum.bootstrap.servers": controller,
     }
     port = int(client.rpartition(":")[2])
-    with start_broker(ways=("java",), port=port, properties=properties) as broker:
+    with start_broker(ways=("java",), port=port, properties=properties, storage=storage) as broker:
         yield Networked(broker, int(proxy_port.rpartition(":")[2]), int(door.rpartition(":")[2]))
