@@ -43,11 +43,13 @@ from tests.support.cluster import Cluster, Running, cluster, names
 from tests.support.eventually import until
 from tests.support.long_deadlines import PATIENT
 
+#: The broker aborts what is left open, and nothing of a worker that was only slow.
 SHORT = {
     "heartbeat_interval_ms": 200,
-    "producer_request_timeout_ms": 500,
-    "transaction_timeout_ms": 1_000,
-    "session_timeout_ms": 6_000,
+    "producer_request_timeout_ms": 2_000,
+    "transaction_timeout_ms": 4_000,
+    "session_timeout_ms": 20_000,
+    "rebalance_timeout_ms": 25_000,
 }
 
 
