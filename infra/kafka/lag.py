@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import Shared
@@ -106,14 +107,12 @@ class KafkaStandings:
     ) -> tuple[tuple[Member, ...], OffsetsByPartition]:
         """Return the members of the group, and its committed offsets for these partitions."""
         async with told(f"looking at group {group}", self._settings):
-            admin = await self._admin.get()
             try:
-                coordinator = await coordinator_of(admin, group)
-                (answer,) = await admin.describe_consumer_groups([group], coordinator)
-                found = await admin.list_consumer_group_offsets(group, coordinator, places)
-            except (KafkaError, OSError):
-                self._admin.retire(admin)
-                raise
+                answer, found = await self._described(group, places)
+            except KafkaConnectionError:
+                # A broker ends a connection once it has been idle, or its sign-in is over; aiokafka
+                # sends the requests of an administrator once.
+                answer, found = await self._described(group, places)
         members = [
             Member(
                 name=client_id.removeprefix(f"{group}."),
@@ -125,6 +124,16 @@ class KafkaStandings:
         ]
         committed = {place: kept.offset for place, kept in found.items() if kept.offset >= 0}
         return tuple(sorted(members, key=lambda each: each.name)), committed
+
+    async def _described(self, group: str, places: Sequence[TopicPartition]) -> tuple[Any, Any]:
+        admin = await self._admin.get()
+        try:
+            coordinator = await coordinator_of(admin, group)
+            (answer,) = await admin.describe_consumer_groups([group], coordinator)
+            return answer, await admin.list_consumer_group_offsets(group, coordinator, places)
+        except (KafkaError, OSError):
+            self._admin.retire(admin)
+            raise
 
     async def _records(self, place: TopicPartition, first: int, until: int) -> tuple[int, bool]:
         """Count the committed records of a range. Returns (count, whether it is exact).
