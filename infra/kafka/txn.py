@@ -37,7 +37,12 @@ from aiokafka.errors import (
 )
 
 from surefoot.infra.kafka_client.clients import BATCH_BYTES, close_client
-from surefoot.infra.kafka_client.errors import start_client, unavailable
+from surefoot.infra.kafka_client.errors import (
+    is_denied,
+    not_allowed,
+    start_client,
+    unavailable,
+)
 from surefoot.infra.kafka_client.protocol import FencedInstanceId
 from surefoot.infra.kafka_client.transactions import (
     Batch,
@@ -253,6 +258,11 @@ class TransactionalProducer:
         return written
 
     def _refuse(self, batch: Batch, error: KafkaError) -> None:
+        if is_denied(type(error)):
+            topic = batch.place.topic
+            doing = f"{self.transactional_id} cannot write to {topic}"
+            denied = not_allowed(doing, type(error), topic, self._settings, operation="Write")
+            raise OutcomeUnknown(str(denied)) from error
         if isinstance(error, _TOO_LARGE):
             raise RecordTooLarge(
                 "the broker refused a batch of records for its size",
