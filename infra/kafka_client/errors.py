@@ -29,7 +29,8 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.kafka_client.failover import turned_away
+from surefoot.infra.runtime.settings import NoToken, Settings
 from surefoot.state.errors import NotAllowed, Unavailable
 
 #: time limit of each step of the probe, in seconds
@@ -174,12 +175,15 @@ async def _look(client: AIOKafkaClient, host: str, port: int) -> Unreachable:
             **_security(client, client._security_protocol),
         )
         try:
-            await conn.send(MetadataRequest([]))
+            answer = await conn.send(MetadataRequest([]))
         finally:
             await conn.close()
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
         number, why = await _why(client, host, port, error)
         return Unreachable(number, f"{place} {why}")
+    if turned_away(answer):
+        why = "refuses the token of SUREFOOT_SASL_TOKEN_FILE; see whether it has expired"
+        return Unreachable(_AUTHENTICATION, f"{place} {why}")
     return Unreachable(_NO_ANSWER, f"{place} could not be reached a moment ago, and answers now")
 
 
@@ -206,6 +210,8 @@ async def _why(client: AIOKafkaClient, host: str, port: int, error: Exception) -
             f"{client._sasl_mechanism}; check SUREFOOT_SASL_USERNAME, SUREFOOT_SASL_PASSWORD and "
             "SUREFOOT_SASL_MECHANISM"
         )
+    if isinstance(root, NoToken):
+        return _AUTHENTICATION, f"wants a sign-in, and {root}"
     if isinstance(root, UnsupportedSaslMechanismError):
         return _AUTHENTICATION, (
             f"does not take SUREFOOT_SASL_MECHANISM={client._sasl_mechanism}; set it to one that "

@@ -77,7 +77,7 @@ class FailoverClient(AIOKafkaClient):
     async def bootstrap(self) -> None:
         asks = [partial(self._contact, host, port) for host, port, _ in self.hosts]
         answer = await _first_answer(asks)
-        if answer is None:
+        if answer is None or turned_away(answer):
             raise KafkaConnectionError(f"Unable to bootstrap from {self.hosts}")
         if not answer.brokers:
             await super().bootstrap()  # keeps its connection until there are brokers
@@ -197,6 +197,7 @@ class FailoverClient(AIOKafkaClient):
                 sasl_mechanism=self._sasl_mechanism,
                 sasl_plain_username=self._sasl_plain_username,
                 sasl_plain_password=self._sasl_plain_password,
+                sasl_oauth_token_provider=self._sasl_oauth_token_provider,
             )
             try:
                 return await connection.send(MetadataRequest([]))
@@ -205,6 +206,12 @@ class FailoverClient(AIOKafkaClient):
         except (KafkaError, OSError, TimeoutError) as error:
             log.error("Unable connect to %s:%s: %s", host, port, error)  # noqa: TRY400
             return None
+
+
+def turned_away(metadata: Any) -> bool:
+    """Whether this is what a broker tells a client whose token it has refused: not even the name of
+    its cluster. aiokafka takes the refusal for a welcome (RFC 7628, 3.2.3)."""
+    return not metadata.brokers and metadata.cluster_id is None
 
 
 async def _first_answer(asks: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Any:

@@ -6,6 +6,7 @@ start-up that names the variable to change.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -41,6 +42,31 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 
 
+class NoToken(OSError):
+    """The file has no token; the text says why, and which setting names it."""
+
+
+class TokenFile:
+    """A bearer token that is read for each sign-in: whoever issues it replaces the file.
+
+    `infra.kafka_client` registers it as a token provider of aiokafka."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def token(self) -> str:
+        """Return the token. Raises: NoToken — the file is empty, or cannot be read."""
+        try:
+            token = (await asyncio.to_thread(self.path.read_text, encoding="ascii")).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise NoToken(
+                f"the token of SUREFOOT_SASL_TOKEN_FILE cannot be read: {error}"
+            ) from None
+        if not token:
+            raise NoToken(f"SUREFOOT_SASL_TOKEN_FILE names an empty file: {self.path}")
+        return token
+
+
 class Settings(BaseSettings):
     """One process's settings. Create them with `load_settings()`."""
 
@@ -61,9 +87,11 @@ class Settings(BaseSettings):
     #: broker
     bootstrap_servers: str | None = None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
+    #: file with the bearer token of OAUTHBEARER, read for each connection
+    sasl_token_file: Path | None = None
     #: PEM of the certificate authority; None: the system's authorities
     ssl_cafile: Path | None = None
     #: PEM of the client's certificate and key, for brokers that require one
@@ -219,18 +247,7 @@ class Settings(BaseSettings):
                     f"{_PREFIX}{shorter.upper()} ({getattr(self, shorter)}) must be less than "
                     f"{_PREFIX}{longer.upper()} ({getattr(self, longer)})"
                 )
-        if self.security_protocol.startswith("SASL") and not (
-            self.sasl_username and self.sasl_password and self.sasl_password.get_secret_value()
-        ):
-            raise ValueError(
-                f"{_PREFIX}SECURITY_PROTOCOL={self.security_protocol} needs "
-                f"{_PREFIX}SASL_USERNAME and {_PREFIX}SASL_PASSWORD"
-            )
-        if self.sasl_password and not self.security_protocol.startswith("SASL"):
-            raise ValueError(
-                f"{_PREFIX}SASL_PASSWORD is set but {_PREFIX}SECURITY_PROTOCOL is "
-                f"{self.security_protocol}; set it to SASL_SSL"
-            )
+        self._sign_in_agrees()
         ssl_files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
         if any(ssl_files) and not self.security_protocol.endswith("SSL"):
             raise ValueError(
@@ -240,6 +257,28 @@ class Settings(BaseSettings):
         if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
             raise ValueError(f"set both {_PREFIX}SSL_CERTFILE and {_PREFIX}SSL_KEYFILE, or neither")
         return self
+
+    def _sign_in_agrees(self) -> None:
+        signs_in = self.security_protocol.startswith("SASL")
+        with_token = self.sasl_mechanism == "OAUTHBEARER"
+        if signs_in and with_token and self.sasl_token_file is None:
+            raise ValueError(f"{_PREFIX}SASL_MECHANISM=OAUTHBEARER needs {_PREFIX}SASL_TOKEN_FILE")
+        password = self.sasl_password.get_secret_value() if self.sasl_password else ""
+        if signs_in and not with_token and not (self.sasl_username and password):
+            raise ValueError(
+                f"{_PREFIX}SECURITY_PROTOCOL={self.security_protocol} needs "
+                f"{_PREFIX}SASL_USERNAME and {_PREFIX}SASL_PASSWORD"
+            )
+        if self.sasl_password and not signs_in:
+            raise ValueError(
+                f"{_PREFIX}SASL_PASSWORD is set but {_PREFIX}SECURITY_PROTOCOL is "
+                f"{self.security_protocol}; set it to SASL_SSL"
+            )
+        if self.sasl_token_file and not (signs_in and with_token):
+            raise ValueError(
+                f"{_PREFIX}SASL_TOKEN_FILE is set; it needs {_PREFIX}SECURITY_PROTOCOL=SASL_SSL "
+                f"and {_PREFIX}SASL_MECHANISM=OAUTHBEARER"
+            )
 
     @property
     def deadlines(self) -> Deadlines:
@@ -255,6 +294,8 @@ class Settings(BaseSettings):
     @property
     def principal(self) -> str:
         """Return the principal that brokers see in ACLs, as far as the settings tell."""
+        if self.sasl_token_file:
+            return f"the subject of {self.sasl_token_file}"
         if self.security_protocol.startswith("SASL"):
             return f"User:{self.sasl_username}"
         if self.ssl_certfile:
@@ -289,8 +330,11 @@ class Settings(BaseSettings):
         }
         if self.security_protocol.endswith("SSL"):
             common["ssl_context"] = self._ssl_context()
-        if self.security_protocol.startswith("SASL") and self.sasl_password:
+        if self.security_protocol.startswith("SASL"):
             common["sasl_mechanism"] = self.sasl_mechanism
+        if self.sasl_token_file:
+            common["sasl_oauth_token_provider"] = TokenFile(self.sasl_token_file)
+        elif self.sasl_password:
             common["sasl_plain_username"] = self.sasl_username
             common["sasl_plain_password"] = self.sasl_password.get_secret_value()
         return common

@@ -23,7 +23,7 @@ import faust
 import rocksdict
 import structlog
 from aiokafka.errors import KafkaError
-from faust.auth import SASLCredentials, SSLCredentials
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
@@ -259,6 +259,8 @@ def _app(name: str, settings: Settings, *, url: str, folder: Path) -> faust.App:
 
 def _credentials(kafka: Mapping[str, Any]) -> Any:
     context = kafka.get("ssl_context")
+    if kafka.get("sasl_oauth_token_provider") is not None:
+        return OAuthCredentials(oauth_cb=kafka["sasl_oauth_token_provider"], ssl_context=context)
     if kafka["security_protocol"].startswith("SASL"):
         return SASLCredentials(
             mechanism=kafka["sasl_mechanism"],

@@ -364,9 +364,11 @@ KAFKA_PAGES: tuple[Page, ...] = (
     Page(
         number="SF3090",
         title="Kafka authentication failed",
-        means="A broker answers, and rejects the user, the password or the SASL mechanism.",
+        means="A broker answers, and rejects the user, the password, the token or the SASL "
+        "mechanism.",
         causes=(
             "the password was changed, or is another cluster's",
+            "the token of SUREFOOT_SASL_TOKEN_FILE has expired, or its issuer is not trusted",
             "the user has credentials for another mechanism only",
         ),
         mend=(
@@ -411,7 +413,7 @@ KAFKA_PAGES: tuple[Page, ...] = (
         ),
         mend=(
             "Grant it with the `kafka-acls` command of the message.",
-            "Compare with what each process needs: docs/operations.md, Topics.",
+            "Compare with what each process needs: `surefoot acls plan AGENT.py`.",
         ),
     ),
 )

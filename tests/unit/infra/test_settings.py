@@ -1,3 +1,4 @@
+import asyncio
 import os
 from pathlib import Path
 
@@ -157,6 +158,29 @@ def test_sasl_without_a_password_is_refused():
 def test_a_password_is_never_sent_without_sasl():
     with pytest.raises(ConfigError, match="SUREFOOT_SECURITY_PROTOCOL"):
         sasl(security_protocol="PLAINTEXT")
+
+
+def test_a_token_is_read_for_each_sign_in(tmp_path):
+    file = tmp_path / "token"
+    kafka = sasl(sasl_mechanism="OAUTHBEARER", sasl_token_file=file).kafka()
+    provider = kafka["sasl_oauth_token_provider"]
+    with pytest.raises(OSError, match="SUREFOOT_SASL_TOKEN_FILE cannot be read"):
+        asyncio.run(provider.token())
+    for token in ("first", "second"):
+        file.write_text(f"{token}\n")
+        assert asyncio.run(provider.token()) == token
+    file.write_text("\n")
+    with pytest.raises(OSError, match="an empty file"):
+        asyncio.run(provider.token())
+
+
+def test_a_token_and_its_mechanism_need_each_other():
+    with pytest.raises(ConfigError, match="needs SUREFOOT_SASL_TOKEN_FILE"):
+        sasl(sasl_mechanism="OAUTHBEARER")
+    with pytest.raises(ConfigError, match="SUREFOOT_SASL_MECHANISM=OAUTHBEARER"):
+        sasl(sasl_token_file="/token")
+    with pytest.raises(ConfigError, match="SUREFOOT_SECURITY_PROTOCOL=SASL_SSL"):
+        load_settings(sasl_mechanism="OAUTHBEARER", sasl_token_file="/token")
 
 
 def test_certificates_without_tls_are_refused():

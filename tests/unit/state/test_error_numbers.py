@@ -72,6 +72,7 @@ INSIDE = {
     "LeaderNotAvailableError",
     "LocalProtocolError",
     "LookupError",
+    "NoToken",
     "NodeNotReadyError",
     "NotFound",
     "NotImplementedError",
