@@ -50,6 +50,7 @@ class _Front(LazyGroup):
         "develop.explain": "Explain an error and its fix, offline.",
         "develop.version": "Print the version.",
         "admin.topics": "Create and check topics, and show their lag.",
+        "admin.acls": "Print the rights in Kafka that each kind of process needs.",
         "develop.schemas": "Check and register Avro schemas.",
         "runs.runs": "List, show, start and steer runs.",
         "admin.schedules": "List, pause, resume, trigger and backfill schedules.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.processes import trigger as trigger_main
 from surefoot.infra.processes import worker as worker_main
 from tests.support.eventually import until_sync
-from tests.support.secured_broker import PASSWORD, USER, Secured, secured_broker
+from tests.support.secured_broker import PASSWORD, USER, Secured, unsecured_token
 
 AGENT = """
 from surefoot import Agent, Context, Done
@@ -33,12 +32,6 @@ LISTENS = """
 def on_order(event: dict) -> str:
     return event["name"]
 """
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
-        yield broker
 
 
 def agent_file(folder: Path, name: str) -> str:
@@ -77,6 +70,14 @@ def test_a_mechanism_that_the_broker_does_not_take(secured, tmp_path):
     line = told(env, "topics", "verify", agent_file(tmp_path, "greeter"))
     assert "SF3090" in line
     assert "does not take SUREFOOT_SASL_MECHANISM=SCRAM-SHA-512" in line
+
+
+def test_a_token_that_is_refused(secured, tmp_path):
+    file, token = agent_file(tmp_path, "greeter"), tmp_path / "token"
+    token.write_text(unsecured_token("bob", lasts_s=-60))
+    line = told(secured.with_token(token), "topics", "verify", file)
+    assert "SF3090" in line
+    assert f"Kafka at {secured.bearer} refuses the token of SUREFOOT_SASL_TOKEN_FILE" in line
 
 
 @pytest.mark.parametrize(
