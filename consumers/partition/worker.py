@@ -91,6 +91,8 @@ class Worker:
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
+        #: whether the group has ever told this member its partitions, which may be none
+        self._joined = False
         self._stopped = False
         #: why no partition can be taken over, once that is certain
         self._denied: NotAllowed | None = None
@@ -103,6 +105,14 @@ class Worker:
     def ready(self) -> bool:
         """Whether every assigned partition is being served."""
         return all(owner.ready for owner in self.owners.values())
+
+    @property
+    def in_service(self) -> bool:
+        """Whether this member of the group does its part: it may have no partition and stand by.
+
+        For any thread."""
+        proved = self._joined and self._log.lease_left_s() > 0
+        return proved and not self._draining and all(o.ready for o in list(self.owners.values()))
 
     @property
     def partitions(self) -> list[int]:
@@ -200,6 +210,7 @@ class Worker:
             lost=sorted(change.lost),
         )
         metrics.REBALANCES.add(self.agent.name)
+        self._joined = True
         self._announced = False
         for partition in (change.lost | change.gained) & self.owners.keys():
             self._drop(partition)

@@ -50,6 +50,8 @@ class EventWorker:
         self._intakes: dict[int, TriggerOwner] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
+        #: whether this member of the group knows its partitions, which may be none
+        self._joined = False
         #: why no partition can be taken over, once it is certain
         self._denied: NotAllowed | None = None
         self._logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__).bind(
@@ -60,6 +62,13 @@ class EventWorker:
     def ready(self) -> bool:
         """Whether every assigned partition is being read."""
         return bool(self._intakes) and all(intake.ready for intake in self._intakes.values())
+
+    @property
+    def in_service(self) -> bool:
+        """Whether this member of the group does its part: it may have no partition and stand by.
+
+        For any thread."""
+        return self._joined and all(intake.ready for intake in list(self._intakes.values()))
 
     async def run(self) -> None:
         """Raises what ended it, a right that stays denied too; it can then be run again.
@@ -127,10 +136,12 @@ class EventWorker:
 
     def _assigned(self, partitions: frozenset[int]) -> None:
         self._logger.info("assignment", partitions=sorted(partitions))
+        self._joined = True
         for partition in sorted(partitions):
             self._adopt(partition, after_s=0.0)
 
     async def _revoked(self) -> None:
+        self._joined = False
         for intake in self._intakes.values():
             intake.finish()
         serving = set(self._serving.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ from surefoot.infra.sources.files import FileSource
 from surefoot.infra.sources.sqs import SQS_CALLS_MAX, SqsSource
 from surefoot.infra.sources.starter import Starter
 from surefoot.infra.sources.supervise import RunningSource, run_sources
+from surefoot.infra.telemetry.health import Part, announced
 from surefoot.infra.writers.commands import LogCommands
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError
@@ -120,14 +122,23 @@ async def trigger(
                     log.warning("topic_needs_kafka", agent=agent.name, topic=topic)
         workers += hook_workers(agents if hooks else [], settings, backend, clock, slot)
         commands = LogCommands(settings, backend.appender(), clock)
-        sources = [*workers, *sources_of(agents, settings, Starter(commands, clock))]
+        outside = sources_of(agents, settings, Starter(commands, clock))
+        sources = [*workers, *outside]
+        # a queue or a folder has no members among whom its events are shared
+        parts = [Part(each.name, partial(_in_service, each)) for each in workers]
+        parts += [Part(each.name, lambda: True) for each in outside]
         watchdog = Watchdog(workers, clock)
         watchdog.start()
         try:
-            await run_sources(sources, stop, clock)
+            with announced(parts):
+                await run_sources(sources, stop, clock)
         finally:
             watchdog.stop()
             await commands.stop()
+
+
+def _in_service(worker: EventWorker) -> bool:
+    return worker.in_service
 
 
 def sources_of(

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -33,6 +34,7 @@ from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.exits import EXIT_CLEAN, EXIT_GAVE_UP, EXIT_STUCK
 from surefoot.infra.runtime.settings import Settings
 from surefoot.infra.runtime.supervisor import is_supervised
+from surefoot.infra.telemetry.health import Part, announced
 from surefoot.infra.telemetry.metrics import measure
 from surefoot.state.declare.agent import Agent
 from surefoot.state.names.topics import AgentTopics
@@ -119,9 +121,13 @@ async def work(
     measuring = asyncio.create_task(measure(workers, named))
     declaring = asyncio.create_task(declare_schedules(scheduled, settings, backend, clock))
     try:
-        results = await asyncio.gather(
-            *(worker.run(stop, drain_s=settings.drain_timeout_s, abort=abort) for worker in workers)
-        )
+        with announced([Part(each.agent.name, partial(_in_service, each)) for each in workers]):
+            results = await asyncio.gather(
+                *(
+                    worker.run(stop, drain_s=settings.drain_timeout_s, abort=abort)
+                    for worker in workers
+                )
+            )
     finally:
         watchdog.stop()
         watching.cancel()
@@ -129,6 +135,10 @@ async def work(
         declaring.cancel()
         executor.stop()
     return EXIT_CLEAN if all(results) else EXIT_GAVE_UP
+
+
+def _in_service(worker: Worker) -> bool:
+    return worker.in_service
 
 
 def _worker(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import structlog
 
 from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.telemetry.health import beside
 from surefoot.state.errors import ConfigError
 from surefoot.state.telemetry import metrics
 from surefoot.state.telemetry.metrics import METRICS, Metric
@@ -58,7 +59,7 @@ class Prometheus:
 
 
 def serve_metrics(settings: Settings) -> str | None:
-    """Serve this process's metrics as long as it lives, in a thread of their own.
+    """Serve this process's metrics and health as long as it lives, in a thread of their own.
 
     Returns: their address; None when no port is set.
 
@@ -81,7 +82,7 @@ def serve_metrics(settings: Settings) -> str | None:
     for collect in (prometheus.ProcessCollector, prometheus.PlatformCollector):
         collect(registry=registry)
     metrics.use_sink(Prometheus(registry))
-    app, drain_s = prometheus.make_asgi_app(registry), settings.deadlines.drain_s
+    app, drain_s = beside(prometheus.make_asgi_app(registry)), settings.deadlines.drain_s
     serving = server(app, settings.hosts(host), drain_s=drain_s, sockets=False)
     Thread(
         target=lambda: asyncio.run(serving.serve(sockets=[listener])), name="metrics", daemon=True
