@@ -25,6 +25,7 @@ from surefoot.schemas import trace
 from surefoot.schemas.trace import Carried
 from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import Numbered, RecordTooLarge, Unavailable
+from surefoot.state.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -160,6 +161,31 @@ def check_origin(request: Request) -> None:
         raise RequestRefused("SF5033", 403, "the request comes from a page of another site")
 
 
+class Allowance:
+    """Lets a burst through, then one per interval, and counts what it does not let through."""
+
+    def __init__(self, clock: Clock, burst: int, every_s: float) -> None:
+        self._clock, self._burst, self._every_s = clock, burst, every_s
+        self._room: float = burst
+        self._since_s = clock.monotonic_s()
+        self._left_out = 0
+
+    def take(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        self._room = min(self._burst, self._room + (now_s - self._since_s) / self._every_s)
+        self._since_s = now_s
+        if self._room < 1:
+            self._left_out += 1
+            return False
+        self._room -= 1
+        return True
+
+    def left_out(self) -> int:
+        """Return how many were not let through since the last call."""
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
 def trace_context(request: Request) -> Carried:
     """Return the request's W3C trace context and baggage."""
     get = request.headers.getlist
@@ -183,12 +209,22 @@ def guard(app: FastAPI) -> None:
     app.exception_handler(RequestValidationError)(_invalid)
 
 
-async def _refused(_: Request, error: RequestRefused) -> JSONResponse:
+def refusal(error: RequestRefused) -> JSONResponse:
+    """Return the answer to a request that is refused."""
     return JSONResponse({"error": str(error)}, error.status, error.headers)
 
 
+async def _refused(_: Request, error: RequestRefused) -> JSONResponse:
+    return refusal(error)
+
+
 async def _unavailable(request: Request, error: Unavailable) -> JSONResponse:
-    log.warning("log_unavailable", path=request.scope["path"], reason=str(error))
+    return unavailability(request.scope, error)
+
+
+def unavailability(scope: Scope, error: Unavailable) -> JSONResponse:
+    """Return the answer to a request that the log keeps from being answered, and log why."""
+    log.warning("log_unavailable", path=scope["path"], reason=str(error))
     headers = {"Retry-After": str(RETRY_AFTER_S)}
     told = f"{AWAY}: the log is not available; try again"
     if error.number in _VIEWS_AWAY:
@@ -262,9 +298,9 @@ class _Direct:
         try:
             response = await self._route.endpoint(request)
         except RequestRefused as error:
-            response = await _refused(request, error)
+            response = refusal(error)
         except Unavailable as error:
-            response = await _unavailable(request, error)
+            response = unavailability(scope, error)
         except RecordTooLarge as error:
             response = await _too_large(request, error)
         await response(scope, receive, send)

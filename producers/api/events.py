@@ -16,22 +16,18 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-import structlog
 from fastapi import FastAPI, Request, Response, WebSocket
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import HTTPConnection
 
 from surefoot.producers.event_stream import EventStreams
-from surefoot.producers.guards import AWAY, RETRY_AFTER_S, RequestRefused, check_agent
+from surefoot.producers.guards import RequestRefused, check_agent, refusal, unavailability
 from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.feeds import event_id
 from surefoot.state.feeds.feed import EventFeed, EventFilter, FeedMessage
 from surefoot.state.machine.model import TERMINAL, EventType, Status
 from surefoot.state.names.ids import check_run_id
 from surefoot.state.reading.ports import RunReader
-
-log = structlog.get_logger(__name__)
 
 _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
@@ -228,10 +224,7 @@ def _check_origin(headers: Headers) -> None:
 async def _deny(socket: WebSocket, error: RequestRefused | Unavailable) -> None:
     """Answer the handshake as a plain request would be answered."""
     if isinstance(error, RequestRefused):
-        answer = JSONResponse({"error": str(error)}, error.status, error.headers)
+        answer = refusal(error)
     else:
-        log.warning("log_unavailable", path=socket.scope["path"], reason=str(error))
-        headers = {"Retry-After": str(RETRY_AFTER_S)}
-        told = f"{AWAY}: the log is not available; try again"
-        answer = JSONResponse({"error": told}, 503, headers)
+        answer = unavailability(socket.scope, error)
     await socket.send_denial_response(answer)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from surefoot.producers.guards import Allowance
 from surefoot.producers.webhooks.mapping import Planned
 from surefoot.producers.webhooks.verification import ProviderSpec
 from surefoot.state.declare.webhooks import Webhook
@@ -64,16 +65,16 @@ class Recorder:
 
     log: DeliveryLog
     clock: Clock
-    _room: float = REFUSED_BURST
-    _since_s: float | None = None
-    _unrecorded: int = 0
+    _strangers: Allowance = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._strangers = Allowance(self.clock, REFUSED_BURST, REFUSED_EVERY_S)
 
     def record(
         self, arrival: Arrival, outcome: DeliveryOutcome, status: int, reason: str | None = None
     ) -> None:
         """Offer the record of a delivery once its outcome is known. Never waits, never raises."""
-        if not arrival.verified and not self._has_room():
-            self._unrecorded += 1
+        if not arrival.verified and not self._strangers.take():
             return
         delivery = arrival.delivery
         headers = arrival.headers
@@ -94,21 +95,9 @@ class Recorder:
             body_bytes=len(arrival.body),
             runs=tuple((start.agent, start.run_id) for start in arrival.plan.starts),
             errors=tuple(f"{agent}: {error}" for agent, error in arrival.plan.errors.items()),
-            unrecorded=self._unrecorded,
+            unrecorded=self._strangers.left_out(),
         )
-        self._unrecorded = 0
         self.log.offer(made)
-
-    def _has_room(self) -> bool:
-        now_s = self.clock.monotonic_s()
-        if self._since_s is not None:
-            more = (now_s - self._since_s) / REFUSED_EVERY_S
-            self._room = min(REFUSED_BURST, self._room + more)
-        self._since_s = now_s
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
 
 
 def _of_a_stranger(arrival: Arrival) -> dict[str, str]:
