@@ -12,6 +12,7 @@ retries: the gateway may restart in the middle, and nothing is done twice.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
@@ -21,7 +22,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from surefoot.infra.http.client import GatewayHttp
+from surefoot.infra.http.client import GatewayHttp, with_token
 from surefoot.schemas.payload import load, parse_json, strict_json
 from surefoot.state.errors import BadArgument, NotFound, RunFailed
 from surefoot.state.machine.model import TERMINAL, Status
@@ -116,15 +117,23 @@ class Client:
 
     @classmethod
     def connect(
-        cls, url: str, *, headers: Mapping[str, str] | None = None, patience_s: float = 30.0
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = 30.0,
     ) -> Self:
         """Return a client of the gateway at `url`. Sends nothing yet.
 
-        Args:    headers: for a proxy in front of the gateway, such as Authorization;
+        Args:    token: signs in to the gateway; None: SUREFOOT_TOKEN, or the text of the file
+                 SUREFOOT_TOKEN_FILE, if one of them is set and `headers` have no Authorization;
+                 headers: for a proxy in front of the gateway;
                  patience_s: how long to retry requests that the gateway does not answer, seconds
-        Raises:  ConfigError — `url` is not the address of a gateway
+        Raises:  ConfigError — `url` is not the address of a gateway, or the token is unusable
         """
-        return cls(GatewayHttp(url, headers=headers, patience_s=patience_s))
+        sent = with_token(headers or {}, token, os.environ)
+        return cls(GatewayHttp(url, headers=sent, patience_s=patience_s))
 
     async def __aenter__(self) -> Self:
         return self

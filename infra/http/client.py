@@ -9,9 +9,11 @@ gateway that shuts down ends its streams just like one that has sent everything.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -29,6 +31,8 @@ _SILENCE_S = 45.0
 #: characters shown of a response that is not JSON
 _SHOWN = 200
 _BACKOFF = Retry(initial_s=0.1, max_s=5.0)
+#: characters of a bearer token. Source: RFC 6750, 2.1
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -226,6 +230,32 @@ class Frames:
             self._data.append(value)
 
 
+def with_token(
+    headers: Mapping[str, str], token: str | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the headers with the token that signs in to the gateway.
+
+    Without `token`, it is that of SUREFOOT_TOKEN or SUREFOOT_TOKEN_FILE, unless the headers have an
+    Authorization. A file is read once, here.
+
+    Raises: ConfigError — the file cannot be read, or the token is not one word of ASCII.
+    """
+    if token is None:
+        if any(name.lower() == "authorization" for name in headers):
+            return dict(headers)
+        token, path = environ.get("SUREFOOT_TOKEN"), environ.get("SUREFOOT_TOKEN_FILE")
+        if not token and path:
+            try:
+                token = Path(path).read_text("utf-8")
+            except (OSError, UnicodeError) as error:
+                raise ConfigError("SF1085", f"cannot read SUREFOOT_TOKEN_FILE: {error}") from error
+        if not token:
+            return dict(headers)
+    if not _TOKEN.fullmatch(token.strip()):
+        raise ConfigError("SF1085", "the gateway's token is not one word of ASCII")
+    return {**headers, "Authorization": f"Bearer {token.strip()}"}
+
+
 def _base(url: str) -> str:
     try:
         parsed = httpx.URL(url)
@@ -275,4 +305,10 @@ def _raise_refusal(response: httpx.Response, value: Any) -> None:
     raise kind(code, value.get("message") or value.get("error") or "")
 
 
-_CODES = {404: "not_found", 413: "too_large", 422: "bad_request"}
+_CODES = {
+    401: "not_signed_in",
+    403: "forbidden",
+    404: "not_found",
+    413: "too_large",
+    422: "bad_request",
+}

@@ -33,7 +33,14 @@ from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import ConfigError, Unavailable
 from surefoot.state.names.agents import pool_agent_name, schedules_agent_name
-from surefoot.state.names.topics import OUTBOX, TopicSpec, agent_specs, dead_spec, deliveries_spec
+from surefoot.state.names.topics import (
+    OUTBOX,
+    TopicSpec,
+    access_specs,
+    agent_specs,
+    dead_spec,
+    deliveries_spec,
+)
 
 _PARTITIONS_FOREVER = (
     "the partition count of an agent's topics is for ever, since it decides where each run lives"
@@ -46,11 +53,14 @@ _POLL_S = 0.1
 
 
 def specs_for(agents: Sequence[str], settings: Settings) -> list[TopicSpec]:
-    """Return every topic that these agents need, including outbox, dead letters and deliveries."""
+    """Return every topic that these agents need, including outbox, dead letters and deliveries,
+    and those of accounts where the settings ask for them."""
     specs = [
         dead_spec(settings.app, settings.record_max_bytes),
         deliveries_spec(settings.app, settings.partitions, settings.record_max_bytes),
     ]
+    if settings.auth != "off":
+        specs += access_specs(settings.app, settings.partitions, settings.record_max_bytes)
     for agent in dict.fromkeys((*agents, OUTBOX)):
         specs += agent_specs(settings.app, agent, settings.partitions, settings.record_max_bytes)
     return specs

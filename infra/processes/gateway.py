@@ -14,6 +14,8 @@ import structlog
 from uvicorn.loops.auto import auto_loop_factory
 
 from surefoot.consumers.partition.ending import stop_all
+from surefoot.infra.access.audit import AuditWriter
+from surefoot.infra.access.tokens import FollowedAccounts
 from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.blobs.stores import check_blobs
 from surefoot.infra.http.server import listen, server, url_of
@@ -94,6 +96,10 @@ async def serve_gateway(
     readiness = backend.readiness()
     keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
     reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
+    accounts = audit = None
+    if settings.auth != "off":
+        accounts = FollowedAccounts(settings, backend, clock)
+        audit = AuditWriter(settings, backend.appender())
     held: dict[str, str] = {}
     overview = LogOverview(settings, backend, agents, held)
     views = (
@@ -122,6 +128,8 @@ async def serve_gateway(
         held=held,
         effects=partial(failed_effects, settings, backend),
         archive=reader.archive_fault if isinstance(reader, ArchivedRunReader) else None,
+        accounts=accounts,
+        audit=audit,
     )
     await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:
@@ -129,6 +137,8 @@ async def serve_gateway(
             app, settings.hosts(settings.gateway_host), drain_s=settings.deadlines.drain_s
         )
         await reader.start(_with_keepers(held))
+        if accounts is not None:
+            accounts.start()
         looking = asyncio.create_task(_look_again(agents, settings, backend, held, reader))
         serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
@@ -146,6 +156,8 @@ async def serve_gateway(
             reader.end_streams()
             await asyncio.wait([serving, looking])
             await stop_all(commands, deliveries, readiness, overview, reader)
+            if accounts is not None and audit is not None:
+                await stop_all(accounts, audit)
             if views is not None:
                 await views.stop()
     serving.result()
@@ -206,11 +218,17 @@ def _with_keepers(held: Collection[str]) -> set[str]:
 
 def _listen(settings: Settings) -> socket.socket:
     host = settings.gateway_host
-    if host not in _LOOPBACK:
+    if host not in _LOOPBACK and settings.auth == "off":
+        if not settings.insecure:
+            raise ConfigError(
+                "SF1081",
+                f"the gateway would listen on {host}, and anybody who reaches it could start and "
+                "steer every run; set SUREFOOT_AUTH=tokens, or SUREFOOT_INSECURE=1 where something "
+                "in front of it authenticates",
+            )
         log.warning(
             "gateway_open",
             host=host,
-            advice="/runs has no authentication; put the gateway behind a proxy with it, and set "
-            "SUREFOOT_GATEWAY_HOSTS to the hosts that clients ask for",
+            advice="nobody has to sign in; keep the gateway behind a proxy that authenticates",
         )
     return listen(host, settings.gateway_port, "SUREFOOT_GATEWAY")

@@ -154,6 +154,12 @@ class Settings(BaseSettings):
     #: with `:port` or for every port, comma-separated (state.egress.policy)
     out_allow: str = ""
 
+    #: how the gateway learns who sends a request: `tokens` (`surefoot tokens create`), or `off`: it
+    #: does not, and listens on loopback only
+    auth: Literal["off", "tokens"] = "off"
+    #: listen elsewhere, too, without knowing who sends a request
+    insecure: bool = False
+
     gateway_host: str = "127.0.0.1"
     #: 0 = any free port
     gateway_port: Port = 8787

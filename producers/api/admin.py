@@ -14,13 +14,14 @@ All but the schedules are read-only: what to do about a dead letter is a command
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from surefoot.producers.access.signed_in import sees
 from surefoot.producers.commands.operations import Operator
 from surefoot.producers.commands.schedules import DOES, steer
 from surefoot.producers.guards import RequestRefused, check_agent
@@ -30,7 +31,7 @@ from surefoot.state.machine.model import Operation, State
 from surefoot.state.ports.clock import Clock
 from surefoot.state.reading.admin import Overview
 from surefoot.state.reading.dead_letters import DeadLetter, dead_letter_json
-from surefoot.state.reading.deliveries import DeliveryOutcome, delivery_json
+from surefoot.state.reading.deliveries import Delivery, DeliveryOutcome, delivery_json
 from surefoot.state.reading.lag import agent_standing_json
 from surefoot.state.reading.ports import RunReader
 from surefoot.state.reading.runs import counts_json
@@ -103,6 +104,7 @@ class AdminApi:
         told = [
             {name: value for name, value in delivery_json(each).items() if name not in _NOT_LISTED}
             for each in found
+            if all(map(sees, _agents_of(each)))
         ]
         return JSONResponse({"deliveries": told})
 
@@ -163,7 +165,7 @@ class AdminApi:
         """List unusable inputs and runs out of attempts, newest first."""
         page = await self.overview.dead_letters(before=before, limit=limit)
         letters = await asyncio.gather(*(self._of_agent(letter) for letter in page.letters))
-        told = [dead_letter_json(letter) for letter in letters]
+        told = [dead_letter_json(letter) for letter in letters if sees(letter.agent)]
         return JSONResponse({"dead_letters": told, "older": page.older})
 
     async def _of_agent(self, letter: DeadLetter) -> DeadLetter:
@@ -184,6 +186,13 @@ class AdminApi:
         found = [
             agent_standing_json(each)
             for each in await self.overview.standings()
-            if agent is None or each.agent == agent or each.agent.startswith(f"{agent}.")
+            if (agent is None or each.agent == agent or each.agent.startswith(f"{agent}."))
+            and sees(each.agent.partition(".")[0])
         ]
         return JSONResponse({"agents": found})
+
+
+def _agents_of(delivery: Delivery) -> Collection[str | None]:
+    """Return the agents that a delivery concerns; [None] if it may concern any."""
+    failed = {error.partition(":")[0] for error in delivery.errors}
+    return {agent for agent, _ in delivery.runs} | failed or {None}

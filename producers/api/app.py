@@ -29,7 +29,7 @@ with care.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,9 +42,11 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from surefoot.producers import dashboard
+from surefoot.producers.access.gate import Gate, GateKeeping
+from surefoot.producers.access.signed_in import VisibleAgents, sign
 from surefoot.producers.api.admin import AdminApi
 from surefoot.producers.api.events import Feeds
-from surefoot.producers.api.openapi import document
+from surefoot.producers.api.openapi import OpenApiSchema, document
 from surefoot.producers.api.run_lists import RunLists
 from surefoot.producers.api.views import add_views, paths
 from surefoot.producers.commands.operations import (
@@ -74,6 +76,8 @@ from surefoot.producers.webhooks.mapping_threads import MappingThreads
 from surefoot.producers.webhooks.recorder import Recorder
 from surefoot.producers.webhooks.verification import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
+from surefoot.state.access.accounts import Accounts
+from surefoot.state.access.audit import AuditLog
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.feeds.feed import EventFeed
@@ -141,21 +145,26 @@ def gateway_app(
     held: Mapping[str, str] | None = None,
     effects: Effects | None = None,
     archive: Fault | None = None,
+    accounts: Accounts | None = None,
+    audit: AuditLog | None = None,
 ) -> FastAPI:
     """Build the ASGI application. The caller starts and stops the ports.
 
     Args:    secrets: live secrets by webhook source; deliveries: records the outcome of each;
              crash: crashes a worker, in the demo; held: agents that are not served now, by name,
              with the reason: nothing of theirs is touched while they are in it; effects: opens the
-             failed effects, as runs of the agent `outbox`; archive: returns why it cannot be read
+             failed effects, as runs of the agent `outbox`; archive: returns why it cannot be read;
+             accounts, audit: who can sign in, and where is recorded what they do. Without both,
+             everybody may send everything
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
     limits = limits or GatewayLimits()
     held = {} if held is None else held
     commands = _Holding(commands, held)
+    everyone = _by_name(agents)
     gateway = _Gateway(
-        agents=_by_name(agents),
+        agents=VisibleAgents(everyone, {}),
         held=held,
         commands=commands,
         reader=reader,
@@ -172,7 +181,7 @@ def gateway_app(
             answer_s=limits.answer_s,
         ),
     )
-    served = _Served(gateway.agents, held)
+    served = VisibleAgents(everyone, held)
     feeds = Feeds(
         agents=served,
         reader=reader,
@@ -199,7 +208,7 @@ def gateway_app(
     )
     desk = AdminApi(
         agents=served,
-        declared={name: agent_json(agent) for name, agent in gateway.agents.items()},
+        declared={name: agent_json(agent) for name, agent in everyone.items()},
         overview=overview,
         reader=reader,
         operator=gateway.operator,
@@ -212,10 +221,12 @@ def gateway_app(
         redoc_url=None,
         dependencies=[Depends(gateway.not_held)],
     )
-    described = document(gateway.agents, triggers)
-    app.openapi = lambda: described  # type: ignore[method-assign]
+    app.openapi = partial(_described, gateway.agents, with_views=views is not None)  # type: ignore[method-assign]
     webhooks = Route("/webhooks/{source}", intake.take, methods=["POST"])
     app.router.routes.append(webhooks)
+    if accounts is not None and audit is not None:
+        keeping = GateKeeping(accounts=accounts, audit=audit, clock=clock, agents=gateway.agents)
+        app.add_middleware(Gate, routes=app.router.routes, keeping=keeping)
     direct(app, webhooks)
     guard(app)
     app.post("/runs/{agent}", status_code=202)(gateway.start_run)
@@ -227,7 +238,6 @@ def gateway_app(
     app.post("/runs/{agent}/{run_id}/{verb}")(gateway.operate)
     if views is not None:
         add_views(app, gateway.agents, views)
-        described["paths"] |= paths(gateway.agents)
     desk.serve(app)
     for path, answer in (
         ("/health", gateway.health),
@@ -239,20 +249,12 @@ def gateway_app(
     return app
 
 
-class _Served(Mapping[str, Agent]):
-    """The agents that are not held."""
-
-    def __init__(self, agents: Mapping[str, Agent], held: Mapping[str, str]) -> None:
-        self._agents, self._held = agents, held
-
-    def __getitem__(self, name: str) -> Agent:
-        return {served: self._agents[served] for served in self}[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._agents if name not in self._held)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+def _described(agents: Mapping[str, Agent], *, with_views: bool) -> OpenApiSchema:
+    """Describe the API, as far as who is signed in may see the agents."""
+    described = document(agents, by_source(agents.values()))
+    if with_views:
+        described["paths"] |= paths(agents)
+    return described
 
 
 class _Holding:
@@ -325,6 +327,7 @@ class _Gateway:
         await start_all(
             self.commands, [start], trace=trace_context(request), deadline_s=self.limits.start_s
         )
+        request.state.run_id = start.run_id
         return JSONResponse({"agent": agent, "run_id": start.run_id}, 202)
 
     async def show_run(self, agent: str, run_id: str) -> Response:
@@ -388,7 +391,7 @@ class _Gateway:
         effects = self.effects if agent == OUTBOX else None
         if effects is None:
             check_agent(agent, self.agents)
-        asked = await self._json(request, _failed, empty=b"{}")
+        asked = await self._json(request, lambda body: _failed(sign(body)), empty=b"{}")
         if effects is None:
             told = await self.operator.retry_failed(self.reader, agent, asked)
         elif self.reading.locked():
@@ -407,7 +410,7 @@ class _Gateway:
     async def _command(self, word: str, run_id: str, request: Request) -> Operation:
         keys = request.headers.getlist("idempotency-key")
         made = partial(_command, word, run_id, keys, self.clock.unique())
-        return await self._json(request, made, empty=b"{}")
+        return await self._json(request, lambda body: made(sign(body)), empty=b"{}")
 
     async def _run(self, agent: str, run_id: str) -> RunView | None:
         check_agent(agent, self.agents)

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 
+from surefoot.producers.access.signed_in import sees
 from surefoot.producers.guards import RequestRefused, check_agent
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument
@@ -123,7 +124,9 @@ class RunLists:
             check_run_id(effect_id)
         except BadArgument as error:
             raise RequestRefused(error.number, 404, error.message) from None
-        event = await self.reader.effect(effect_id, since_ms)
+        # it begins with the agent that asked for it, or with one of its pools
+        seen = sees(effect_id.partition(":")[0].partition(".")[0])
+        event = await self.reader.effect(effect_id, since_ms) if seen else None
         if event is None:
             raise RequestRefused("SF4101", 404, "its delivery has not begun, or has expired")
         told = event_json(event)

@@ -23,7 +23,9 @@ from fastavro import parse_schema, schemaless_reader
 from surefoot.schemas.codec import catalog
 from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.codec.records import (
+    AvroAccessToken,
     AvroApplied,
+    AvroAudit,
     AvroCommand,
     AvroDelivery,
     AvroEntry,
@@ -94,7 +96,13 @@ class Codec:
             raise CodecError(f"{name}{error}") from None
 
     @overload
+    def decode(
+        self, data: _Data, expect: Literal["AccessToken"]
+    ) -> tuple[str, AvroAccessToken]: ...
+    @overload
     def decode(self, data: _Data, expect: Literal["Applied"]) -> tuple[str, AvroApplied]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Audit"]) -> tuple[str, AvroAudit]: ...
     @overload
     def decode(self, data: _Data, expect: Literal["Command"]) -> tuple[str, AvroCommand]: ...
     @overload

@@ -219,6 +219,28 @@ class AvroStream(TypedDict):
     at_ms: int
 
 
+class AvroAccessToken(TypedDict):
+    name: str
+    role: str
+    agents: list[str]
+    digest: bytes
+    created_ms: int
+    expires_ms: int | None
+
+
+class AvroAudit(TypedDict):
+    id: str
+    at_ms: int
+    who: str | None
+    action: str
+    status: int
+    agent: str | None
+    run_id: str | None
+    origin: str | None
+    note: str | None
+    unrecorded: int
+
+
 class AvroDelivery(TypedDict):
     id: str
     source: str

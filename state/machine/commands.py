@@ -42,6 +42,7 @@ from surefoot.state.machine.model import (
     WaitState,
     jsonable,
 )
+from surefoot.state.names.roles import Role
 
 #: longest id of a command, in characters
 COMMAND_ID_MAX = 128
@@ -269,6 +270,8 @@ class RunCommand:
     already: Callable[..., bool] = lambda *_: False
     #: who may send it to this run, by the name in `by`; empty: anybody
     who: Callable[..., Sequence[str]] = lambda *_: ()
+    #: the role that its sender needs, where the gateway knows its senders
+    role: Role = "operator"
     #: types of the events that answer it
     answers: tuple[EventType, ...]
     #: help on the command line
@@ -313,6 +316,7 @@ _TABLE: Final = (
         decide=do.answer,
         already=do.is_decided,
         who=do.answerers,
+        role="approver",
         answers=("approval.decided",),
         help="Answer a run's question. The first answer holds.",
         body=_Approve,

@@ -97,6 +97,14 @@ def deliveries_topic(app: str) -> str:
     return f"{app}.deliveries"
 
 
+def access_topic(app: str) -> str:
+    return f"{app}.access"
+
+
+def audit_topic(app: str) -> str:
+    return f"{app}.audit"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
     """Required settings of a topic, checked before anything subscribes to it."""
@@ -168,3 +176,17 @@ def deliveries_spec(app: str, partitions: int, record_max_bytes: int) -> TopicSp
             "message.timestamp.type": "CreateTime",
         },
     )
+
+
+def access_specs(app: str, partitions: int, record_max_bytes: int) -> list[TopicSpec]:
+    """Return the topics of accounts and of the audit trail, which is kept for a year."""
+    size = {"max.message.bytes": str(record_max_bytes), "message.timestamp.type": "CreateTime"}
+    audit = {"cleanup.policy": "compact,delete", "retention.ms": str(365 * DAY_MS)}
+    return [
+        TopicSpec(
+            name=access_topic(app),
+            partitions=partitions,
+            config={"cleanup.policy": "compact", **size},
+        ),
+        TopicSpec(name=audit_topic(app), partitions=partitions, config=audit | size),
+    ]

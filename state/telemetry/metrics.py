@@ -215,6 +215,19 @@ TICK_LATENESS = Metric(
 SSE_CONNECTIONS = Metric(
     "surefoot_sse_connections", "gauge", "Event streams that are open at a gateway."
 )
+REQUESTS_REFUSED = Metric(
+    "surefoot_requests_refused_total",
+    "counter",
+    "Requests that a gateway with authentication refused, by status: 401 nobody is signed in, 403 "
+    "the role does not allow it, 404 an agent that the account may not see.",
+    ("status",),
+)
+ACCOUNT_USED = Metric(
+    "surefoot_account_last_used_timestamp_seconds",
+    "gauge",
+    "When an account last sent a request to this gateway, seconds since 1970.",
+    ("account",),
+)
 
 #: the table, in the order in which it is shown
 METRICS: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))

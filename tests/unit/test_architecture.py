@@ -27,11 +27,11 @@ ARROWS = {
 FLOORS = {
     "schemas": "pointer text weak_cache payload unions codec foreign trace",
     "state": "errors names machine scheduling ports records reading feeds telemetry egress "
-    "declare steps inspect admission",
+    "declare steps inspect admission access",
     "consumers": "deadlines backoff polling attempts partition topic_triggers builtin",
-    "producers": "guards event_stream commands dashboard webhooks api sources",
+    "producers": "guards event_stream commands dashboard access webhooks api sources",
     "infra": "runtime log kafka_client kafka embedded open_log aws blobs writers http telemetry "
-    "readers views broker local demo registry sources archive processes dev simulation",
+    "readers access views broker local demo registry sources archive processes dev simulation",
     "surefoot": "client __init__ commands cli spare testing pytest_plugin __main__ agents examples",
 }
 #: modules of a sub-package; more of them are two subjects

@@ -219,6 +219,39 @@ HTTP_PAGES: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF5081",
+        title="Not signed in",
+        means="401: the gateway requires a token, and the request has none that is valid. The "
+        "request was not read.",
+        causes=(
+            "no Authorization header",
+            "the token has expired or was revoked",
+            "a token of another SUREFOOT_APP",
+        ),
+        mend=(
+            '`curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8787/agents`',
+            "See which tokens there are: `surefoot tokens list`",
+        ),
+        codes=("not_signed_in",),
+    ),
+    Page(
+        number="SF5082",
+        title="The role does not allow it",
+        means="403: the account may read, and needs another role for this request. Nothing was "
+        "done, and the try is in the audit trail.",
+        causes=("an operator approves, or an approver steers: each is a role of its own",),
+        mend=("Create a token with the role: `surefoot tokens create ann-ops --role operator`",),
+        codes=("forbidden",),
+    ),
+    Page(
+        number="SF5083",
+        title="Another name than who is signed in",
+        means='403: "by" of a command is the account that is signed in, and the request names '
+        "somebody else. Nothing was done.",
+        causes=("a program speaks for several people with one token",),
+        mend=('Leave "by" out, or give each person a token.',),
+    ),
+    Page(
         number="SF5096",
         title="Bulk retry already in progress",
         means="503: the gateway retries failed effects in bulk for one request at a time.",

@@ -351,4 +351,45 @@ STARTING_PAGES: tuple[Page, ...] = (
             "Give the permissions of docs/how-to/large-payloads.md.",
         ),
     ),
+    Page(
+        number="SF1081",
+        title="Listening for everybody without authentication",
+        means="The gateway was to listen on an address that other machines may reach, and does not "
+        "know who sends a request. It did not start.",
+        causes=("SUREFOOT_GATEWAY_HOST is set, and SUREFOOT_AUTH is not",),
+        mend=(
+            "Require tokens: `export SUREFOOT_AUTH=tokens`, and see docs/how-to/access.md",
+            "Behind a proxy that authenticates: `export SUREFOOT_INSECURE=1`",
+        ),
+    ),
+    Page(
+        number="SF1082",
+        title="Invalid account",
+        means="The name of an account, or a pattern of the agents that it may see, is malformed. "
+        "Nothing was created.",
+        causes=("a space in the name", "a pattern with a dot: a pool belongs to its agent"),
+        mend=("`surefoot tokens create ann --role operator --agents 'triage,billing-*'`",),
+    ),
+    Page(
+        number="SF1083",
+        title="Token exists",
+        means="A name has one token. Nothing was created.",
+        causes=("it was created before", "it has expired, and was not revoked"),
+        mend=("See which there are: `surefoot tokens list`", "`surefoot tokens revoke ann`"),
+    ),
+    Page(
+        number="SF1084",
+        title="No such token",
+        means="There is nothing to revoke.",
+        causes=("a mistyped name", "another SUREFOOT_APP", "it is revoked already"),
+        mend=("See which there are: `surefoot tokens list`",),
+    ),
+    Page(
+        number="SF1085",
+        title="Unusable token",
+        means="The client cannot sign in to the gateway with the token that it was given. Nothing "
+        "was sent.",
+        causes=("a missing file", "a file or variable with more than the token in it"),
+        mend=("Give it what `surefoot tokens create` has printed, and nothing else.",),
+    ),
 )

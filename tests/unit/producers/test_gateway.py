@@ -15,6 +15,8 @@ from surefoot import Agent, Context, Done, Webhook
 from surefoot.producers.api.app import GatewayLimits, gateway_app
 from surefoot.producers.commands.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
+from surefoot.state.access.accounts import Accounts
+from surefoot.state.access.audit import AuditLog
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.feeds.feed import EventFilter, FeedMessage
@@ -308,6 +310,9 @@ class Gateway:
     """A gateway over fakes, and an HTTP client in front of it."""
 
     secrets: Mapping[str, list[str]] = {"github": [SECRET]}
+    #: who can sign in, and where is recorded what they do; None: everybody may do everything
+    accounts: Accounts | None = None
+    audit: AuditLog | None = None
 
     def __init__(self, *agents: Agent, **limits):
         self.reader = self.effects = FakeReader()
@@ -333,6 +338,8 @@ class Gateway:
             clock=FakeClock(),
             limits=GatewayLimits(**({"mapping_s": 600.0} | limits)),
             views=FakeViews(),
+            accounts=self.accounts,
+            audit=self.audit,
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway"

@@ -1,0 +1,1 @@
+"""Accounts and the audit trail on the log."""

@@ -1,0 +1,1 @@
+"""Who may send which request to the gateway. Nothing here knows where accounts are kept."""

@@ -1,0 +1,489 @@
+"""Accounts at the gateway: who may send which request, who sees which agent, the audit trail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from surefoot import Agent, ConfigError, Context, Done, Refused
+from surefoot.client import Client
+from surefoot.infra.http.client import GatewayHttp, with_token
+from surefoot.producers.access.gate import STRANGERS_BURST
+from surefoot.producers.access.rules import RULES, rule_for
+from surefoot.state.access.accounts import Account
+from surefoot.state.access.audit import AuditEntry
+from surefoot.state.errors import Unavailable
+from surefoot.state.machine.commands import BODIES, COMMANDS
+from surefoot.state.machine.model import State
+from surefoot.state.names.roles import ROLES, Role, includes
+from surefoot.state.reading.dead_letters import DeadLetter
+from surefoot.state.reading.deliveries import Delivery
+from surefoot.state.reading.lag import AgentStanding
+from tests.support.eventually import until
+from tests.unit.producers.test_gateway import RUN, Gateway, event, run, triage_agent
+
+#: a request to a route by its path: what stands in place of its parameters
+PARAMS = {
+    "{agent}": "triage",
+    "{run_id}": RUN,
+    "{effect_id}": f"triage:{RUN}:0:0",
+    "{source}": "github",
+    "{schedule}": "nightly",
+    "{do}": "pause",
+    "{path:path}": "main.js",
+}
+
+
+@dataclass
+class FakeAccounts:
+    """Accounts by their secrets; each role's name is the secret of an account of this name."""
+
+    all: dict[str, Account] = field(
+        default_factory=lambda: {role: Account(name=role, role=role) for role in ROLES}
+    )
+    away: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def sign_in(self, credential: str) -> Account | None:
+        if self.away:
+            raise Unavailable("SF3002", "secret-broker:9092 is away")
+        return self.all.get(credential)
+
+    async def ended(self, _account: Account) -> None:
+        await self.gone.wait()
+
+
+@dataclass
+class FakeAudit:
+    entries: list[AuditEntry] = field(default_factory=list)
+
+    async def record(self, entry: AuditEntry) -> None:
+        self.entries.append(entry)
+
+    def told(self) -> list[tuple[str | None, str, int]]:
+        return [(each.who, each.action, each.status) for each in self.entries]
+
+
+def other_agent(name: str) -> Agent:
+    agent = Agent(name)
+
+    @agent.step
+    async def first(ctx: Context, payload: int) -> Done:
+        return Done()
+
+    return agent
+
+
+class Guarded(Gateway):
+    accounts: FakeAccounts
+    audit: FakeAudit
+
+    def __init__(self, *agents: Agent) -> None:
+        self.accounts, self.audit = FakeAccounts(), FakeAudit()
+        super().__init__(*agents, answer_s=0.01)
+        self.reader.runs[RUN] = run(status="completed")
+        self.reader.gone.set()
+
+    async def ask(
+        self, method: str, path: str, who: str | None, body: Any = None, **headers: str
+    ) -> httpx.Response:
+        if who is not None:
+            headers["Authorization"] = f"Bearer {who}"
+        content = ({} if body is None else body) if method == "POST" else None
+        return await self.http.request(method, path, headers=headers, json=content)
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Guarded]:
+    one = Guarded()
+    async with one.http:
+        yield one
+
+
+def requests(routes: list[BaseRoute]) -> list[tuple[str, str]]:
+    """Method and path of each request that the routes answer; a command to a run is one each."""
+    found: list[tuple[str, str]] = []
+    for route in routes:
+        if isinstance(route, Route):
+            verbs = BODIES if "{verb}" in route.path else [""]
+            paths = [route.path.replace("{verb}", verb) for verb in verbs]
+            found += ((method, path) for method in route.methods or () for path in paths)
+        elif isinstance(route, WebSocketRoute):
+            found.append(("WS", route.path))
+    return found
+
+
+REQUESTS = requests(list(Guarded().app.routes))
+
+
+def rule_of(method: str, path: str) -> Any:
+    verb = path.rpartition("/")[2]
+    if path.startswith("/runs/{agent}/{run_id}/") and method == "POST":
+        return rule_for("POST /runs/{agent}/{run_id}/{verb}", {"verb": verb})
+    return RULES.get(f"{method.replace('HEAD', 'GET')} {path}")
+
+
+def filled(path: str) -> str:
+    for name, value in PARAMS.items():
+        path = path.replace(name, value)
+    return path
+
+
+def test_every_route_is_in_the_table_and_the_table_has_no_other() -> None:
+    for method, path in REQUESTS:
+        assert rule_of(method, path) is not None, f"{method} {path} is not in RULES"
+    known = {f"{method} {path}" for method, path in REQUESTS}
+    assert {*RULES} - known == {"POST /ui/demo/crash"}  # only in the demo
+
+
+@pytest.mark.parametrize("who", [None, *ROLES])
+async def test_each_request_is_for_whom_the_table_says(gateway: Guarded, who: Role | None) -> None:
+    for method, path in REQUESTS:
+        if method == "WS":
+            continue
+        needed = rule_of(method, path).role
+        answer = await gateway.ask(method, filled(path), who)
+        told = f"{method} {path}: {answer.status_code} {answer.text}"
+        if path == "/webhooks/{source}":
+            assert "SF5103" in answer.text, told  # it has no signature
+        elif needed is None:
+            assert answer.status_code not in (401, 403), told
+        elif who is None:
+            assert answer.status_code == 401, told
+            assert answer.headers["www-authenticate"].startswith("Bearer"), told
+        else:
+            assert (answer.status_code == 403) is not includes(who, needed), told
+            assert answer.status_code != 401, told
+
+
+async def test_each_websocket_needs_an_account(gateway: Guarded) -> None:
+    for path in (path for method, path in REQUESTS if method == "WS"):
+        answer = await handshake(gateway, filled(path), {})
+        assert answer[0]["status"] == 401
+    assert gateway.reader.followed == []
+
+
+async def handshake(gateway: Guarded, path: str, headers: dict[str, str]) -> list[dict[str, Any]]:
+    """What the application sends for a WebSocket, until it closes it."""
+    sent: list[dict[str, Any]] = []
+    told = asyncio.Queue[dict[str, Any]]()
+    told.put_nowait({"type": "websocket.connect"})
+    scope = {
+        "type": "websocket",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("10.0.0.7", 1),
+        "extensions": {"websocket.http.response": {}},
+    }
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await gateway.app(scope, told.get, send)
+    return sent
+
+
+def test_roles_keep_asking_and_approving_apart() -> None:
+    allowed = {role: {needed for needed in ROLES if includes(role, needed)} for role in ROLES}
+    assert allowed == {
+        "viewer": {"viewer"},
+        "approver": {"viewer", "approver"},
+        "operator": {"viewer", "operator"},
+        "admin": set(ROLES),
+    }
+    assert {word for word, row in COMMANDS.items() if row.role == "approver"} == {"approve"}
+    assert {row.role for row in COMMANDS.values()} == {"approver", "operator"}
+
+
+async def test_nothing_of_a_body_is_read_before_somebody_may_send_it(gateway: Guarded) -> None:
+    read = []
+
+    async def body() -> AsyncIterator[bytes]:
+        read.append(1)
+        yield b"{}"
+
+    for who, status in ((None, 401), ("viewer", 403)):
+        headers = {"Content-Type": "application/json"}
+        if who is not None:
+            headers["Authorization"] = f"Bearer {who}"
+        answer = await gateway.http.post("/runs/triage", content=body(), headers=headers)
+        assert (answer.status_code, read) == (status, [])
+
+
+async def test_only_a_known_token_signs_in(gateway: Guarded) -> None:
+    none = ("", "Bearer", "Bearer ", "Basic admin", "Bearer nobody", "admin", "Bearer admin x")
+    for header in none:
+        answer = await gateway.http.get("/agents", headers={"Authorization": header})
+        assert answer.status_code == 401, header
+    assert (await gateway.ask("GET", "/agents", "viewer")).status_code == 200
+
+
+async def test_who_cannot_be_known_now_is_to_come_again(gateway: Guarded) -> None:
+    gateway.accounts.away = True
+    answer = await gateway.ask("GET", "/agents", "admin")
+    assert answer.status_code == 503
+    assert "secret-broker" not in answer.text
+    assert (await gateway.ask("GET", "/health", None)).status_code == 200
+
+
+# by -------------------------------------------------------------------------------------------
+
+
+async def test_a_command_is_by_who_is_signed_in(gateway: Guarded) -> None:
+    gateway.accounts.all["s3cret"] = Account(name="ann", role="admin")
+    said = {"question": "q-1", "approved": True}
+    for body in (said, {**said, "by": "ann"}, {**said, "by": None}):
+        assert (await gateway.ask("POST", f"/runs/triage/{RUN}/approve", "s3cret", body)).is_success
+    assert [fields["by"] for *_, fields in gateway.commands.sent] == ["ann"] * 3
+    for path in (f"/runs/triage/{RUN}/approve", "/runs/triage/retry-failed"):
+        answer = await gateway.ask("POST", path, "s3cret", {"by": "bob"})
+        assert (answer.status_code, answer.json()["error"][:6]) == (403, "SF5083")
+    assert len(gateway.commands.sent) == 3
+
+
+async def test_a_bulk_retry_is_by_who_is_signed_in(gateway: Guarded) -> None:
+    gateway.reader.runs = {RUN: run(status="failed")}
+    assert (await gateway.ask("POST", "/runs/triage/retry-failed", "operator")).is_success
+    assert [fields["by"] for *_, fields in gateway.commands.sent] == ["operator"]
+
+
+# Scope ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def scoped() -> AsyncIterator[Guarded]:
+    """Agents triage, billing and billing-eu; `bill` signs in an admin of `billing*`."""
+    one = Guarded(triage_agent(), other_agent("billing"), other_agent("billing-eu"))
+    one.accounts.all["bill"] = Account(name="bill", role="admin", agents=("billing*",))
+    async with one.http:
+        yield one
+
+
+async def test_what_is_out_of_scope_is_as_if_it_were_not_there(scoped: Guarded) -> None:
+    for method, path in REQUESTS:
+        if "{agent}" not in path or path.startswith(("/ready", "/ws")):
+            continue
+        real = await scoped.ask(method, filled(path), "bill")
+        unreal = await scoped.ask(method, filled(path).replace("triage", "no-such"), "bill")
+        assert real.status_code == 404, f"{method} {path}"
+        assert (real.status_code, real.text) == (unreal.status_code, unreal.text)
+        assert "triage" not in real.text
+    assert (scoped.commands.sent, scoped.commands.started) == ([], [])
+
+
+async def test_the_outbox_needs_every_agent(scoped: Guarded) -> None:
+    path = "/runs/outbox/retry-failed"
+    assert (await scoped.ask("POST", path, "bill")).status_code == 404
+    assert scoped.opens == 0
+    assert (await scoped.ask("POST", path, "admin")).status_code == 200
+
+
+async def test_lists_have_what_is_in_scope(scoped: Guarded) -> None:
+    letter = DeadLetter(
+        offset=1,
+        at_ms=1,
+        code="poison",
+        message="m",
+        attempts=1,
+        agent="triage",
+        run_id=None,
+        step=None,
+        source=None,
+        value_bytes=0,
+    )
+    scoped.overview.letters = [letter]
+    started: Any = {"source": "github", "at_ms": 1, "outcome": "started", "status": 202}
+    scoped.overview.delivered = [
+        Delivery(id="d1", runs=(("billing", "r1"),), **started),
+        Delivery(id="d2", runs=(("billing", "r2"), ("triage", "r3")), **started),
+        Delivery(id="d3", runs=(("billing", "r4"),), errors=("triage: no",), **started),
+        Delivery(id="d4", **started),
+    ]
+    scoped.overview.standing = [
+        AgentStanding(agent=name, group=name)
+        for name in ("triage", "billing", "billing.schedules", "outbox")
+    ]
+
+    async def told(path: str, who: str) -> Any:
+        return (await scoped.ask("GET", path, who)).json()
+
+    for who, agents, ids, standing, letters in (
+        ("bill", {"billing", "billing-eu"}, ["d1"], ["billing", "billing.schedules"], 0),
+        (
+            "viewer",
+            {"billing", "billing-eu", "triage"},
+            ["d1", "d2", "d3", "d4"],
+            ["triage", "billing", "billing.schedules", "outbox"],
+            1,
+        ),
+    ):
+        assert {each["name"] for each in (await told("/agents", who))["agents"]} == agents
+        assert [each["id"] for each in (await told("/deliveries", who))["deliveries"]] == ids
+        assert [each["agent"] for each in (await told("/topics", who))["agents"]] == standing
+        assert len((await told("/dead-letters", who))["dead_letters"]) == letters
+        described = await scoped.ask("GET", "/openapi.json", who)
+        assert ("triage" in described.text) == ("triage" in agents)
+        assert ("/webhooks/{source}" in described.json()["paths"]) == ("triage" in agents)
+        await scoped.ask("GET", "/events", who)
+        assert set(scoped.reader.followed[-1][0]) == agents
+
+
+async def test_an_effect_is_seen_with_its_agent(scoped: Guarded) -> None:
+    done = event("run.completed", "completed", attempt=0, due_ms=None)
+    for agent, status in (("triage", 404), ("billing", 200), ("billing.pool", 200)):
+        scoped.reader.history[f"{agent}:r:0:0"] = [(0, done)]
+        answer = await scoped.ask("GET", f"/effects/{agent}:r:0:0", "bill")
+        assert answer.status_code == status
+
+
+# Streams --------------------------------------------------------------------------------------
+
+
+async def test_an_open_stream_ends_with_its_account(gateway: Guarded) -> None:
+    gateway.reader.gone.clear()
+    asking = asyncio.ensure_future(gateway.ask("GET", "/events", "viewer"))
+    await until(lambda: gateway.reader.followed, what="the stream")
+    assert not asking.done()
+    gateway.accounts.gone.set()
+    answer = await asking
+    assert (answer.status_code, gateway.reader.closed) == (200, 1)
+    assert answer.text.startswith("id: triage_0_0")
+
+
+async def test_an_open_websocket_ends_with_its_account(gateway: Guarded) -> None:
+    gateway.reader.gone.clear()
+    headers = {"authorization": "Bearer viewer"}
+    watching = asyncio.ensure_future(handshake(gateway, "/ws/events", headers))
+    await until(lambda: gateway.reader.followed, what="the stream")
+    gateway.accounts.gone.set()
+    sent = await watching
+    assert (sent[0]["type"], sent[-1]["type"], sent[-1]["code"]) == (
+        "websocket.accept",
+        "websocket.close",
+        1008,
+    )
+    assert gateway.reader.closed == 1
+
+
+async def test_a_stream_whose_client_leaves_is_closed(gateway: Guarded) -> None:
+    gateway.reader.gone.clear()
+    asking = asyncio.ensure_future(gateway.ask("GET", "/events", "viewer"))
+    await until(lambda: gateway.reader.followed, what="the stream")
+    asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    assert gateway.reader.closed == 1
+
+
+# Audit ----------------------------------------------------------------------------------------
+
+
+async def test_what_changes_something_is_recorded_with_its_outcome(gateway: Guarded) -> None:
+    body = {"payload": {"number": 1, "title": "t"}, "run_id": "r-1"}
+    await gateway.ask("POST", "/runs/triage", "operator", body)
+    await gateway.ask("POST", "/runs/triage", "operator", {"no": 1})
+    await gateway.ask("POST", f"/runs/triage/{RUN}/pause", "admin")
+    gateway.reader.away = True
+    await gateway.ask("POST", f"/runs/triage/{RUN}/pause", "admin")
+    assert gateway.audit.told() == [
+        ("operator", "start", 202),
+        ("operator", "start", 422),
+        ("admin", "pause", 200),
+        ("admin", "pause", 503),
+    ]
+    start, _, pause, _ = gateway.audit.entries
+    assert (start.agent, start.run_id, start.origin) == ("triage", "r-1", "127.0.0.1")
+    assert (pause.agent, pause.run_id) == ("triage", RUN)
+
+
+async def test_what_is_refused_is_recorded_and_what_is_read_is_not(gateway: Guarded) -> None:
+    gateway.accounts.all["narrow"] = Account(name="narrow", role="viewer", agents=("billing",))
+    await gateway.ask("GET", "/agents", "viewer")
+    await gateway.ask("POST", f"/runs/triage/{RUN}/cancel", "viewer")
+    await gateway.ask("GET", f"/runs/triage/{RUN}", "narrow")
+    await gateway.ask("GET", f"/runs/triage/{RUN}", None)
+    assert gateway.audit.told() == [
+        ("viewer", "cancel", 403),
+        ("narrow", "read", 404),
+        (None, "read", 401),
+    ]
+    assert "needs the role operator" in str(gateway.audit.entries[0].note)
+
+
+async def test_a_request_that_fails_is_recorded(gateway: Guarded) -> None:
+    gateway.commands.fails["triage"] = RuntimeError("a bug")
+    body = {"payload": {"number": 1, "title": "t"}}
+    assert (await gateway.ask("POST", "/runs/triage", "operator", body)).status_code == 500
+    assert gateway.audit.told() == [("operator", "start", 500)]
+
+
+async def test_tries_of_strangers_are_recorded_now_and_then(gateway: Guarded) -> None:
+    for _ in range(STRANGERS_BURST + 5):
+        assert (await gateway.ask("POST", "/runs/triage", "wrong")).status_code == 401
+    assert len(gateway.audit.entries) == STRANGERS_BURST
+    await gateway.ask("POST", f"/runs/triage/{RUN}/cancel", "viewer")  # no stranger
+    assert gateway.audit.told()[-1] == ("viewer", "cancel", 403)
+
+
+async def test_no_secret_is_recorded(gateway: Guarded) -> None:
+    gateway.accounts.all["c4nary"] = Account(name="ann", role="viewer")
+    await gateway.ask("POST", f"/runs/triage/{RUN}/cancel?token=c4nary", "c4nary")
+    await gateway.ask("GET", "/agents", "c4nary-wrong")
+    assert len(gateway.audit.entries) == 2
+    assert "c4nary" not in repr(gateway.audit.entries)
+
+
+async def test_schedules_are_steered_by_operators(gateway: Guarded) -> None:
+    gateway.overview.books["triage"] = {"nightly": State(None)}
+    path = "/schedules/triage/nightly/pause"
+    assert (await gateway.ask("POST", path, "approver")).status_code == 403
+    assert gateway.audit.told() == [("approver", "schedule pause", 403)]
+
+
+# The client -----------------------------------------------------------------------------------
+
+
+async def test_a_client_is_told_that_it_has_no_token_or_not_the_role(gateway: Guarded) -> None:
+    def client(who: str) -> Client:
+        headers = with_token({}, who, {})
+        transport = httpx.ASGITransport(gateway.app)
+        return Client(GatewayHttp("http://gateway", headers=headers, transport=transport))
+
+    async with client("viewer") as viewer, client("nobody") as nobody:
+        assert (await viewer.run("triage", RUN).show()).status == "completed"
+        with pytest.raises(Refused, match="role operator") as refused:
+            await viewer.run("triage", RUN).pause()
+        assert refused.value.code == "forbidden"
+        with pytest.raises(Refused) as refused:
+            await nobody.run("triage", RUN).show()
+        assert refused.value.code == "not_signed_in"
+
+
+def test_a_client_takes_the_token_that_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("of-a-file\n")
+    environ = {"SUREFOOT_TOKEN_FILE": str(file)}
+    both = {**environ, "SUREFOOT_TOKEN": "of-a-variable"}
+    own = {"authorization": "Basic x"}
+    assert with_token({"A": "b"}, None, {}) == {"A": "b"}
+    assert with_token({}, None, environ) == {"Authorization": "Bearer of-a-file"}
+    assert with_token({}, None, both) == {"Authorization": "Bearer of-a-variable"}
+    assert with_token({}, "given", both) == {"Authorization": "Bearer given"}
+    assert with_token(own, None, both) == own
+    for unusable in ("two words", "half\nline", "ä"):
+        with pytest.raises(ConfigError, match="SF1085") as error:
+            with_token({}, unusable, {})
+        assert unusable not in str(error.value)
+    with pytest.raises(ConfigError, match="SUREFOOT_TOKEN_FILE"):
+        with_token({}, None, {"SUREFOOT_TOKEN_FILE": str(tmp_path / "none")})
