@@ -16,11 +16,13 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.producers.access.rules import READ, Rule, rule_for
+from surefoot.producers.access.session import bearer_of, cookie_of
 from surefoot.producers.access.signed_in import signed_in
 from surefoot.producers.guards import (
     Allowance,
     RequestRefused,
     check_agent,
+    check_origin,
     refusal,
     unavailability,
 )
@@ -103,7 +105,7 @@ class Gate:
         """Return the account. Raises RequestRefused; Unavailable — nobody can sign in now."""
         keeping, needed = self._keeping, asked.rule.role
         assert needed is not None
-        credential = credential_of(scope)
+        credential = _credential(scope)
         if credential is None:
             message = "sign in: send a token of `surefoot tokens create` as a bearer token"
             raise RequestRefused("SF5081", 401, message, _SIGN_IN)
@@ -197,10 +199,21 @@ class Gate:
         )
 
 
-def credential_of(scope: Scope) -> str | None:
-    """Return the bearer's credential of a request, if it has one."""
-    kind, _, credential = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
-    return credential.strip() or None if kind.lower() == "bearer" else None
+def _credential(scope: Scope) -> str | None:
+    """Return the credential of a request, if it has one.
+
+    A browser adds the cookie by itself, so what changes something must come from our own page.
+
+    Raises: RequestRefused (403).
+    """
+    asked = HTTPConnection(scope)
+    bearer = bearer_of(asked)
+    if bearer is not None:
+        return bearer
+    cookie = cookie_of(asked)
+    if cookie is not None and scope.get("method", "GET") not in ("GET", "HEAD"):
+        check_origin(asked)
+    return cookie
 
 
 def _short(text: str | None) -> str | None:

@@ -27,6 +27,11 @@ def signed_in(account: Account) -> Iterator[None]:
         _ACCOUNT.reset(before)
 
 
+def current_account() -> Account | None:
+    """Return who is signed in; None without authentication."""
+    return _ACCOUNT.get()
+
+
 def sees(agent: str | None) -> bool:
     """Whether who is signed in may see this agent; None: what may belong to any agent.
 

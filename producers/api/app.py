@@ -43,6 +43,7 @@ from starlette.routing import Route
 
 from surefoot.producers import dashboard
 from surefoot.producers.access.gate import Gate, GateKeeping
+from surefoot.producers.access.session import serve_sessions
 from surefoot.producers.access.signed_in import VisibleAgents, sign
 from surefoot.producers.api.admin import AdminApi
 from surefoot.producers.api.events import Feeds
@@ -227,6 +228,7 @@ def gateway_app(
     if accounts is not None and audit is not None:
         keeping = GateKeeping(accounts=accounts, audit=audit, clock=clock, agents=gateway.agents)
         app.add_middleware(Gate, routes=app.router.routes, keeping=keeping)
+        serve_sessions(app)
     direct(app, webhooks)
     guard(app)
     app.post("/runs/{agent}", status_code=202)(gateway.start_run)
@@ -245,7 +247,7 @@ def gateway_app(
         ("/ready/{agent}", gateway.agent_ready),
     ):
         app.add_api_route(path, answer, methods=["GET", "HEAD"])
-    dashboard.mount(app, crash)
+    dashboard.mount(app, crash, accounts=accounts is not None)
     return app
 
 

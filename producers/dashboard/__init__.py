@@ -1,7 +1,7 @@
 """The dashboard: files for a browser, served under /ui/. It needs no build and no network.
 
 It is a client of the gateway's own API and knows nothing else; whatever a browser shows was asked
-for with the person's own token.
+for with the person's own token or session.
 
 To add a page: write `static/pages/NAME.js`, which exports `title` and `show(main, params, signal)`,
 and add NAME to PAGES, with the text of its link. `show` fills the element `main`; `params` are
@@ -68,10 +68,12 @@ class _File:
     etag: str
 
 
-def mount(app: Starlette, crash: Callable[[], None] | None = None) -> None:
+def mount(
+    app: Starlette, crash: Callable[[], None] | None = None, *, accounts: bool = False
+) -> None:
     """Serve the dashboard from this application; with `crash`, which crashes a worker, the page Now
-    has a button for it."""
-    files = _files(demo=crash is not None)
+    has a button for it; with `accounts`, each page shows who is signed in."""
+    files = _files(demo=crash is not None, accounts=accounts)
     shell = files.pop("index.html")
     nowhere = replace(shell, content=shell.content.replace(b"<body", b"<body data-nowhere", 1))
 
@@ -111,7 +113,7 @@ def mount(app: Starlette, crash: Callable[[], None] | None = None) -> None:
     serve("/ui/{path:path}", asset, "GET")
 
 
-def _files(*, demo: bool) -> dict[str, _File]:
+def _files(*, demo: bool, accounts: bool) -> dict[str, _File]:
     """Every file by its path below /ui/."""
     found = {}
     for path in sorted(_STATIC.rglob("*.*")):
@@ -119,6 +121,7 @@ def _files(*, demo: bool) -> dict[str, _File]:
         if path.name == "index.html":
             content = content.replace(b"<!-- links -->", _links().encode())
             told = f'data-commands="{escape(_commands())}"' + " data-demo" * demo
+            told += " data-accounts" * accounts
             content = content.replace(b"<body>", f"<body {told}>".encode())
         name = path.relative_to(_STATIC).as_posix()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'

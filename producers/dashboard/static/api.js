@@ -1,5 +1,6 @@
-// The gateway's API. Where it asks who is asking, the person is asked for a token, which is kept
-// for as long as the tab is open.
+// The gateway's API. Where it asks who is asking, the person is asked for a token. For one of the
+// gateway itself, a session is begun, whose cookie no script can read. One for a proxy before it is
+// kept for as long as the tab is open.
 
 import { askToken } from "./ui.js";
 
@@ -40,10 +41,29 @@ function headers(more) {
 }
 
 let asking = null;
+let sessions = 0; // begun by this page
+
+function ofGateway(answer) {
+  return (answer.headers.get("WWW-Authenticate") ?? "").includes('realm="surefoot"');
+}
+
+async function beginSession() {
+  for (let refused = false; ; refused = true) {
+    const token = await askToken(refused, "You stay signed in until you sign out or close the browser.");
+    if (token === null) throw new ApiError(401, "The gateway requires a token.");
+    const more = { "Content-Type": "application/json", Authorization: `Bearer ${token.trim()}` };
+    const answer = await fetch(new URL("session", ROOT), { method: "POST", headers: more });
+    if (answer.status === 401) continue;
+    if (!answer.ok) await told(answer);
+    sessions += 1;
+    return;
+  }
+}
 
 async function send(target, options, more) {
   for (;;) {
     const asked = sessionStorage.getItem(KEPT);
+    const session = sessions;
     let answer;
     try {
       answer = await fetch(target, { ...options, headers: headers(more), cache: "no-store" });
@@ -52,8 +72,12 @@ async function send(target, options, more) {
       throw new ApiError(0, "The gateway does not answer. Retrying.");
     }
     if (answer.status !== 401) return answer;
+    if (ofGateway(answer)) {
+      if (session === sessions) await (asking ??= beginSession().finally(() => (asking = null)));
+      continue;
+    }
     if (asked !== sessionStorage.getItem(KEPT)) continue; // somebody has given one meanwhile
-    asking ??= askToken(asked !== null).finally(() => (asking = null));
+    asking ??= askToken(asked !== null, "This tab keeps it until it closes.").finally(() => (asking = null));
     const token = await asking;
     if (token === null) throw new ApiError(401, "The gateway requires a token.");
     sessionStorage.setItem(KEPT, token);

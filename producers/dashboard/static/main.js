@@ -1,5 +1,6 @@
 // Which page it is stands in the address; each page is a module.
 
+import { session } from "./session.js";
 import { age, failed, nowhere } from "./ui.js";
 
 const main = document.getElementById("main");
@@ -14,6 +15,9 @@ for (const link of document.querySelectorAll("nav a")) {
 }
 
 setInterval(age, 1000);
+if ("accounts" in document.body.dataset) {
+  session(document.querySelector("header"), leaving.signal).catch(() => {}); // the page tells why not
+}
 
 try {
   if ("nowhere" in document.body.dataset) nowhere(main, name);

@@ -194,13 +194,14 @@ export function confirm(title, lines, act) {
   ));
 }
 
-/** The token that a proxy before the gateway asks for; null: none is given. */
-export function askToken(refused) {
+/** The token that the gateway, or a proxy before it, asks for; null: none is given. `kept` tells how
+ * long it is kept. */
+export function askToken(refused, kept) {
   return dialog("Who are you?", (close) => {
     const field = h("input", { type: "password", name: "token", required: true, autocomplete: "off" });
     return h("form", { method: "dialog", onsubmit: (event) => (event.preventDefault(), close(field.value)) },
       refused ? trouble("The gateway rejects this token.") : null,
-      h("p", null, "The gateway requires a bearer token. This tab keeps it until it closes."),
+      h("p", null, `The gateway requires a token. ${kept}`),
       h("label", null, "Token", field),
       h("p", { class: "buttons" },
         h("button", { type: "button", onclick: () => close(null) }, "Leave it"),

@@ -14,11 +14,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
+from surefoot.infra.access.tokens import TokenBook
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
 from surefoot.producers.dashboard import PAGES
+from surefoot.state.access.accounts import AccessToken, Account, secret_digest
 from tests.support.browser import barriers, chromium, press
 from tests.support.eventually import until
 from tests.support.hostile_dashboard import (
@@ -37,7 +39,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: as pages show HOSTILE: everything is there, and nothing of it acts
 SHOWN = HOSTILE.replace("\u202e", r"\u{202e}").replace("\u200b", r"\u{200b}")
 #: what a page may ask for
-_ASKED = {"agents", "dead-letters", "deliveries", "runs", "schedules", "topics", "ui", "views"}
+_ASKED = {
+    "agents",
+    "dead-letters",
+    "deliveries",
+    "runs",
+    "schedules",
+    "session",
+    "topics",
+    "ui",
+    "views",
+}
 _PATIENCE_MS = 60_000
 expect.set_options(timeout=_PATIENCE_MS)
 PHONE = {"width": 360, "height": 740}
@@ -294,6 +306,37 @@ async def test_a_token_is_asked_for_and_sent_with_everything(
         await until(lambda: any("/events" in url for url in seen), what="the stream with its token")
         assert await page.evaluate("localStorage.length + document.cookie.length") == 0
         assert "secret" not in page.url
+
+
+async def test_somebody_signs_in_with_a_token_and_out_again(
+    browser: Browser, tmp_path: Path
+) -> None:
+    settings = load_settings(
+        log=f"sqlite:///{tmp_path / 'x.db'}", partitions=2, gateway_port=0, auth="tokens"
+    )
+    account = Account(name="ann", role="approver")
+    token = AccessToken(account=account, digest=secret_digest("s3cret"), created_ms=0)
+    async with served_desk(settings, desk_agent()) as client, opened(browser, client) as page:
+        async with open_backend(settings, SystemClock()) as backend:
+            book = TokenBook(settings, backend)
+            await book.write(token)
+            await book.stop()
+        await page.goto("now")
+        asked = page.get_by_role("dialog", name="Who are you?")
+        await asked.get_by_label("Token").fill("wrong")
+        await page.get_by_role("button", name="Go on").click()
+        await expect(asked.get_by_role("alert")).to_have_text("The gateway rejects this token.")
+        await asked.get_by_label("Token").fill("s3cret")
+        await page.get_by_role("button", name="Go on").click()
+        await expect(page.get_by_text("ann (approver)")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Now")).to_be_visible()
+        kept = "localStorage.length + sessionStorage.length + document.cookie.length"
+        assert await page.evaluate(kept) == 0
+        await page.goto("runs")  # another page, and nobody is asked again
+        await expect(page.get_by_text("ann (approver)")).to_be_visible()
+        assert await barriers(page) == []
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(asked).to_be_visible()
 
 
 async def test_of_long_lists_and_long_histories_a_page_asks_for_the_first_only(

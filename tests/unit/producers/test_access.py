@@ -204,6 +204,8 @@ def test_roles_keep_asking_and_approving_apart() -> None:
     }
     assert {word for word, row in COMMANDS.items() if row.role == "approver"} == {"approve"}
     assert {row.role for row in COMMANDS.values()} == {"approver", "operator"}
+    for word, row in COMMANDS.items():
+        assert rule_of("POST", f"/runs/{{agent}}/{{run_id}}/{word}").role == row.role
 
 
 async def test_nothing_of_a_body_is_read_before_somebody_may_send_it(gateway: Guarded) -> None:
@@ -449,6 +451,71 @@ async def test_schedules_are_steered_by_operators(gateway: Guarded) -> None:
     path = "/schedules/triage/nightly/pause"
     assert (await gateway.ask("POST", path, "approver")).status_code == 403
     assert gateway.audit.told() == [("approver", "schedule pause", 403)]
+
+
+# Sessions -------------------------------------------------------------------------------------
+
+#: as a browser says that the page is of this site
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+
+async def test_a_session_signs_in_until_it_is_ended(gateway: Guarded) -> None:
+    gateway.accounts.all["s3cret"] = Account(name="ann", role="operator", agents=("tri*",))
+    begun = await gateway.ask("POST", "/session", "s3cret", **OWN)
+    assert begun.json() == {
+        "name": "ann",
+        "role": "operator",
+        "agents": ["tri*"],
+        "expires_ms": None,
+    }
+    [cookie] = begun.headers.get_list("set-cookie")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Max-Age" not in cookie  # it ends with the browser
+    assert (await gateway.ask("GET", "/session", None)).json()["name"] == "ann"
+    pause = f"/runs/triage/{RUN}/pause"
+    assert (await gateway.ask("POST", pause, None, **OWN)).is_success
+    assert [fields["by"] for *_, fields in gateway.commands.sent] == ["ann"]
+    del gateway.accounts.all["s3cret"]
+    assert (await gateway.ask("GET", "/agents", None)).status_code == 401
+    gateway.accounts.all["s3cret"] = Account(name="ann", role="viewer")
+    assert (await gateway.ask("POST", "/session/end", None, **OWN)).is_success
+    assert (await gateway.ask("GET", "/agents", None)).status_code == 401
+    assert [action for _, action, _ in gateway.audit.told() if "sign" in action] == [
+        "sign in",
+        "sign out",
+    ]
+
+
+async def test_over_https_the_cookie_never_leaves_it(gateway: Guarded) -> None:
+    headers = {"Authorization": "Bearer viewer"}
+    url = "https://gateway/session"
+    begun = await gateway.http.post(url, headers=headers, json={})
+    assert "Secure" in begun.headers["set-cookie"].split("; ")
+
+
+async def test_no_session_is_begun_without_a_token(gateway: Guarded) -> None:
+    for who in (None, "wrong"):
+        refused = await gateway.ask("POST", "/session", who, **OWN)
+        assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+
+
+async def test_another_sites_page_cannot_use_a_session(gateway: Guarded) -> None:
+    await gateway.ask("POST", "/session", "admin", **OWN)
+    for path in (f"/runs/triage/{RUN}/pause", "/session/end", "/runs/triage"):
+        for told in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+            answer = await gateway.ask("POST", path, None, **told)
+            assert (answer.status_code, answer.json()["error"][:6]) == (403, "SF5033")
+    cookie = {"cookie": "surefoot-session=admin", "host": "gateway"}
+    page = {"origin": "https://evil.example"}
+    assert (await handshake(gateway, "/ws/events", cookie | page))[0]["status"] == 403
+    assert (gateway.commands.sent, gateway.reader.followed) == ([], [])
+
+
+async def test_the_dashboard_knows_whether_somebody_signs_in(gateway: Guarded) -> None:
+    assert " data-accounts>" in (await gateway.ask("GET", "/ui/now", None)).text
+    async with Gateway().http as http:
+        assert "data-accounts" not in (await http.get("/ui/now")).text
+        assert (await http.get("/session")).status_code == 404
 
 
 # The client -----------------------------------------------------------------------------------
