@@ -12,7 +12,9 @@ from typing import Literal
 
 from surefoot.state.declare.agent import Agent
 
-Role = Literal["worker", "relay", "gateway", "trigger", "views", "archive", "topics"]
+ProcessKind = Literal[
+    "worker", "relay", "gateway", "trigger", "views", "archive", "topics", "tokens"
+]
 ResourceKind = Literal["topic", "group", "transactional id", "cluster"]
 
 
@@ -28,9 +30,9 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A right of a role. In its name, `{app}` is SUREFOOT_APP, `{agent}` every agent with its pools
-    and the keeper of its schedules, `{topic}` a topic that a trigger reads, `{hook}` a
-    subscription; a `*` at the end makes it a prefix."""
+    """A right of a kind of process. In its name, `{app}` is SUREFOOT_APP, `{agent}` every agent
+    with its pools and the keeper of its schedules, `{topic}` a topic that a trigger reads, `{hook}`
+    a subscription; a `*` at the end makes it a prefix."""
 
     kind: ResourceKind
     name: str
@@ -51,7 +53,7 @@ _VERIFIES = Need("topic", "{app}.*", "Describe DescribeConfigs")
 #: who creates topics asks the brokers for their default, unless SUREFOOT_REPLICATION_FACTOR is set
 _REPLICATION = Need("cluster", "kafka-cluster", "DescribeConfigs")
 
-NEEDS: dict[Role, tuple[Need, ...]] = {
+NEEDS: dict[ProcessKind, tuple[Need, ...]] = {
     "worker": (
         _VERIFIES,
         Need("topic", "{app}.{agent}.commands", "Read Write"),
@@ -84,6 +86,8 @@ NEEDS: dict[Role, tuple[Need, ...]] = {
         Need("topic", "{app}.outbox.*", "Read"),
         Need("topic", "{app}.deliveries", "Read Write"),
         Need("topic", "{app}.dead", "Read"),
+        Need("topic", "{app}.access", "Read"),
+        Need("topic", "{app}.audit", "Write"),
         Need("group", "{app}.{agent}", "Describe"),
         Need("group", "{app}.outbox", "Describe"),
         Need("transactional id", "{app}.{agent}.ready.*", "Write"),
@@ -116,19 +120,27 @@ NEEDS: dict[Role, tuple[Need, ...]] = {
         Need("topic", "{app}.*", "Create Describe DescribeConfigs"),
         _REPLICATION,
     ),
+    "tokens": (
+        Need("topic", "{app}.*", "Create Describe DescribeConfigs"),
+        Need("topic", "{app}.access", "Read Write"),
+        Need("topic", "{app}.audit", "Read Write"),
+        _REPLICATION,
+    ),
 }
 
-ROLES = tuple(NEEDS)
+PROCESS_KINDS = tuple(NEEDS)
 
 
-def rights_of(role: Role, app: str, names: Sequence[str], agents: Sequence[Agent]) -> list[Right]:
-    """Return the rights that processes of a role need, each once.
+def rights_of(
+    kind: ProcessKind, app: str, names: Sequence[str], agents: Sequence[Agent]
+) -> list[Right]:
+    """Return the rights that processes of this kind need, each once.
 
     Args: names: of the agents, their pools and the keepers of their schedules.
     """
     every = [
         need.of({"app": app, **found})
-        for need in NEEDS[role]
+        for need in NEEDS[kind]
         for found in _names(need, names, agents)
     ]
     return list(dict.fromkeys(every))

@@ -22,7 +22,8 @@ prints them for your agents, as `kafka-acls` commands or as Strimzi's `KafkaUser
 - Read and Write imply Describe. Who may write to a topic needs no IdempotentWrite.
 - DescribeConfigs on the cluster is for the default replication factor: with
   `SUREFOOT_REPLICATION_FACTOR` set, nobody needs it.
-- `topics` is `surefoot topics apply`; `verify` needs less.
+- `topics` is `surefoot topics apply`; `verify` needs less. `tokens` is `surefoot tokens` and
+  `surefoot audit`.
 
 Generated from `state/inspect/rights.py` by `python -m tests.generate.rights_page`; a test holds
 that it is up to date.

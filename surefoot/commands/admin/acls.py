@@ -14,7 +14,7 @@ from surefoot.infra.kafka_client.topics import names_of
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
-from surefoot.state.inspect.rights import ROLES, Right, Role, rights_of
+from surefoot.state.inspect.rights import PROCESS_KINDS, ProcessKind, Right, rights_of
 
 app = group("Print the rights in Kafka that each kind of process needs.")
 
@@ -31,12 +31,12 @@ _SPELLED = {
 def plan(
     agent_files: AgentFiles,
     only: Annotated[
-        Role | None, typer.Option("--role", help="Only for this kind of process.")
+        ProcessKind | None, typer.Option("--process", help="Only for this kind of process.")
     ] = None,
     principal: Annotated[
         str | None,
         typer.Option(
-            metavar="User:NAME", help="Who gets the rights; default: User:APP-ROLE for each role."
+            metavar="User:NAME", help="Who gets the rights; default: User:APP-KIND for each."
         ),
     ] = None,
     output: Annotated[
@@ -44,7 +44,7 @@ def plan(
         typer.Option("--output", "-o", help="Commands for a shell, or KafkaUser resources."),
     ] = "kafka-acls",
 ) -> None:
-    """Print the least rights for worker, relay, gateway, trigger, views, archive and topics.
+    """Print the least rights of worker, relay, gateway, trigger, views, archive, topics, tokens.
 
     Connects to nothing. Name all agents that start one another's runs in one command.
     """
@@ -52,9 +52,9 @@ def plan(
     agents, settings = load_agents(agent_files), load_settings()
     names = names_of(agents)
     planned: dict[str, dict[Right, None]] = {}
-    for role in [only] if only else ROLES:
-        who = principal or f"User:{settings.app}-{role}"
-        rights = rights_of(role, settings.app, names, agents)
+    for kind in [only] if only else PROCESS_KINDS:
+        who = principal or f"User:{settings.app}-{kind}"
+        rights = rights_of(kind, settings.app, names, agents)
         planned.setdefault(who, {}).update(dict.fromkeys(rights))
     server = settings.bootstrap_servers or '"$BOOTSTRAP_SERVERS"'
     written: dict[str, Callable[[str, Sequence[Right]], Iterable[str]]] = {

@@ -258,8 +258,8 @@ def test_one_planned_right_less_ends_the_process_which_names_it(
     env = secured.with_token(token)
     ours = Site(secured=secured, app=app, folder=tmp_path, target=Sink(NOWHERE), env=lambda _: env)
     secured.create(ours.topic)
-    secured.run(ours.planned("--principal", f"User:{app}", "--role", "topics"))
-    planned = ours.planned("--principal", f"User:{app}", "--role", "worker")
+    secured.run(ours.planned("--principal", f"User:{app}", "--process", "topics"))
+    planned = ours.planned("--principal", f"User:{app}", "--process", "worker")
     left = [line for line in planned if not line.endswith(without.replace("APP", app))]
     assert len(left) == len(planned) - 1
     secured.run(left)

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.state.inspect.rights import ROLES
+from surefoot.state.inspect.rights import PROCESS_KINDS
 from tests.generate.rights_page import PAGE, page
 
 AGENT = """
@@ -47,13 +47,13 @@ def planned(file: Path, *options: str) -> str:
 def test_each_kind_of_process_has_a_principal_of_its_own(file):
     lines = planned(file).splitlines()
     principals = [line.split("'")[1] for line in lines]
-    assert list(dict.fromkeys(principals)) == [f"User:acme-{role}" for role in ROLES]
+    assert list(dict.fromkeys(principals)) == [f"User:acme-{role}" for role in PROCESS_KINDS]
 
 
 def test_a_command_of_kafka_acls(file):
     before = "kafka-acls --bootstrap-server kafka:9093 --add --allow-principal 'User:ann' "
     prefixed = "--resource-pattern-type prefixed"
-    lines = planned(file, "--role", "archive", "--principal", "User:ann").splitlines()
+    lines = planned(file, "--process", "archive", "--principal", "User:ann").splitlines()
     assert lines == [
         f"{before}--operation Describe --operation DescribeConfigs --topic acme. {prefixed}",
         f"{before}--operation Read --topic acme.shop.events",
@@ -62,17 +62,17 @@ def test_a_command_of_kafka_acls(file):
 
 
 def test_what_a_trigger_needs_follows_from_what_it_listens_to(file):
-    assert "_triggers" not in planned(file, "--role", "trigger")
+    assert "_triggers" not in planned(file, "--process", "trigger")
     file = file.with_name("listening.py")
     file.write_text(AGENT + LISTENS)
-    needed = planned(file, "--role", "trigger")
+    needed = planned(file, "--process", "trigger")
     assert "--operation Read --topic orders\n" in needed
     assert "--operation Read --group acme.shop._triggers.orders\n" in needed
     assert "--transactional-id acme.shop._hooks.crm. --resource-pattern-type prefixed" in needed
 
 
 def test_a_user_of_strimzi(file):
-    (user,) = yaml.safe_load_all(planned(file, "--role", "archive", "-o", "strimzi"))
+    (user,) = yaml.safe_load_all(planned(file, "--process", "archive", "-o", "strimzi"))
     assert user["kind"] == "KafkaUser"
     assert user["metadata"] == {"name": "acme-archive"}
     assert user["spec"]["authorization"]["acls"] == [
