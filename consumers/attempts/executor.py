@@ -294,37 +294,38 @@ class Executor:
         return max(0, round((self._clock.monotonic_s() - started_s) * 1000))
 
     async def _body(self, call: StepCall, body: Body) -> Any:
-        step = body.step
-        limit = asyncio.timeout(step.timeout_s)
-        value = await self._within(limit, call, body)
-        if limit.expired():  # the step swallowed the cancellation
-            raise StepTimeout(f"no result within {step.timeout_s:g} s")
-        return value
-
-    async def _within(self, limit: asyncio.Timeout, call: StepCall, body: Body) -> Any:
-        step = body.step
+        timeout_s = body.step.timeout_s
+        if timeout_s is None:
+            return await self._called(call, body)
+        limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                if step.is_async:
-                    return await step.fn(*body.args)
-                self._require_room(body)
-                thread = asyncio.ensure_future(self.in_thread(step.fn, *body.args))
-                # Otherwise, once nobody waits for it, asyncio would report its error.
-                thread.add_done_callback(lambda over: over.cancelled() or over.exception())
-                try:
-                    value = await asyncio.shield(thread)
-                    return await value if inspect.isawaitable(value) else value
-                except asyncio.CancelledError:
-                    # A thread cannot be stopped. If it was given up, the attempt ends only with the
-                    # thread, so that no twin has to run beside it; if it timed out, the next
-                    # attempt must not wait.
-                    self._leave(thread, body)
-                    if call.given_up:
-                        await asyncio.wait([thread])
-                    raise
+                value = await self._called(call, body)
         except TimeoutError as error:
             if limit.expired():
-                raise StepTimeout(f"no result within {step.timeout_s:g} s") from error
+                raise StepTimeout(f"no result within {timeout_s:g} s") from error
+            raise
+        if limit.expired():  # the step swallowed the cancellation
+            raise StepTimeout(f"no result within {timeout_s:g} s")
+        return value
+
+    async def _called(self, call: StepCall, body: Body) -> Any:
+        step = body.step
+        if step.is_async:
+            return await step.fn(*body.args)
+        self._require_room(body)
+        thread = asyncio.ensure_future(self.in_thread(step.fn, *body.args))
+        # Otherwise, once nobody waits for it, asyncio would report its error.
+        thread.add_done_callback(lambda over: over.cancelled() or over.exception())
+        try:
+            value = await asyncio.shield(thread)
+            return await value if inspect.isawaitable(value) else value
+        except asyncio.CancelledError:
+            # A thread cannot be stopped. If it was given up, the attempt ends only with the thread,
+            # so that no twin has to run beside it; if it timed out, the next attempt must not wait.
+            self._leave(thread, body)
+            if call.given_up:
+                await asyncio.wait([thread])
             raise
 
     def _leave(self, thread: asyncio.Future[Any], body: Body) -> None:
