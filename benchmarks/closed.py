@@ -42,7 +42,7 @@ from benchmarks.throughput import STEPS
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.processes.worker import work
+from surefoot.infra.processes.worker import spare_what_is_loaded, work
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings, load_settings
@@ -188,6 +188,7 @@ async def _embedded(settings: Settings, seconds: float) -> dict[str, Any]:
     async with open_backend(settings, clock, owner=True) as backend:
         async with backend.topics() as topics:
             await topics.apply(specs_for([AGENT], settings))
+        spare_what_is_loaded()
         working = asyncio.create_task(
             work([agent], settings, backend, clock, stop, asyncio.Event(), slot=0)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +21,7 @@ from surefoot.infra.http.server import listen, server, url_of
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
-from surefoot.infra.processes.worker import follow_supervisor, until_signalled
+from surefoot.infra.processes.worker import follow_supervisor, spare_what_is_loaded, until_signalled
 from surefoot.infra.readers.admin import LogOverview
 from surefoot.infra.readers.delivery_log import DeliveryWriter
 from surefoot.infra.readers.event_feed import LogEventFeed
@@ -62,10 +61,7 @@ def run_gateway(
             stop.set()  # starts the deadline of the exit, however it came about
 
     def listening(url: str) -> None:
-        # exempt what was imported and set up: otherwise every collection scans it again while
-        # requests wait
-        gc.collect()
-        gc.freeze()
+        spare_what_is_loaded()
         on_listening(url)
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:

@@ -16,7 +16,7 @@ from surefoot.infra.processes.gateway import serve_gateway
 from surefoot.infra.processes.relay import relay_agent
 from surefoot.infra.processes.trigger import trigger
 from surefoot.infra.processes.webhooks_out import require_secrets
-from surefoot.infra.processes.worker import until_signalled, work
+from surefoot.infra.processes.worker import spare_what_is_loaded, until_signalled, work
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
@@ -31,6 +31,7 @@ def run_serve(agents: Sequence[Agent], settings: Settings) -> int:
     async def run() -> int:
         stop, abort = until_signalled(settings.drain_timeout_s)
         async with open_backend(settings, SystemClock(), owner=True) as backend:
+            spare_what_is_loaded()
             return await serve(agents, settings, backend, stop, abort)
 
     return asyncio.run(run())
