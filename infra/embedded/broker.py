@@ -27,7 +27,6 @@ import structlog
 
 from surefoot.infra.embedded.file import Access, EmbeddedFile, OffsetRange, OwnerLock, Write
 from surefoot.infra.embedded.log import TopicPartition
-from surefoot.infra.embedded.memory import record_size
 from surefoot.state.errors import (
     ConfigError,
     FencedError,
@@ -40,6 +39,7 @@ from surefoot.state.errors import (
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.records.sizes import record_size
 
 log = structlog.get_logger(__name__)
 

@@ -24,6 +24,7 @@ from surefoot.state.errors import FencedError, NoSuchTopic, RecordTooLarge
 from surefoot.state.names.topics import TopicSpec
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ConsumerRecord, ProducerRecord
+from surefoot.state.records.sizes import record_size
 
 
 @dataclass(slots=True, eq=False)
@@ -258,9 +259,3 @@ class MemoryBroker:
     def _tell(self) -> None:
         for listener in list(self.listeners):
             listener()
-
-
-def record_size(out: ProducerRecord) -> int:
-    """Return the size of a record in bytes as Kafka counts it, within a few bytes."""
-    headers = sum(len(name) + len(value or b"") + 4 for name, value in out.headers)
-    return len(out.key or b"") + len(out.value or b"") + headers + 32
