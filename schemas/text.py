@@ -42,6 +42,6 @@ def joined(text: str) -> str:
 def whole_json(data: bytes) -> bytes:
     """Return JSON text with each escaped half that stands alone replaced by U+FFFD; unchanged if
     halves are refused."""
-    if _refused or (b"\\ud" not in data and b"\\uD" not in data):
+    if _refused or b"\\" not in data or (b"\\ud" not in data and b"\\uD" not in data):
         return data
     return _ESCAPES.sub(lambda found: found[1] or rb"\ufffd", data)

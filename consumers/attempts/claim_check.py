@@ -256,7 +256,9 @@ def _payloads(value: Any) -> list[bytes]:
 
 def _parts(value: Any) -> Iterable[Any]:
     """Return the parts of one of the core's values."""
-    return value if isinstance(value, tuple) else map(value.__getattribute__, value.__slots__)
+    if isinstance(value, tuple):
+        return value
+    return [getattr(value, name) for name in value.__slots__]
 
 
 def _swapped(value: Any, swap: Callable[[bytes], bytes]) -> Any:

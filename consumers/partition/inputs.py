@@ -72,8 +72,8 @@ def read_command(
     start = start_of(command, agent.name, agent.version, agent.start_step.name)
     if start.step not in agent.steps:
         return UnusableInput(unknown_step(agent, start.step, agent.version))
-    if start.traceparent is None:
-        start = replace(start, traceparent=spans.begin(agent.name, run_id))
+    if start.traceparent is None and (begun := spans.begin(agent.name, run_id)) is not None:
+        return replace(start, traceparent=begun)
     return start
 
 

@@ -674,7 +674,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, tuple):
         names, items = value._fields, iter(value)  # type: ignore[attr-defined]
     else:
-        names, items = value.__slots__, map(value.__getattribute__, value.__slots__)
+        names, items = value.__slots__, (getattr(value, name) for name in value.__slots__)
     return {
         name: item if type(item) in _AS_IS else _plain(item)
         for name, item in zip(names, items, strict=True)

@@ -23,7 +23,7 @@ from surefoot.state.machine.model import (
 from surefoot.state.machine.wait_rules import signals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepInput:
     """All that is needed to run a run's next step, wherever it runs."""
 

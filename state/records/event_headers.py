@@ -16,6 +16,9 @@ from surefoot.state.ports.log import Headers
 TYPE_PREFIX = "surefoot."
 CONTENT_TYPE = "application/avro"
 
+_SPECVERSION = ("ce_specversion", b"1.0")
+_CONTENT_TYPE = ("content-type", CONTENT_TYPE.encode())
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,18 +38,17 @@ def event_headers(
     Args:    source: app/agent; value: the record's, in single-object encoding;
              number: distinguishes the events of one decision; -1: it has only one
     """
-    told = dict(headers)
-    origin = told.get("sf-src", b"").decode().rpartition("/")[2]
-    identity = f"{told.get('sf-txn', b'').decode()}.{run_id}.{origin}.{number}"
+    told, subject = dict(headers), run_id.encode()
+    origin = (told.get("sf-src") or b"").rpartition(b"/")[2]
     made = (
-        ("ce_specversion", b"1.0"),
-        ("ce_id", identity.encode()),
+        _SPECVERSION,
+        ("ce_id", b"%b.%b.%b.%d" % (told.get("sf-txn") or b"", subject, origin, number)),
         ("ce_source", f"/surefoot/{source}".encode()),
         ("ce_type", f"{TYPE_PREFIX}{kind}".encode()),
-        ("ce_subject", run_id.encode()),
+        ("ce_subject", subject),
         ("ce_time", _time(at_ms)),
         ("ce_dataschema", b"urn:surefoot:avro:crc64:" + value[2:10].hex().encode()),
-        ("content-type", CONTENT_TYPE.encode()),
+        _CONTENT_TYPE,
     )
     trace = () if traceparent is None else (("traceparent", traceparent.encode()),)
     return (*headers, *made, *trace)

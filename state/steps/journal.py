@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -100,7 +99,7 @@ class Journal:
         self._entries = entries
         self._work = work
         self._engine = engine
-        self._seen: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
         self._past = actions.by_call(entries.values())
         self._again = again.of_run(entries)
         self._granted = memory.granted
@@ -141,8 +140,8 @@ class Journal:
             raise ConfigError(
                 "SF1120", f"a call's name must have 1 to {_NAME_MAX} characters; got {name!r:.80}"
             )
-        number = self._seen[name]
-        self._seen[name] += 1
+        number = self._seen.get(name, 0)
+        self._seen[name] = number + 1
         return f"c:{name}#{number}"
 
     async def _call(
