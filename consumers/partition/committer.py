@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import structlog
 
@@ -70,8 +71,10 @@ class Committer:
         wire: Wire,
         clock: Clock,
         record_bytes: int,
+        committing: Callable[[], AbstractContextManager[None]],
         deadlines: ConsumerDeadlines = DEADLINES,
     ) -> None:
+        """`committing` is entered while a transaction is written."""
         self.store = RunStore()
         #: set when there is something to commit; the owner's loop waits for it
         self.wake = asyncio.Event()
@@ -97,6 +100,7 @@ class Committer:
         self._wire = wire
         self._clock = clock
         self._record_bytes = record_bytes
+        self._committing = committing
         self._deadlines = deadlines
         self._state_position: int | None = None
         self._committed: dict[InputKind, int] = {}
@@ -265,7 +269,8 @@ class Committer:
         tasks: tuple[int, ...] = ()
         began_s = self._clock.monotonic_s()
         try:
-            committed = await self.ownership.commit(outs, offsets)
+            with self._committing():
+                committed = await self.ownership.commit(outs, offsets)
             self._state_position, tasks = committed.state_end, committed.tasks
         except RecordRefused as error:
             return await self._commit_apart(batch, error, earlier)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from surefoot.consumers.attempts.attempt import StepCall
@@ -66,6 +66,22 @@ class EndingSteps:
         #: when the latest of them began or went on; monotonic seconds
         self._began_s = 0.0
         self._quiet = asyncio.Event()
+        #: commits in progress
+        self._commits = 0
+        self._committed = asyncio.Event()
+        self._committed.set()
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Tell of a commit in progress."""
+        self._commits += 1
+        self._committed.clear()
+        try:
+            yield
+        finally:
+            self._commits -= 1
+            if not self._commits:
+                self._committed.set()
 
     def begin(self, call: StepCall) -> None:
         """Take in a step that begins, or goes on after a commit."""
@@ -79,9 +95,12 @@ class EndingSteps:
             self._quiet.set()
 
     async def wait(self, most_s: float) -> None:
-        """Wait until none is running, and for none that has been running for `most_s` already.
+        """Wait for the commits in progress, then until no step is running.
 
-        A step that has not ended by then takes its time."""
+        No transaction of the worker begins before those end, and steps that go on after them share
+        the next one. A step that has been running for `most_s` takes its time: none waits for it.
+        """
+        await self._committed.wait()
         left_s = self._began_s + most_s - self._clock.monotonic_s()
         if self._running and left_s > 0:
             self._quiet.clear()

@@ -95,6 +95,7 @@ class Owner:
             limits=limits,
             logger=logger,
         )
+        self._ending = dispatch.ending
         self.committer = Committer(
             rules=agent.rules,
             partition=partition,
@@ -102,10 +103,10 @@ class Owner:
             wire=wire,
             clock=clock,
             record_bytes=limits.record_bytes,
+            committing=self._ending.committing,
             deadlines=deadlines,
         )
         self._ready_to_begin = partial(dispatch.ready, self)
-        self._ending = dispatch.ending
         self.steps = StepsInFlight(self.committer, clock, self._ready_to_begin)
         self.runner = StepRunner(
             context, self.committer, self.steps, executor, self._ending, dispatch.release

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
@@ -26,7 +27,7 @@ from surefoot.state.machine.model import (
     Work,
 )
 from surefoot.state.names.topics import AgentTopics, agent_specs
-from surefoot.state.ports.log import Assignment, Committed, InputKind, ProducerRecord
+from surefoot.state.ports.log import Assignment, Committed, InputKind, Ownership, ProducerRecord
 from surefoot.state.records.encoding import Wire
 
 TOPICS = AgentTopics("app", "a")
@@ -53,7 +54,12 @@ class Owned:
         return [item.refused for item in items]
 
 
-async def owned(record_bytes: int, *, leases: Iterator[float] | None = None) -> Owned:
+async def owned(
+    record_bytes: int,
+    *,
+    leases: Iterator[float] | None = None,
+    committing: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Owned:
     """`leases`: what is left of it in seconds, each time that the taker looks."""
     clock = SystemClock()
     broker = MemoryBroker(clock)
@@ -76,6 +82,7 @@ async def owned(record_bytes: int, *, leases: Iterator[float] | None = None) -> 
         wire=Wire("app", TOPICS, 1),
         clock=clock,
         record_bytes=record_bytes,
+        committing=committing,
     )
     await committer.take()
     committer.add(PendingInput(run_id="r", inputs=(START,)))
@@ -201,3 +208,38 @@ async def test_no_task_is_begun_of_a_commit_that_did_not_happen() -> None:
     ownership.commit = lost  # type: ignore[method-assign]
     assert await committer.commit() == ([], [])
     assert committer.progress["tasks"].begin(0)
+
+
+async def test_the_others_do_not_wait_while_the_outcome_of_a_commit_is_looked_up() -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def committing() -> Iterator[None]:
+        told.append("begins")
+        try:
+            yield
+        finally:
+            told.append("is over")
+
+    it = await owned(100_000, committing=committing)
+    ownership = it.committer.ownership
+    assert ownership is not None
+
+    async def lost(
+        records: Sequence[ProducerRecord], offsets: Mapping[InputKind, int]
+    ) -> Committed:
+        told.append("is lost")
+        raise OutcomeUnknown("no answer")
+
+    own = it.committer._log.own
+
+    async def looking(partition: int) -> Ownership:
+        told.append("is looked up")
+        return await own(partition)
+
+    ownership.commit = lost  # type: ignore[method-assign]
+    it.committer._log.own = looking  # type: ignore[method-assign]
+    it.add(b"1", [])
+    told.clear()
+    await it.committer.commit()
+    assert told == ["begins", "is lost", "is over", "is looked up"]

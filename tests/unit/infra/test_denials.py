@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -152,6 +153,7 @@ def committer(site: Site) -> Committer:
         wire=WIRE,
         clock=site.clock,
         record_bytes=100_000,
+        committing=nullcontext,
     )
 
 
