@@ -10,7 +10,7 @@ from itertools import chain, repeat
 import pytest
 
 from surefoot.consumers.deadlines import DEADLINES
-from surefoot.consumers.partition.committer import Committer
+from surefoot.consumers.partition.committer import Committer, known_offset
 from surefoot.consumers.partition.transaction import PendingInput
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
@@ -103,6 +103,17 @@ async def test_a_takeover_that_waits_for_the_lease_does_not_look_less_and_less_o
     assert it.committer.progress
     assert waits.count(DEADLINES.lease_poll_s) >= 18
     assert max(waits) == DEADLINES.lease_poll_s
+
+
+@pytest.mark.parametrize(
+    ("committed", "applied", "known"),
+    [(5, 9, 5), (0, 9, 0), (None, 9, 9), (None, None, 0)],
+    ids=["set back", "set back to the beginning", "expired", "never committed"],
+)
+def test_whoever_names_itself_beside_an_offset_leaves_it_where_it_is(
+    committed: int | None, applied: int | None, known: int
+) -> None:
+    assert known_offset(committed, applied) == known
 
 
 async def test_what_is_kept_is_told_and_what_is_stale_is_told_as_refused() -> None:
