@@ -33,8 +33,12 @@ log = structlog.get_logger(__name__)
 RETRY_AFTER_S = 5
 #: error number of that answer; the cause is only in the log
 AWAY = "SF5015"
-#: error numbers that mean the views are unavailable, not the log
-_VIEWS_AWAY = frozenset({"SF3015", "SF3016"})
+#: what is unavailable by the error's number, where it is not the log
+_NOT_THE_LOG = {
+    "SF3015": "the views are",
+    "SF3016": "the views are",
+    "SF5084": "the identity provider is",
+}
 
 #: a longer body is parsed in a thread
 IN_LOOP_BYTES = 65_536
@@ -226,9 +230,9 @@ def unavailability(scope: Scope, error: Unavailable) -> JSONResponse:
     """Return the answer to a request that the log keeps from being answered, and log why."""
     log.warning("log_unavailable", path=scope["path"], reason=str(error))
     headers = {"Retry-After": str(RETRY_AFTER_S)}
-    told = f"{AWAY}: the log is not available; try again"
-    if error.number in _VIEWS_AWAY:
-        told = f"{error.number}: the views are not available; try again"
+    other = _NOT_THE_LOG.get(error.number)
+    number, what = (AWAY, "the log is") if other is None else (error.number, other)
+    told = f"{number}: {what} not available; try again"
     return JSONResponse({"error": told}, 503, headers)
 
 

@@ -14,7 +14,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.access.audit import AuditWriter
-from surefoot.infra.access.tokens import FollowedAccounts
+from surefoot.infra.access.oidc import accounts_for
 from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.blobs.stores import check_blobs
 from surefoot.infra.http.server import listen, server, url_of
@@ -92,10 +92,8 @@ async def serve_gateway(
     readiness = backend.readiness()
     keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
     reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
-    accounts = audit = None
-    if settings.auth != "off":
-        accounts = FollowedAccounts(settings, backend, clock)
-        audit = AuditWriter(settings, backend.appender())
+    accounts = accounts_for(settings, backend, clock)
+    audit = None if accounts is None else AuditWriter(settings, backend.appender())
     held: dict[str, str] = {}
     overview = LogOverview(settings, backend, agents, held)
     views = (

@@ -33,6 +33,8 @@ _HOOK_SECRET = re.compile(r"SUREFOOT_HOOK_([A-Z0-9_]+)_SECRET")
 _SQLITE = re.compile(r"sqlite:///(?!:memory:$)(.*[^/])")
 _BLOBS = re.compile(r"s3://[^/]+(/.*)?|(?!.*://).+")
 _ARCHIVE = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
+#: http for a provider on this machine alone
+_ISSUER = re.compile(r"https://[^\s?#@]+|http://(localhost|127\.0\.0\.1)(:\d+)?(/[^\s?#]*)?")
 #: what Kubernetes sets for a service in every container of its namespace: for one named
 #: surefoot-gateway, SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787
 _SERVICE_LINK = re.compile(r"(?:tcp|udp|sctp)://.*")
@@ -154,9 +156,16 @@ class Settings(BaseSettings):
     #: with `:port` or for every port, comma-separated (state.egress.policy)
     out_allow: str = ""
 
-    #: how the gateway learns who sends a request: `tokens` (`surefoot tokens create`), or `off`: it
-    #: does not, and listens on loopback only
-    auth: Literal["off", "tokens"] = "off"
+    #: how the gateway learns who sends a request: `tokens` (`surefoot tokens create`); `oidc`: also
+    #: tokens of an identity provider; `off`: it does not, and listens on loopback only
+    auth: Literal["off", "tokens", "oidc"] = "off"
+    #: the identity provider's URL, as its tokens spell it, and who they have to be for
+    oidc_issuer: str | None = None
+    oidc_audience: str | None = None
+    #: the claims with an account's name, its role, and its agents (None: it sees all)
+    oidc_name_claim: str = "sub"
+    oidc_role_claim: str = "surefoot_role"
+    oidc_agents_claim: str | None = None
     #: listen elsewhere, too, without knowing who sends a request
     insecure: bool = False
 
@@ -240,6 +249,15 @@ class Settings(BaseSettings):
             parse_hosts(self.gateway_hosts)
         except ValueError as error:
             raise ValueError(f"{_PREFIX}GATEWAY_HOSTS: {error}") from None
+        if self.auth == "oidc" and not (self.oidc_issuer and self.oidc_audience):
+            raise ValueError(
+                f"{_PREFIX}AUTH=oidc needs {_PREFIX}OIDC_ISSUER and {_PREFIX}OIDC_AUDIENCE"
+            )
+        if self.oidc_issuer and not _ISSUER.fullmatch(self.oidc_issuer):
+            raise ValueError(
+                f"{_PREFIX}OIDC_ISSUER must be an https:// URL, as the provider's tokens spell it; "
+                f"got {self.oidc_issuer!r}"
+            )
         order = (
             "heartbeat_interval_ms",
             "producer_request_timeout_ms",

@@ -39,6 +39,8 @@ class Account:
     agents: tuple[str, ...] = (EVERYTHING,)
     #: epoch ms; None: never
     expires_ms: int | None = None
+    #: the identity provider that vouches for it; None: a token of ours
+    issuer: str | None = None
 
     def covers(self, agent: str | None) -> bool:
         """Whether the account may see this agent; None: what may belong to any agent."""

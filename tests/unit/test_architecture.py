@@ -91,6 +91,7 @@ SDKS = {
     "anthropic": "surefoot/agents/anthropic_model.py",
     "boto3": "infra/aws/client.py",
     "botocore": "infra/aws/client.py",
+    "joserfc": "infra/access/oidc.py",
     "openai": "surefoot/agents/openai_model.py",
     "opentelemetry": "infra/telemetry/tracing.py",
     "prometheus_client": "infra/telemetry/metrics.py",

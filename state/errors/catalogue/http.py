@@ -252,6 +252,20 @@ HTTP_PAGES: tuple[Page, ...] = (
         mend=('Leave "by" out, or give each person a token.',),
     ),
     Page(
+        number="SF5084",
+        title="The identity provider is unavailable",
+        means="503: the gateway has no keys of the provider to check its tokens with. Those of "
+        "`surefoot tokens` still sign in. Keys that it has count while the provider is away.",
+        causes=(
+            "the provider cannot be reached from the gateway",
+            "SUREFOOT_OIDC_ISSUER is not spelled as the provider's discovery document spells it",
+        ),
+        mend=(
+            'See what it says: `curl -sS "$SUREFOOT_OIDC_ISSUER/.well-known/openid-configuration"`',
+            "The reason is the line `issuer_unavailable` in the gateway's log.",
+        ),
+    ),
+    Page(
         number="SF5096",
         title="Bulk retry already in progress",
         means="503: the gateway retries failed effects in bulk for one request at a time.",

@@ -131,6 +131,7 @@ STARTING_PAGES: tuple[Page, ...] = (
                 "`pip install 'surefoot[metrics]'` for SUREFOOT_METRICS_PORT, `pip install "
                 "'surefoot[otel]'` and an exporter for SUREFOOT_TRACES."
             ),
+            "`pip install 'surefoot[oidc]'` for SUREFOOT_AUTH=oidc.",
         ),
     ),
     Page(

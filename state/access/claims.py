@@ -1,0 +1,56 @@
+"""The account that an identity provider's token speaks of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot.state.access.accounts import EVERYTHING, Account
+from surefoot.state.names.roles import ROLES
+
+#: longest name of an account that a provider may give, in characters
+_NAME_MAX = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimNames:
+    """Which claims have what."""
+
+    name: str
+    role: str
+    #: None: every account sees every agent
+    agents: str | None
+
+
+def account_of(claims: Mapping[str, Any], names: ClaimNames) -> Account | None:
+    """Return the account of validated claims; None if they give no name or no role.
+
+    The role's claim is one of ROLES, or a list with exactly one of them: which of two holds would
+    be a guess. The claim of agents is a list of patterns, or a text with spaces between them;
+    without it, the account sees none.
+    """
+    name = claims.get(names.name)
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or not _is_one_word(name):
+        return None
+    roles = [role for role in ROLES if role in _texts(claims.get(names.role))]
+    if len(roles) != 1:
+        return None
+    agents = [EVERYTHING] if names.agents is None else _texts(claims.get(names.agents))
+    return Account(
+        name=name,
+        role=roles[0],
+        agents=tuple(agents),
+        expires_ms=int(claims["exp"] * 1000),
+        issuer=str(claims["iss"]),
+    )
+
+
+def _is_one_word(name: str) -> bool:
+    return name.isprintable() and not any(map(str.isspace, name))
+
+
+def _texts(claim: Any) -> list[str]:
+    if isinstance(claim, str):
+        return claim.split()
+    return [each for each in claim if isinstance(each, str)] if isinstance(claim, list) else []
