@@ -501,7 +501,8 @@ async def test_no_session_is_begun_without_a_token(gateway: Guarded) -> None:
 
 async def test_another_sites_page_cannot_use_a_session(gateway: Guarded) -> None:
     await gateway.ask("POST", "/session", "admin", **OWN)
-    for path in (f"/runs/triage/{RUN}/pause", "/session/end", "/runs/triage"):
+    # the last is no request at all: the gate refuses before anybody could forget to
+    for path in (f"/runs/triage/{RUN}/pause", "/session/end", "/runs/triage", "/agents"):
         for told in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
             answer = await gateway.ask("POST", path, None, **told)
             assert (answer.status_code, answer.json()["error"][:6]) == (403, "SF5033")
