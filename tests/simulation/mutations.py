@@ -79,6 +79,21 @@ MUTATIONS = (
         seed=17,
     ),
     Mutation(
+        name="R1: a restore ends at the last stable offset",
+        file="infra/kafka/log.py",
+        old="if reached >= target:",
+        new="if reached >= (consumer.last_stable_offset(tp) or 0):",
+        seed=65,
+    ),
+    Mutation(
+        name="R1: offsets are read that may change",
+        file="infra/kafka/shared.py",
+        old="found = await producer.committed(group, places, stable=True)",
+        new="found = await producer.committed(group, places, stable=False)",
+        seed=202,
+        only="slow net,spare,drain,markers,slow,hang",
+    ),
+    Mutation(
         name="R4: offsets are committed without the member's generation",
         file="infra/kafka/log.py",
         old="self._shared.admit(member, now, kept)",
