@@ -76,7 +76,7 @@ MUTATIONS = (
         file="infra/kafka/log.py",
         old="if reached >= target:",
         new="if True:",
-        seed=17,
+        seed=43,
     ),
     Mutation(
         name="R1: a restore ends at the last stable offset",
