@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test test-broker test-pure demo bench soak lint lock clean
+.PHONY: test test-broker test-pure demo bench soak lint lock image clean
 
 # Two sessions side by side: the one waits most of the time, for brokers, and goes first; the other
 # computes.
@@ -39,6 +39,14 @@ lock: .venv/ready
 	$(BIN)/pip install --quiet uv
 	$(UV_COMPILE) --output-file requirements.lock
 	$(UV_COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(UV_COMPILE) --constraint requirements-dev.lock --output-file infra/docker/requirements.lock \
+		$(foreach extra,aws ed25519 metrics otel views,--extra $(extra))
+
+# BASE=... names another image with Python
+image: .venv/ready
+	rm -rf dist
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	docker build $(if $(BASE),--build-arg BASE=$(BASE)) --file infra/docker/Dockerfile --tag surefoot:local .
 
 clean:
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@ from surefoot.infra.processes.archive import run_archive
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.telemetry.setup import start_telemetry
 
 app = commands()
 
@@ -29,7 +30,9 @@ def archive(
     deleted.
     """
     logging.configure()
-    status, archivers = run_archive(load_agents([agent_file]), load_settings(), once=once)
+    agents, settings = load_agents([agent_file]), load_settings()
+    start_telemetry(settings)
+    status, archivers = run_archive(agents, settings, once=once)
     if once:
         for each in archivers:
             typer.echo(f"{each.agent}: {each.events} events in {each.files} files")

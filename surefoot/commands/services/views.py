@@ -8,6 +8,7 @@ from surefoot.infra.processes.views import run_views
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
+from surefoot.infra.telemetry.setup import start_telemetry
 
 app = commands()
 
@@ -20,4 +21,6 @@ def views(agent_files: AgentFiles) -> None:
     SUREFOOT_VIEWS_HOST and SUREFOOT_VIEWS_PORT, until SIGTERM.
     """
     logging.configure()
-    run_views([agent.name for agent in load_agents(agent_files)], load_settings())
+    agents, settings = load_agents(agent_files), load_settings()
+    start_telemetry(settings)
+    run_views([agent.name for agent in agents], settings)
