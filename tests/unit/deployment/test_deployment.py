@@ -110,6 +110,13 @@ def test_every_mounted_file_is_there() -> None:
     assert [path for path in mounted if not (DOCKER / path).resolve().is_file()] == []
 
 
+def test_a_gateway_that_others_reach_asks_for_accounts() -> None:
+    assert OURS["gateway"]["environment"]["SUREFOOT_AUTH"] == "tokens"
+    assert OURS["topics"]["environment"]["SUREFOOT_AUTH"] == "tokens"  # it makes their topics
+    values = yaml.safe_load((HELM / "values.yaml").read_text())
+    assert values["settings"]["SUREFOOT_AUTH"] == "tokens"
+
+
 def test_every_process_is_scraped() -> None:
     scraped = yaml.safe_load((DOCKER / "prometheus.yml").read_text())
     (job,) = scraped["scrape_configs"]
