@@ -94,7 +94,7 @@ async def test_a_worker_that_breaks_in_a_commit_moves_no_offset(
             worker = await kafka.work(agent)
             await tried.wait()
             await worker.drain()
-        assert await kafka.committed(agent) == {}
+        assert set((await kafka.committed(agent)).values()) == {0}
         assert await kafka.status(agent, "r1") is None
         await kafka.work(agent)
         await kafka.until_status(agent, "r1", "completed")
