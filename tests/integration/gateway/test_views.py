@@ -458,7 +458,10 @@ async def test_two_share_the_runs_of_a_worker_and_one_that_is_killed_is_stood_in
     cli.ok("topics", "apply", "agent.py")
     try:
         cli.start("worker", "agent.py")
-        services = [cli.start("views", name) for name in ("agent.py", "again.py")]
+        services = []
+        for name in ("agent.py", "again.py"):
+            services.append(cli.start("views", name))
+            await asyncio.to_thread(services[-1].wait_for, "view_opened")
         commands = LogCommands(settings, kafka_site._backend.appender(), SystemClock())
         for number in range(12):
             await commands.start("viewed", f"r{number}", b"%d" % number, deadline_s=90)
@@ -466,8 +469,7 @@ async def test_two_share_the_runs_of_a_worker_and_one_that_is_killed_is_stood_in
         urls = [
             (await asyncio.to_thread(each.wait_for, "views_ready"))[0]["url"] for each in services
         ]
-        for url, service in zip(urls, services, strict=True):
-            await asyncio.to_thread(service.wait_for, "view_opened")
+        for url in urls:
             await until(partial(all_told, url), what="both to answer")
         counted = json.loads(cli.ok("runs", "count", "viewed", "--json"))["statuses"]
         assert counted == {"completed": 4, "failed": 4, "waiting": 4}
