@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Protocol, TypedDict, cast
+from typing import Protocol, cast
 
 from surefoot.schemas.codec.codec import decode, encode
+from surefoot.schemas.codec.records import AvroAudit
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import audit_topic
 from surefoot.state.ports.log import ProducerRecord
@@ -42,23 +43,9 @@ class AuditLog(Protocol):
         """
 
 
-class AuditJson(TypedDict):
-    """An entry as the command line shows it."""
-
-    id: str
-    at_ms: int
-    who: str | None
-    action: str
-    status: int
-    agent: str | None
-    run_id: str | None
-    origin: str | None
-    note: str | None
-    unrecorded: int
-
-
-def audit_json(entry: AuditEntry) -> AuditJson:
-    return cast("AuditJson", asdict(entry))
+def audit_json(entry: AuditEntry) -> AvroAudit:
+    """Return the fields of an entry, as its record has them and the command line shows them."""
+    return cast("AvroAudit", asdict(entry))
 
 
 def audit_out(app: str, partitions: int, entry: AuditEntry) -> ProducerRecord:
@@ -67,7 +54,7 @@ def audit_out(app: str, partitions: int, entry: AuditEntry) -> ProducerRecord:
         audit_topic(app),
         partition_of(entry.id, partitions),
         entry.id.encode(),
-        encode("Audit", asdict(entry)),
+        encode("Audit", audit_json(entry)),
     )
 
 

@@ -11,6 +11,8 @@ from surefoot.state.names.roles import ROLES
 
 #: longest name of an account that a provider may give, in characters
 _NAME_MAX = 128
+#: the end of the year 9999; who says that a token lasts longer means the same
+_LATEST_S = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ def account_of(claims: Mapping[str, Any], names: ClaimNames) -> Account | None:
         name=name,
         role=roles[0],
         agents=tuple(agents),
-        expires_ms=int(claims["exp"] * 1000),
+        expires_ms=int(min(claims["exp"], _LATEST_S) * 1000),
         issuer=str(claims["iss"]),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -257,3 +258,26 @@ def test_without_a_claim_of_agents_an_account_sees_none(claim: Any, agents: tupl
 def test_what_the_provider_is_has_to_be_told(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_settings(**settings)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "RS256", "kid": "one", "crit": 5},
+        {"alg": ["RS256"], "kid": "one"},
+        {"alg": "RS256", "kid": ["one"]},
+        ["RS256"],
+        1,
+    ],
+)
+async def test_a_token_that_its_library_cannot_stand_is_refused(site: Site, header: Any) -> None:
+    parts = (json.dumps(header).encode(), b"{}", b"signature")
+    token = ".".join(urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+    assert await site.accounts.sign_in(token) is None
+
+
+@pytest.mark.parametrize("exp", [1e308, 10**400], ids=["float", "int"])
+async def test_a_token_lasts_to_the_end_of_the_calendar_at_most(site: Site, exp: float) -> None:
+    account = await site.signed(exp=exp)
+    assert account is not None
+    assert account.expires_ms == 253_402_300_799_000
