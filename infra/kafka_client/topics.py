@@ -14,6 +14,7 @@ from aiokafka.errors import (
     KafkaError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
     for_code,
 )
 
@@ -49,6 +50,10 @@ _PARTITIONS_FOREVER = (
 _ALTER = "kafka-configs --alter --topic {topic} --add-config {name}={value}"
 #: how long a broker that has just started may take to serve new topics, in seconds
 _SERVED_S = 60.0
+#: how long a broker may lag behind the one that has created topics, in seconds
+_LAG_S = 10.0
+#: and how long a topic that nobody here has created is looked for on other brokers, in seconds
+_ELSEWHERE_S = 2.0
 _POLL_S = 0.1
 
 
@@ -202,7 +207,7 @@ class Topics:
                         "SF3006", f"cannot create topic {name}: {error.__name__} {message}"
                     )
             await self._wait_for_leaders([spec.name for spec in missing])
-        await self._verify(specs)
+        await self._verify(specs, _LAG_S)
         return [spec.name for spec in missing]
 
     async def _wait_for_leaders(self, names: Sequence[str]) -> None:
@@ -241,7 +246,8 @@ class Topics:
     async def _configs(
         self, resources: Sequence[ConfigResource], doing: str
     ) -> dict[str, dict[str, str]]:
-        """Return the configs by topic or broker. Each answer has its own error code."""
+        """Return the configs by topic or broker. Each answer has its own error code; a topic that
+        the broker asked does not know is left out."""
         found: dict[str, dict[str, str]] = {}
         for response in await self._admin.describe_configs(list(resources)):
             for code, message, _, name, entries in response.resources:
@@ -250,6 +256,8 @@ class Topics:
                     raise not_allowed(
                         doing, error, name, self._settings, operation="DescribeConfigs"
                     )
+                if error is UnknownTopicOrPartitionError:
+                    continue
                 if code:
                     raise Unavailable("SF3002", f"configs of {name}: {error.__name__} {message}")
                 found[name] = {entry[0]: entry[1] for entry in entries}
@@ -257,10 +265,10 @@ class Topics:
 
     async def verify(self, specs: Sequence[TopicSpec]) -> None:
         async with self._told("cannot verify the topics"):
-            await self._verify(specs)
+            await self._verify(specs, _ELSEWHERE_S)
 
-    async def _verify(self, specs: Sequence[TopicSpec]) -> None:
-        found = await self._describe([spec.name for spec in specs])
+    async def _verify(self, specs: Sequence[TopicSpec], patience_s: float) -> None:
+        found = await self._found([spec.name for spec in specs], patience_s)
         wrong = [
             line
             for spec in specs
@@ -269,6 +277,18 @@ class Topics:
         if wrong:
             wrong += await self._hidden([spec.name for spec in specs if spec.name not in found])
             raise ConfigError("SF3005", "\n".join(wrong))
+
+    async def _found(self, names: Sequence[str], patience_s: float) -> dict[str, Found]:
+        """Describe the topics, and those that are missing again until all are found or the time is
+        over: any broker answers, and one that lags behind does not know the newest topics yet."""
+        found = await self._describe(names)
+        for _ in range(round(patience_s / _POLL_S)):
+            missing = [name for name in names if name not in found]
+            if not missing:
+                break
+            await asyncio.sleep(_POLL_S)
+            found |= await self._describe(missing)
+        return found
 
     async def _hidden(self, missing: Sequence[str]) -> list[str]:
         """Say which missing topics may in fact exist, unseen by this principal.
@@ -350,4 +370,5 @@ class Topics:
         return {
             name: Found(len(parts), min(len(p["replicas"]) for p in parts), configs[name])
             for name, parts in exists.items()
+            if name in configs
         }

@@ -36,6 +36,7 @@ async def test_queued_runs_of_many_keys_all_run_none_twice_and_no_two_of_a_key_a
         await kafka.until_status(queued, runs, "completed")
         await kafka.check_history(queued)
         for life in (again, second):
+            await life.ready()
             life.process.terminate()
             assert await life.ended() == 0
 
