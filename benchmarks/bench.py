@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks import (
     archive,
@@ -77,8 +77,9 @@ class Amounts:
 
     #: of a throughput row, as far as the rate so far can tell
     seconds: float
-    #: runs of the first, uncounted row of each kind, which also warms the broker up
-    warm_up_runs: int
+    #: how long each kind works uncounted first: a new JVM compiles for about a minute, which takes
+    #: half of the broker's CPU time meanwhile
+    warm_up_s: float
     runs_least: int
     #: of each row of the closed loop
     closed_s: float
@@ -112,7 +113,7 @@ class Amounts:
 
 FULL = Amounts(
     seconds=17.0,
-    warm_up_runs=1_500,
+    warm_up_s=40.0,
     runs_least=1_000,
     closed_s=10.0,
     idle_warm_up=50,
@@ -137,7 +138,7 @@ FULL = Amounts(
 )
 QUICK = Amounts(
     seconds=1.0,
-    warm_up_runs=60,
+    warm_up_s=1.0,
     runs_least=60,
     closed_s=3.0,
     idle_warm_up=3,
@@ -181,13 +182,23 @@ class Bench:
 
     async def run(self, rows: Sequence[str]) -> dict[str, Any]:
         """The results by row."""
-        warm = {"throughput", "executor", "call"} & {*rows}
-        for kind in ("bare", "engine") if warm else ():
-            await self._throughput(kind, IN_FLIGHT[0], self.amounts.warm_up_runs)
+        if not {*rows} <= {"embedded"}:
+            await self._warm_up()
         results: dict[str, Any] = {}
         for row in rows:
             results[row] = await getattr(self, row)()
         return results
+
+    async def _warm_up(self) -> None:
+        kinds: tuple[Literal["bare", "engine"], ...] = ("bare", "engine")
+        for kind in kinds:
+            row = await closed.measure(
+                closed.Setup(kind, IN_FLIGHT[0], self.partitions),
+                self._settings(f"warm-up-{kind}", IN_FLIGHT[0]),
+                seconds=self.amounts.warm_up_s,
+                broker_pid=self.broker.pid,
+            )
+            self.rates[kind] = row["steps_per_s"]
 
     async def throughput(self) -> list[dict[str, Any]]:
         kinds: tuple[Kind, ...] = ("bare", "engine")
