@@ -35,7 +35,6 @@ from surefoot.state.errors import (
     FencedError,
     OutcomeUnknown,
     RecordRefused,
-    RecordTooLarge,
     Unavailable,
 )
 from surefoot.state.machine.decision import Rules
@@ -312,15 +311,14 @@ class Committer:
                 moved += runs
             return done, moved
         (item,) = batch
-        code = "too_large" if isinstance(error, RecordTooLarge) else "no_topic"
         if item.record is not None:
-            self._bury(item, item.record, Failure(code=code, message=str(error)))
+            self._bury(item, item.record, Failure(code=error.code, message=str(error)))
         elif not item.inputs or item.parked:
             raise error
         else:
             run = self.store.state(item.run_id, self._rules.agent).run
-            item.park(run, code, str(error), record_bytes=self._record_bytes)
-            _tell_parked(item, code, str(error))
+            item.park(run, error.code, str(error), record_bytes=self._record_bytes)
+            _tell_parked(item, error.code, str(error))
         return await self._commit([item], earlier)
 
     def _bury(self, item: PendingInput, record: ConsumerRecord, failure: Failure) -> None:

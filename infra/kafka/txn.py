@@ -32,6 +32,7 @@ from aiokafka.errors import (
     ProducerFenced,
     RecordListTooLargeError,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
@@ -58,7 +59,10 @@ from surefoot.state.errors import (
     OutcomeUnknown,
     RecordRefused,
     RecordTooLarge,
+    SurefootError,
+    TopicDenied,
 )
+from surefoot.state.names.topics import takes_other_commands
 from surefoot.state.ports.clock import Clock
 from surefoot.state.ports.log import ProducerRecord
 from surefoot.state.records.sizes import record_size
@@ -150,6 +154,9 @@ class TransactionalProducer:
     ) -> list[int]:
         """Write everything in one transaction, or nothing.
 
+        A missing right for a topic that takes other agents' commands refuses the record; for any
+        other, the transaction.
+
         Returns: the offset of each record, in the order given.
         Raises: as ports.Ownership.commit. The producer may have to be started again then: see
             `ready`.
@@ -182,7 +189,7 @@ class TransactionalProducer:
         if client is None or by is None:
             raise OutcomeUnknown(f"{self.transactional_id} has to be started")
         for topic in dict.fromkeys(record.topic for record in records):
-            await self._require(client, topic)
+            await self._require(client, topic, member.group)
         self._by = None
         rounds = self._batches(records)
         try:
@@ -208,7 +215,7 @@ class TransactionalProducer:
         member: Membership,
     ) -> dict[TopicPartition, list[int]]:
         writing, _ = await _all_or_first_error(
-            self._write(client, by, rounds),
+            self._write(client, by, rounds, member.group),
             self._insist(lambda: client.commit_offsets(by, member, offsets)),
         )
         written: dict[TopicPartition, list[int]] = writing
@@ -227,14 +234,17 @@ class TransactionalProducer:
         While something is being added, a broker that verifies transactions refuses batches."""
         if rounds:
             places = [batch.place for batch in rounds[0]]
-            await self._insist(lambda: client.add_partitions(by, places))
-        written = await self._write(client, by, rounds)
+            try:
+                await self._insist(lambda: client.add_partitions(by, places))
+            except TopicAuthorizationFailedError as error:
+                raise self._denied(str(error.args[0]), member.group, error) from error
+        written = await self._write(client, by, rounds, member.group)
         await self._insist(lambda: client.add_offsets(by, member.group))
         await self._sent_again(client, lambda: client.commit_offsets(by, member, offsets))
         return written
 
     async def _write(
-        self, client: TransactionClient, by: ProducerEpoch, rounds: list[list[Batch]]
+        self, client: TransactionClient, by: ProducerEpoch, rounds: list[list[Batch]], group: str
     ) -> dict[TopicPartition, list[int]]:
         """Write all batches; those of one partition one after the other."""
         written: dict[TopicPartition, list[int]] = {}
@@ -246,7 +256,7 @@ class TransactionalProducer:
                 errors: list[KafkaError] = []
                 for place, offset in told.items():
                     if isinstance(offset, KafkaError):
-                        self._refuse(left[place], offset)
+                        self._refuse(left[place], group, offset)
                         errors.append(offset)
                         continue
                     count = len(left.pop(place).records)
@@ -257,12 +267,9 @@ class TransactionalProducer:
             await self._insist(write)
         return written
 
-    def _refuse(self, batch: Batch, error: KafkaError) -> None:
+    def _refuse(self, batch: Batch, group: str, error: KafkaError) -> None:
         if is_denied(type(error)):
-            topic = batch.place.topic
-            doing = f"{self.transactional_id} cannot write to {topic}"
-            denied = not_allowed(doing, type(error), topic, self._settings, operation="Write")
-            raise OutcomeUnknown(str(denied)) from error
+            raise self._denied(batch.place.topic, group, error) from error
         if isinstance(error, _TOO_LARGE):
             raise RecordTooLarge(
                 "the broker refused a batch of records for its size",
@@ -270,13 +277,23 @@ class TransactionalProducer:
                 limit=self._settings.record_max_bytes,
             ) from error
 
-    async def _require(self, client: TransactionClient, topic: str) -> None:
+    def _denied(self, topic: str, group: str, error: KafkaError) -> SurefootError:
+        doing = f"{self.transactional_id} cannot write to {topic}"
+        denied = not_allowed(doing, type(error), topic, self._settings, operation="Write")
+        refused = TopicDenied if takes_other_commands(topic, group) else OutcomeUnknown
+        return refused(str(denied))
+
+    async def _require(self, client: TransactionClient, topic: str, group: str) -> None:
         """Raise NoSuchTopic if the topic does not exist: no retry would help.
 
         An invalid name is refused here: no request can hold it."""
         if not _NAMED.fullmatch(topic):
             raise NoSuchTopic(f"no topic can be called {topic!r}: check the agent's name")
-        if not await self._insist(lambda: client.topic_exists(topic)):
+        try:
+            exists = await self._insist(lambda: client.topic_exists(topic))
+        except TopicAuthorizationFailedError as error:
+            raise self._denied(topic, group, error) from error
+        if not exists:
             raise NoSuchTopic(
                 f"there is no topic {topic}: check the agent's name, or run "
                 "`surefoot topics apply` for that agent"

@@ -21,6 +21,7 @@ from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
     NodeNotReadyError,
+    OperationNotAttempted,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.protocol.metadata import MetadataRequest
@@ -337,7 +338,9 @@ def _raise(code: int, *about: str) -> None:
 
 
 def _raise_any(told: Any, *about: str) -> None:
-    """Raise the first error of a response with one for each partition."""
-    for topic, parts, _ in told.topics:
-        for _, code, _ in parts:
-            _raise(code, *(about or (topic,)))
+    """Raise the first error of a response with one for each partition: if one is refused, the
+    others are told that nothing was done for them."""
+    wrong = [(topic, code) for topic, parts, _ in told.topics for _, code, _ in parts if code]
+    told_why = [each for each in wrong if each[1] != OperationNotAttempted.errno]
+    for topic, code in told_why or wrong:
+        _raise(code, *(about or (topic,)))

@@ -17,7 +17,8 @@ SurefootError
 ├── NotDone          `ctx.once` certainly did nothing       -> its intent is withdrawn, retried
 ├── RecordRefused    can never be written as it is          -> the run goes to attention
 │   ├── RecordTooLarge  over a topic's limit
-│   └── NoSuchTopic     of an agent that does not exist
+│   ├── NoSuchTopic     of an agent that does not exist
+│   └── TopicDenied     of an agent that this principal may not send to
 ├── FencedError      a newer owner exists                   -> drop the partition, write nothing
 ├── OutcomeUnknown   the commit may or may not have landed  -> new epoch, read back, decide
 ├── StateError       stored state cannot be trusted         -> that run goes to attention
@@ -127,6 +128,8 @@ class RecordRefused(SurefootError):
     """A record can never be written as it is. Nothing was written."""
 
     number: str
+    #: of the run's failure, or of the dead letter
+    code: str
 
     @property
     def message(self) -> str:
@@ -137,12 +140,21 @@ class NoSuchTopic(RecordRefused):
     """A record is for a topic that does not exist."""
 
     number = "SF3004"
+    code = "no_topic"
+
+
+class TopicDenied(RecordRefused):
+    """A record is for another agent's topic, which this principal may not write."""
+
+    number = "SF3093"
+    code = "topic_denied"
 
 
 class RecordTooLarge(RecordRefused):
     """A record exceeds the limit of its topic; `size` and `limit` are in bytes."""
 
     number = "SF2006"
+    code = "too_large"
 
     def __init__(self, message: str, *, size: int, limit: int) -> None:
         super().__init__(message)

@@ -89,6 +89,14 @@ def fence_id(group: str, partition: int) -> str:
     return f"{group}.{partition}"
 
 
+def takes_other_commands(topic: str, group: str) -> bool:
+    """Return whether a topic has the commands of an agent other than the one whose workers are this
+    group, and than the outbox: only single runs write to it."""
+    agent, _, kind = topic.rpartition(".")
+    app = group.rpartition(".")[0]
+    return kind == "commands" and agent not in {group, AgentTopics(app, OUTBOX).group}
+
+
 def dead_topic(app: str) -> str:
     return f"{app}.dead"
 

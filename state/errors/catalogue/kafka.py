@@ -404,15 +404,18 @@ KAFKA_PAGES: tuple[Page, ...] = (
     Page(
         number="SF3093",
         title="Kafka denies a right",
+        codes=("topic_denied",),
         means="The cluster has ACLs, and this principal lacks one. The message names the "
         "principal, the operation and the resource. A worker asks again for a minute, then "
-        "ends with status 77, and `surefoot worker` with it.",
+        "ends with status 77, and `surefoot worker` with it. If only another agent's commands "
+        "are denied, the run that starts that agent, or answers it, waits for a person.",
         causes=(
             "the ACL was never made, or for another prefix",
             "it has not reached all brokers yet",
         ),
         mend=(
             "Grant it with the `kafka-acls` command of the message.",
+            "A run that waits for it: `surefoot runs retry AGENT RUN_ID`",
             "Compare with what each process needs: `surefoot acls plan AGENT.py`.",
         ),
     ),

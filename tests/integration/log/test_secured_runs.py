@@ -24,6 +24,7 @@ from surefoot.cli import app as surefoot
 from surefoot.consumers.deadlines import ConsumerDeadlines
 from surefoot.consumers.partition.worker import Worker
 from surefoot.infra.processes import worker as worker_process
+from surefoot.state.records.encoding import start_out
 from tests.integration.cli.test_cli_end_to_end import ROOT, Service
 from tests.support.effect_target import Sink, sink
 from tests.support.eventually import until
@@ -32,12 +33,14 @@ from tests.support.long_deadlines import PATIENT
 from tests.support.secured_broker import Secured, unsecured_token
 
 AGENT = """
-from surefoot import Agent, Context, Done, Next, Tick
+from surefoot import Agent, Context, Done, Handoff, Next, Tick
 
 orders = Agent("orders")
 
 @orders.step
-async def take(ctx: Context, order: str) -> Next:
+async def take(ctx: Context, order: str) -> Next | Handoff:
+    if order == "abroad":
+        return Handoff("strangers", order)
     async with ctx.stream("note") as note:
         await note.write("taken")
     return Next(ship, order)
@@ -197,7 +200,7 @@ async def test_each_process_needs_the_planned_rights_only_and_outlives_its_sign_
         for role in ("relay", "gateway", "trigger"):
             ours.start(role)
         await ours.run("asked")
-        await send(secured, ours.topic, "sent")
+        await send(secured, ours.topic, b'"sent"')
         await ours.until(lambda: "/sent" in ours.asked(), what="the effect of the event")
         await ours.until(lambda: ours.asked().count("/crm") == 2, what="both webhooks")
         views, archive = ours.start("views"), ours.start("archive")
@@ -227,14 +230,21 @@ async def test_a_whole_run_with_another_way_to_sign_in(
         await ours.run("asked")
 
 
-async def send(secured: Secured, topic: str, order: str) -> None:
+async def send(secured: Secured, topic: str, value: bytes | None, **place: Any) -> None:
     """A record from elsewhere."""
     producer = AIOKafkaProducer(bootstrap_servers=secured.plain)
     await producer.start()
     try:
-        await producer.send_and_wait(topic, f'"{order}"'.encode())
+        await producer.send_and_wait(topic, value, **place)
     finally:
         await producer.stop()
+
+
+async def begin(secured: Secured, app: str, order: str) -> None:
+    """A run that is named as its order, in partition 0."""
+    out = start_out(app, 1, "orders", order, f'"{order}"'.encode(), sent_ms=1)
+    headers = list(out.headers)
+    await send(secured, out.topic, out.value, key=out.key, partition=0, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +274,7 @@ def test_one_planned_right_less_ends_the_process_which_names_it(
     assert len(left) == len(planned) - 1
     secured.run(left)
     asyncio.run(ours.apply())
-    asyncio.run(send(secured, f"{app}.orders.commands", "no command"))
+    asyncio.run(send(secured, f"{app}.orders.commands", b"no command"))
     done = ours.command("worker", "worker", ours.file, "--slot", "0")
     assert done.exit_code == 77, done.output
     line = next(line for line in done.stderr.splitlines() if "surefoot: SF3093" in line)
@@ -272,7 +282,7 @@ def test_one_planned_right_less_ends_the_process_which_names_it(
     assert "; grant it: kafka-acls --bootstrap-server" in line
 
 
-async def test_a_topic_that_may_not_be_written_is_named_and_waited_for(
+async def test_a_topic_that_may_not_be_written_is_waited_for_or_costs_the_run_that_needs_it(
     secured: Secured, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -286,7 +296,7 @@ async def test_a_topic_that_may_not_be_written_is_named_and_waited_for(
         secured.run(line for line in planned if line != missing)
         await ours.apply()
         worker = ours.start("worker")
-        await send(secured, "unwritable.orders.commands", "no command")
+        await send(secured, "unwritable.orders.commands", b"no command")
 
         def named() -> bool:
             told = [str(each) for each in worker.events("commit_unknown")]
@@ -296,3 +306,17 @@ async def test_a_topic_that_may_not_be_written_is_named_and_waited_for(
         secured.run([missing])
         await ours.until(lambda: worker.events("dead_letter"), what="the dead letter")
         await ours.until(lambda: worker.events("commit_settled"), what="its commit")
+        # What only one run needs to write to costs that run, and not its partition.
+        secured.create("unwritable.strangers.commands")
+        await begin(secured, "unwritable", "abroad")
+        await ours.until(lambda: worker.events("run_attention"), what="the run to be parked")
+        (told,) = worker.events("run_attention")
+        assert (told["run_id"], told["code"]) == ("abroad", "topic_denied")
+        assert "cannot write to unwritable.strangers.commands" in told["error"]
+        await begin(secured, "unwritable", "next")
+
+        async def ended() -> bool:
+            args = ("worker", "runs", "show", "orders", "next")
+            return "completed" in (await asyncio.to_thread(ours.command, *args)).stdout
+
+        await ours.until(ended, what="the next run to end")

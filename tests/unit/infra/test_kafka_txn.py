@@ -28,6 +28,7 @@ from aiokafka.errors import (
     NotCoordinatorError,
     ProducerFenced,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
@@ -52,6 +53,7 @@ from surefoot.state.errors import (
     NoSuchTopic,
     OutcomeUnknown,
     RecordTooLarge,
+    TopicDenied,
     Unavailable,
 )
 from surefoot.state.ports.log import ProducerRecord
@@ -105,6 +107,8 @@ class FakeClient:
         self.refreshed += 1
 
     async def topic_exists(self, topic: str) -> bool:
+        if self.answers["topic_exists"]:
+            await self._asked("topic_exists")
         return topic in self.topics
 
     async def init_producer(self) -> ProducerEpoch:
@@ -508,6 +512,29 @@ async def test_a_topic_that_is_not_there_is_told_before_anything_is_sent(
         await producer.transact([out("state"), out("nobody.commands")], OFFSETS, MEMBER)
     assert client.batches == []
     assert producer.ready
+
+
+@pytest.mark.parametrize("at", ["topic_exists", "produce app.other.commands", "add_partitions"])
+async def test_a_missing_right_for_another_agents_commands_refuses_the_record(
+    at: str, client: FakeClient, started: Start
+) -> None:
+    if at == "add_partitions" and client.bumps_epochs:
+        return  # that request is of the other protocol
+    producer = await started(client)
+    member = Membership("app.mine", 3, "m-1", "app.mine.i")
+    client.topics |= {"app.other.commands", "app.outbox.commands", "app.mine.commands"}
+    client.meets(at, TopicAuthorizationFailedError("app.other.commands"))
+    with pytest.raises(TopicDenied, match=r"lacks Write on topic app\.other\.commands; grant it"):
+        await producer.transact([out("app.other.commands")], OFFSETS, member)
+    assert producer.ready
+    await producer.transact([out("app.other.commands")], OFFSETS, member)
+
+    # What every run needs is waited for.
+    for own in ("app.mine.commands", "app.outbox.commands", "state"):
+        client.meets(f"produce {own}", TopicAuthorizationFailedError(own))
+        with pytest.raises(OutcomeUnknown, match=f"lacks Write on topic {own}"):
+            await producer.transact([out(own)], OFFSETS, member)
+        await producer.start()
 
 
 # Reading ---------------------------------------------------------------------------------------
