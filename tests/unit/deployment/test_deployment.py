@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from configparser import ConfigParser
 from pathlib import Path
@@ -78,11 +79,34 @@ def test_nothing_is_killed_while_it_drains() -> None:
             )
     for path in UNITS:
         assert float(unit(path)["Service"]["TimeoutStopSec"]) > drain_s + DRAIN_GRACE_S, path
+    pod = (HELM / "templates" / "_helpers.tpl").read_text()
     (added,) = re.findall(
-        r"terminationGracePeriodSeconds: \{\{ add .root.Values.drainSeconds (\d+)",
-        (HELM / "templates" / "_helpers.tpl").read_text(),
+        r"terminationGracePeriodSeconds: \{\{ add .root.Values.drainSeconds (\d+)", pod
     )
-    assert int(added) > DRAIN_GRACE_S
+    (before_s,) = re.findall(r'preStop: \{exec: \{command: \[sleep, "(\d+)"\]', pod)
+    assert int(added) > DRAIN_GRACE_S + int(before_s)
+
+
+def test_the_chart_knows_every_value_and_refuses_others() -> None:
+    schema = json.loads((HELM / "values.schema.json").read_text())
+    values = yaml.safe_load((HELM / "values.yaml").read_text())
+
+    def differences(of: dict[str, Any], given: Any, at: str) -> list[str]:
+        if "$ref" in of:
+            of = schema["definitions"][of["$ref"].rpartition("/")[2]]
+        if of.get("additionalProperties") is not False:
+            return []
+        known = of["properties"]
+        return [f"{at}.{name}" for name in given.keys() - known.keys()] + [
+            fault
+            for name, value in given.items()
+            if name in known
+            for fault in differences(known[name], value, f"{at}.{name}")
+        ]
+
+    assert schema["additionalProperties"] is False
+    assert schema["properties"].keys() - {"global"} == values.keys()
+    assert differences(schema, values, "") == []
 
 
 def test_versions_agree() -> None:

@@ -37,7 +37,7 @@ spec:
   automountServiceAccountToken: false
   # variables like SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 15 }}
+  terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 20 }}
   securityContext:
     runAsNonRoot: true
     runAsUser: 10001
@@ -77,6 +77,10 @@ spec:
         httpGet: {path: {{ .ready }}, port: {{ .port }}}
         periodSeconds: 5
         timeoutSeconds: 5
+      {{- if ne (int .port) 9100 }}
+      # requests arrive until every node knows that the pod is leaving
+      lifecycle: {preStop: {exec: {command: [sleep, "5"]}}}
+      {{- end }}
       {{- end }}
       resources: {{ toJson .resources }}
       securityContext:
