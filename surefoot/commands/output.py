@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,9 @@ from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.state.reading.explain import clock_time
 
 Listed = TypeVar("Listed")
+
+#: what Kubernetes takes as the name of a resource
+KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: str) -> Table:

@@ -10,6 +10,7 @@ import typer
 
 from surefoot.commands.groups import group
 from surefoot.commands.options import AgentFiles
+from surefoot.commands.output import KUBERNETES_NAME
 from surefoot.infra.kafka_client.topics import names_of
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
@@ -80,6 +81,11 @@ def _commands(server: str, principal: str, rights: Sequence[Right]) -> Iterable[
 
 def _user(principal: str, rights: Sequence[Right]) -> Iterable[str]:
     name = principal.removeprefix("User:").removeprefix("CN=")
+    if not KUBERNETES_NAME.fullmatch(name):
+        raise typer.BadParameter(
+            f"a KafkaUser has the name of its principal, and Kubernetes does not take {name!r}; "
+            "name another principal, in lower case, with --principal"
+        )
     yield "---"
     yield "apiVersion: kafka.strimzi.io/v1"
     yield "kind: KafkaUser"

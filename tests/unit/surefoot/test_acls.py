@@ -95,5 +95,16 @@ def test_a_user_of_strimzi(file):
     ]
 
 
+def test_a_principal_that_kubernetes_cannot_name_is_refused(file):
+    done = CliRunner().invoke(
+        surefoot,
+        ["acls", "plan", str(file), "-o", "strimzi", "--process", "worker"],
+        env={"SUREFOOT_APP": "Acme"},
+    )
+    assert done.exit_code == 2
+    assert "'Acme-worker'" in done.stderr
+    assert "--principal" in done.stderr
+
+
 def test_the_page_of_rights_is_up_to_date():
     assert PAGE.read_text() == page(), "run: python -m tests.generate.rights_page"
