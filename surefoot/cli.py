@@ -18,6 +18,7 @@ from surefoot.infra.runtime.exits import (
     EXIT_INTERRUPTED,
     EXIT_UNAVAILABLE,
 )
+from surefoot.infra.runtime.terminal import printable_lines
 from surefoot.state.errors import ConfigError, NotAllowed, Numbered, StateError, Unavailable
 
 _EPILOG = (
@@ -80,7 +81,7 @@ class _Front(LazyGroup):
 
 
 def _tell(error: Numbered) -> None:
-    typer.echo(f"surefoot: {error}", err=True)
+    typer.echo(f"surefoot: {printable_lines(str(error))}", err=True)
     typer.echo(f"surefoot: `surefoot explain {error.number}` tells more", err=True)
 
 

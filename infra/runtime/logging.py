@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from surefoot.infra.runtime.redaction import redact
+from surefoot.infra.runtime.terminal import printable, printable_lines
 from surefoot.state.telemetry import log_context
 
 
@@ -18,6 +19,14 @@ def _whose(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> Mutab
     """Structlog processor: add the step's fields to a line; the line's own fields win."""
     for name, value in log_context.fields().items():
         entry.setdefault(name, value)
+    return entry
+
+
+def _inert(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Structlog processor: escape what a terminal would act upon; JSON escapes it by itself."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = printable_lines(value) if name == "exception" else printable(value)
     return entry
 
 
@@ -47,6 +56,7 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
         else [
             structlog.processors.format_exc_info,
             redact,
+            _inert,
             structlog.dev.ConsoleRenderer(
                 colors=not os.environ.get("NO_COLOR"),
                 exception_formatter=structlog.dev.plain_traceback,

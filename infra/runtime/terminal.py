@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: columns where output is not a terminal
 _WIDE = 200
@@ -15,8 +17,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """Escape the same in a text that has lines of its own, such as a traceback."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def plain_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text as it is, without markup. Honours NO_COLOR."""
+    from rich.console import Console  # noqa: PLC0415  (slow to import, and few need it)
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(
         stderr=stderr,

@@ -16,7 +16,7 @@ from surefoot.commands.readers import resolve_agent
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
-from surefoot.infra.runtime.terminal import plain_console
+from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import CommandReply
 from surefoot.producers.commands.replay import Replay, ReplayRow, Touched, bounds
 from surefoot.state.errors import ConfigError, RecordTooLarge
@@ -132,7 +132,8 @@ def _tell(replay_id: str, rows: Sequence[ReplayRow], replies: Mapping[str, Comma
     refused = {run_id: reply for run_id, reply in replies.items() if reply.accepted is False}
     silent = [run_id for run_id, reply in replies.items() if reply.accepted is None]
     for run_id, reply in refused.items():
-        typer.echo(f"surefoot: {run_id}: {numbered(reply.code or '')}: {reply.message}", err=True)
+        why = f"{numbered(reply.code or '')}: {printable(reply.message or '')}"
+        typer.echo(f"surefoot: {run_id}: {why}", err=True)
     for run_id in silent:
         typer.echo(f"surefoot: {run_id}: no answer; repeat with --id {replay_id}", err=True)
     typer.echo(

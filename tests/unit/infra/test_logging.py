@@ -87,6 +87,30 @@ def test_secrets_and_payloads_are_not_shown(
     assert "r1" in told
 
 
+#: clears the screen, begins a line, turns the direction of text, begins a sequence in one byte
+STEERS = "a\x1b[2Jb\nok \u202ec\r\x07\x9b31m\u200bd"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_no_text_from_outside_steers_the_terminal_or_begins_a_line(
+    capsys: pytest.CaptureFixture[str], as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    configure(json=as_json)
+    structlog.get_logger("t").warning(
+        STEERS, run_id=STEERS, word="\x1b[2J", told={STEERS: [STEERS]}
+    )
+    logging.getLogger("somebody.else").warning("from %s", STEERS)
+    told = capsys.readouterr().err
+    assert [len(line.split("ok")) - 1 for line in told.splitlines()] == [4, 1]
+    try:
+        fail(STEERS)
+    except ConnectionError:
+        structlog.get_logger("t").exception("went_wrong")
+    told += capsys.readouterr().err
+    assert all(each.isprintable() or each == "\n" for each in told)
+
+
 @pytest.mark.parametrize("before", ["", "x" * (MESSAGE_MAX - 20)])
 @pytest.mark.parametrize(
     "text",

@@ -27,7 +27,7 @@ from surefoot.commands.runs import operate, show, start
 from surefoot.infra.dev.sample import sample
 from surefoot.infra.runtime.terminal import plain_console, printable
 from surefoot.producers.commands.operations import Operator
-from surefoot.state.errors import NotAllowed
+from surefoot.state.errors import ConfigError, NotAllowed
 from surefoot.state.machine.commands import BODIES, COMMANDS
 from surefoot.state.machine.model import EntryKind, Failure, Park
 from surefoot.testing import Simulation
@@ -541,6 +541,15 @@ def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert printable("a\x1b[31mb\nc\u202e") == r"a\x1b[31mb\nc\u202e"
     plain_console().print("[red]not markup[/red] :warning:")
     assert capsys.readouterr().out == "[red]not markup[/red] :warning:\n"
+
+
+def test_an_error_cannot_steer_it_either(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise ConfigError("SF1001", "it said:\n\x1b]0;owned\x07\u202e")
+
+    monkeypatch.setattr("surefoot.commands.services.worker.load_agents", refused)
+    _, _, told = run("worker", agent_file)
+    assert told.splitlines()[:2] == ["surefoot: SF1001: it said:", r"\x1b]0;owned\x07\u202e"]
 
 
 @dataclass
