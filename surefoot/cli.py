@@ -58,8 +58,10 @@ class _Front(LazyGroup):
         "admin.blobs": "Manage large payloads outside of the log.",
         "admin.webhooks": "Show deliveries to webhook sources, and map them again.",
         "admin.hooks": "Outgoing webhooks: list subscriptions, and test one.",
-        "admin.tokens": "Create, list and revoke tokens that sign in to the gateway.",
-        "admin.audit": "Show what accounts did, and what they were refused.",
+        "accounts.login": "Sign in to a gateway: keep its token for the client.",
+        "accounts.logout": "Forget the token of a gateway.",
+        "accounts.tokens": "Create, list and revoke tokens that sign in to the gateway.",
+        "accounts.audit": "Show what accounts did, and what they were refused.",
         "admin.dead": "Show dead letters, and redrive events of topics.",
     }
 

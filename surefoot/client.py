@@ -127,12 +127,13 @@ class Client:
         """Return a client of the gateway at `url`. Sends nothing yet.
 
         Args:    token: signs in to the gateway; None: SUREFOOT_TOKEN, or the text of the file
-                 SUREFOOT_TOKEN_FILE, if one of them is set and `headers` have no Authorization;
+                 SUREFOOT_TOKEN_FILE, or the one that `surefoot login` keeps for this address,
+                 unless `headers` have an Authorization;
                  headers: for a proxy in front of the gateway;
                  patience_s: how long to retry requests that the gateway does not answer, seconds
         Raises:  ConfigError — `url` is not the address of a gateway, or the token is unusable
         """
-        sent = with_token(headers or {}, token, os.environ)
+        sent = with_token(url, headers or {}, token, os.environ)
         return cls(GatewayHttp(url, headers=sent, patience_s=patience_s))
 
     async def __aenter__(self) -> Self:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from surefoot.infra.http import logins
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.schemas.payload import BadPayload, parse_json, strict_json
 from surefoot.state.declare.retry import Retry, delay_ms, retry_after_s
@@ -69,7 +70,7 @@ class GatewayHttp:
         backoff: Retry = _BACKOFF,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url = _base(url)
+        self.url = gateway_address(url)
         self._patience_s = patience_s
         self._backoff = backoff
         self._clock = SystemClock()
@@ -231,15 +232,18 @@ class Frames:
 
 
 def with_token(
-    headers: Mapping[str, str], token: str | None, environ: Mapping[str, str]
+    url: str, headers: Mapping[str, str], token: str | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the headers with the token that signs in to the gateway.
+    """Return the headers with the token that signs in to the gateway at `url`.
 
-    Without `token`, it is that of SUREFOOT_TOKEN or SUREFOOT_TOKEN_FILE, unless the headers have an
-    Authorization. A file is read once, here.
+    Without `token`, it is that of SUREFOOT_TOKEN or SUREFOOT_TOKEN_FILE, or else the one that
+    `surefoot login` keeps for this address, unless the headers have an Authorization. A file is
+    read once, here.
 
-    Raises: ConfigError — the file cannot be read, or the token is not one word of ASCII.
+    Raises: ConfigError — `url` is not the address of a gateway, the file cannot be read, or the
+    token is not one word of ASCII.
     """
+    address = gateway_address(url)
     if token is None:
         if any(name.lower() == "authorization" for name in headers):
             return dict(headers)
@@ -249,6 +253,7 @@ def with_token(
                 token = Path(path).read_text("utf-8")
             except (OSError, UnicodeError) as error:
                 raise ConfigError("SF1085", f"cannot read SUREFOOT_TOKEN_FILE: {error}") from error
+        token = token or logins.read_login(address, environ)
         if not token:
             return dict(headers)
     if not _TOKEN.fullmatch(token.strip()):
@@ -256,7 +261,11 @@ def with_token(
     return {**headers, "Authorization": f"Bearer {token.strip()}"}
 
 
-def _base(url: str) -> str:
+def gateway_address(url: str) -> str:
+    """Return the address, spelt in the one way that names its login.
+
+    Raises: ConfigError — it is not an http or https address, or contains a password.
+    """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

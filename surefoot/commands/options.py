@@ -27,6 +27,7 @@ Slot = Annotated[int | None, typer.Option(hidden=True, min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
+GatewayUrl = Annotated[str, typer.Argument(metavar="URL", help="Address of the gateway.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 CommandIdOption = Annotated[
     str | None,

@@ -393,4 +393,30 @@ STARTING_PAGES: tuple[Page, ...] = (
         causes=("a missing file", "a file or variable with more than the token in it"),
         mend=("Give it what `surefoot tokens create` has printed, and nothing else.",),
     ),
+    Page(
+        number="SF1086",
+        title="Login cannot be used",
+        means="The token that `surefoot login` keeps for this gateway cannot be read or written, "
+        "or others could read it. Nothing was sent.",
+        causes=(
+            "a file that was copied with other permissions",
+            "a folder of another user",
+            "no home folder, and no XDG_CONFIG_HOME",
+        ),
+        mend=(
+            "Sign in again: `surefoot login URL`",
+            "Without a file: `Client.connect(url, token=...)`",
+        ),
+    ),
+    Page(
+        number="SF1087",
+        title="The gateway does not take the login",
+        means="`surefoot login` asked the gateway who the token signs in. Nothing was kept.",
+        causes=(
+            "a token that is mistyped, revoked or expired, or of another app",
+            "a gateway without SUREFOOT_AUTH, which nobody signs in to",
+            "another server at this address",
+        ),
+        mend=("See which tokens there are: `surefoot tokens list`",),
+    ),
 )

@@ -30,6 +30,7 @@ from surefoot.state.reading.lag import AgentStanding
 from tests.support.eventually import until
 from tests.unit.producers.test_gateway import RUN, Gateway, event, run, triage_agent
 
+URL = "http://gateway"
 #: a request to a route by its path: what stands in place of its parameters
 PARAMS = {
     "{agent}": "triage",
@@ -524,9 +525,9 @@ async def test_the_dashboard_knows_whether_somebody_signs_in(gateway: Guarded) -
 
 async def test_a_client_is_told_that_it_has_no_token_or_not_the_role(gateway: Guarded) -> None:
     def client(who: str) -> Client:
-        headers = with_token({}, who, {})
+        headers = with_token(URL, {}, who, {})
         transport = httpx.ASGITransport(gateway.app)
-        return Client(GatewayHttp("http://gateway", headers=headers, transport=transport))
+        return Client(GatewayHttp(URL, headers=headers, transport=transport))
 
     async with client("viewer") as viewer, client("nobody") as nobody:
         assert (await viewer.run("triage", RUN).show()).status == "completed"
@@ -544,14 +545,14 @@ def test_a_client_takes_the_token_that_it_is_given(tmp_path: Path) -> None:
     environ = {"SUREFOOT_TOKEN_FILE": str(file)}
     both = {**environ, "SUREFOOT_TOKEN": "of-a-variable"}
     own = {"authorization": "Basic x"}
-    assert with_token({"A": "b"}, None, {}) == {"A": "b"}
-    assert with_token({}, None, environ) == {"Authorization": "Bearer of-a-file"}
-    assert with_token({}, None, both) == {"Authorization": "Bearer of-a-variable"}
-    assert with_token({}, "given", both) == {"Authorization": "Bearer given"}
-    assert with_token(own, None, both) == own
+    assert with_token(URL, {"A": "b"}, None, {}) == {"A": "b"}
+    assert with_token(URL, {}, None, environ) == {"Authorization": "Bearer of-a-file"}
+    assert with_token(URL, {}, None, both) == {"Authorization": "Bearer of-a-variable"}
+    assert with_token(URL, {}, "given", both) == {"Authorization": "Bearer given"}
+    assert with_token(URL, own, None, both) == own
     for unusable in ("two words", "half\nline", "ä"):
         with pytest.raises(ConfigError, match="SF1085") as error:
-            with_token({}, unusable, {})
+            with_token(URL, {}, unusable, {})
         assert unusable not in str(error.value)
     with pytest.raises(ConfigError, match="SUREFOOT_TOKEN_FILE"):
-        with_token({}, None, {"SUREFOOT_TOKEN_FILE": str(tmp_path / "none")})
+        with_token(URL, {}, None, {"SUREFOOT_TOKEN_FILE": str(tmp_path / "none")})

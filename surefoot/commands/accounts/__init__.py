@@ -1,0 +1,1 @@
+"""Commands about accounts: who may sign in, who is signed in here, and what they did."""
