@@ -15,8 +15,7 @@ from typing import Any
 import httpx
 import structlog
 
-from surefoot.infra.access.tokens import FollowedAccounts
-from surefoot.infra.log.ports import Backend
+from surefoot.infra.access.tokens import FollowedAccounts, until_expired
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.payload import BadPayload, parse_json
 from surefoot.state.access.accounts import SECRET_PREFIX, Account
@@ -36,8 +35,6 @@ _FIRST_S = 2.0
 _ANSWER_S = 5.0
 #: longest token that is looked at, in characters
 _TOKEN_MAX = 16_384
-#: how often an open stream's account is compared with the clock
-_LOOK_S = 5.0
 
 
 class OidcAccounts:
@@ -94,8 +91,7 @@ class OidcAccounts:
         return account
 
     async def ended(self, account: Account) -> None:
-        while not account.expired(self._clock.now_ms() - _LEEWAY_S * 1000):  # noqa: ASYNC110  (it polls)
-            await asyncio.sleep(_LOOK_S)
+        await until_expired(account, self._clock, late_ms=_LEEWAY_S * 1000)
 
     async def stop(self) -> None:
         """Close the client. Safe to call twice."""
@@ -187,15 +183,3 @@ class TokensOrOidc:
     async def stop(self) -> None:
         await self._tokens.stop()
         await self._oidc.stop()
-
-
-def accounts_for(
-    settings: Settings, backend: Backend, clock: Clock
-) -> FollowedAccounts | TokensOrOidc | None:
-    """Return who can sign in, by these settings; None: nobody has to."""
-    if settings.auth == "off":
-        return None
-    tokens = FollowedAccounts(settings, backend, clock)
-    if settings.auth == "tokens":
-        return tokens
-    return TokensOrOidc(tokens, OidcAccounts(settings, clock))

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from surefoot.producers.access.gate import PEER
 from surefoot.producers.guards import HostGuard
 from surefoot.state.egress.hosts import Hosts
 from surefoot.state.errors import ConfigError
@@ -50,7 +51,7 @@ def server(app: Any, hosts: Hosts, *, drain_s: float, sockets: bool = True) -> u
     Requests under way then have `drain_s` to finish. `sockets`: the app has WebSockets; without, a
     WebSocket request is answered like any other."""
     return _Server(
-        uvicorn.Config(
+        _Config(
             HostGuard(app, hosts),
             lifespan="off",
             access_log=False,  # a query string may contain secrets
@@ -63,6 +64,22 @@ def server(app: Any, hosts: Hosts, *, drain_s: float, sockets: bool = True) -> u
             ws_ping_interval=_PING_S,
         )
     )
+
+
+class _Config(uvicorn.Config):
+    """A configuration whose app is told who has made a connection, before uvicorn puts an address
+    of X-Forwarded-For in its place."""
+
+    def load(self) -> None:
+        super().load()
+        app = self.loaded_app
+
+        async def with_peer(scope: Any, receive: Any, send: Any) -> None:
+            client = scope.get("client")
+            scope[PEER] = client[0] if client else None
+            await app(scope, receive, send)
+
+        self.loaded_app = with_peer
 
 
 class _Socket(WebSocketsSansIOProtocol):

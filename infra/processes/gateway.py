@@ -13,8 +13,7 @@ import structlog
 from uvicorn.loops.auto import auto_loop_factory
 
 from surefoot.consumers.partition.ending import stop_all
-from surefoot.infra.access.audit import AuditWriter
-from surefoot.infra.access.oidc import accounts_for
+from surefoot.infra.access.opened import access_for
 from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.blobs.stores import check_blobs
 from surefoot.infra.http.server import listen, server, url_of
@@ -92,8 +91,7 @@ async def serve_gateway(
     readiness = backend.readiness()
     keepers = [schedules_agent_name(agent.name) for agent in agents if agent.schedules]
     reader = open_run_reader(settings, backend, [*(agent.name for agent in agents), *keepers])
-    accounts = accounts_for(settings, backend, clock)
-    audit = None if accounts is None else AuditWriter(settings, backend.appender())
+    access = access_for(settings, backend, clock)
     held: dict[str, str] = {}
     overview = LogOverview(settings, backend, agents, held)
     views = (
@@ -122,8 +120,7 @@ async def serve_gateway(
         held=held,
         effects=partial(failed_effects, settings, backend),
         archive=reader.archive_fault if isinstance(reader, ArchivedRunReader) else None,
-        accounts=accounts,
-        audit=audit,
+        access=None if access is None else access.access,
     )
     await _verify(agents, settings, backend, held)
     with _listen(settings) as listener:
@@ -131,8 +128,8 @@ async def serve_gateway(
             app, settings.hosts(settings.gateway_host), drain_s=settings.deadlines.drain_s
         )
         await reader.start(_with_keepers(held))
-        if accounts is not None:
-            accounts.start()
+        if access is not None:
+            access.start()
         looking = asyncio.create_task(_look_again(agents, settings, backend, held, reader))
         serving = asyncio.create_task(serving_app.serve(sockets=[listener]))
         stopping = asyncio.create_task(stop.wait())
@@ -150,8 +147,8 @@ async def serve_gateway(
             reader.end_streams()
             await asyncio.wait([serving, looking])
             await stop_all(commands, deliveries, readiness, overview, reader)
-            if accounts is not None and audit is not None:
-                await stop_all(accounts, audit)
+            if access is not None:
+                await access.stop()
             if views is not None:
                 await views.stop()
     serving.result()

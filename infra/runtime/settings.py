@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.infra.runtime.deadlines import Deadlines
 from surefoot.schemas.text import refuse_halves
+from surefoot.state.access.proxied import parse_networks, parse_roles
 from surefoot.state.egress.hosts import Hosts, parse_hosts
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError
@@ -35,6 +36,8 @@ _BLOBS = re.compile(r"s3://[^/]+(/.*)?|(?!.*://).+")
 _ARCHIVE = re.compile(r"s3://[^/]+(/.*)?|file:///.+")
 #: http for a provider on this machine alone
 _ISSUER = re.compile(r"https://[^\s?#@]+|http://(localhost|127\.0\.0\.1)(:\d+)?(/[^\s?#]*)?")
+#: Source: RFC 9110, 5.6.2
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 #: what Kubernetes sets for a service in every container of its namespace: for one named
 #: surefoot-gateway, SUREFOOT_GATEWAY_PORT=tcp://10.0.0.1:8787
 _SERVICE_LINK = re.compile(r"(?:tcp|udp|sctp)://.*")
@@ -157,8 +160,9 @@ class Settings(BaseSettings):
     out_allow: str = ""
 
     #: how the gateway learns who sends a request: `tokens` (`surefoot tokens create`); `oidc`: also
-    #: tokens of an identity provider; `off`: it does not, and listens on loopback only
-    auth: Literal["off", "tokens", "oidc"] = "off"
+    #: tokens of an identity provider; `proxy`: also headers of a proxy in front of it; `off`: it
+    #: does not, and listens on loopback only
+    auth: Literal["off", "tokens", "oidc", "proxy"] = "off"
     #: the identity provider's URL, as its tokens spell it, and who they have to be for
     oidc_issuer: str | None = None
     oidc_audience: str | None = None
@@ -166,6 +170,14 @@ class Settings(BaseSettings):
     oidc_name_claim: str = "sub"
     oidc_role_claim: str = "surefoot_role"
     oidc_agents_claim: str | None = None
+    #: addresses and networks of that proxy, comma-separated
+    proxy_networks: str = ""
+    #: its headers with an account's name, its groups, and its agents (None: it sees all)
+    proxy_name_header: str = "X-Forwarded-User"
+    proxy_groups_header: str = "X-Forwarded-Groups"
+    proxy_agents_header: str | None = None
+    #: GROUP=ROLE, comma-separated
+    proxy_roles: str = ""
     #: listen elsewhere, too, without knowing who sends a request
     insecure: bool = False
 
@@ -249,6 +261,7 @@ class Settings(BaseSettings):
             parse_hosts(self.gateway_hosts)
         except ValueError as error:
             raise ValueError(f"{_PREFIX}GATEWAY_HOSTS: {error}") from None
+        self._proxy_agrees()
         if self.auth == "oidc" and not (self.oidc_issuer and self.oidc_audience):
             raise ValueError(
                 f"{_PREFIX}AUTH=oidc needs {_PREFIX}OIDC_ISSUER and {_PREFIX}OIDC_AUDIENCE"
@@ -281,6 +294,22 @@ class Settings(BaseSettings):
         if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
             raise ValueError(f"set both {_PREFIX}SSL_CERTFILE and {_PREFIX}SSL_KEYFILE, or neither")
         return self
+
+    def _proxy_agrees(self) -> None:
+        for name, parse in (("networks", parse_networks), ("roles", parse_roles)):
+            try:
+                given = parse(getattr(self, f"proxy_{name}"))
+            except ValueError as error:
+                raise ValueError(f"{_PREFIX}PROXY_{name.upper()}: {error}") from None
+            if self.auth == "proxy" and not given:
+                raise ValueError(f"{_PREFIX}AUTH=proxy needs {_PREFIX}PROXY_{name.upper()}")
+        headers = (self.proxy_name_header, self.proxy_groups_header, self.proxy_agents_header)
+        told = [header.lower() for header in headers if header is not None]
+        if len({*told}) < len(told) or not all(map(_HEADER.fullmatch, told)):
+            raise ValueError(
+                f"{_PREFIX}PROXY_NAME_HEADER, {_PREFIX}PROXY_GROUPS_HEADER and "
+                f"{_PREFIX}PROXY_AGENTS_HEADER must be names of different headers"
+            )
 
     def _sign_in_agrees(self) -> None:
         signs_in = self.security_protocol.startswith("SASL")

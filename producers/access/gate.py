@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Match
@@ -28,7 +29,8 @@ from surefoot.producers.guards import (
 )
 from surefoot.state.access.accounts import Account, Accounts
 from surefoot.state.access.audit import AuditEntry, AuditLog
-from surefoot.state.errors import Unavailable
+from surefoot.state.access.proxied import TrustedProxy
+from surefoot.state.errors import BadArgument, Unavailable
 from surefoot.state.names.roles import includes
 from surefoot.state.ports.clock import Clock
 from surefoot.state.telemetry import metrics
@@ -41,14 +43,25 @@ _POLICY = 1008
 _SIGN_IN = {"WWW-Authenticate": 'Bearer realm="surefoot"'}
 #: longest name of an agent or a run that a record keeps of a refused request
 _KEPT = 256
+#: in a request's scope: the address that has made the connection, whatever its headers say
+PEER: Final = "surefoot.peer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControl:
+    """Who can sign in, and where is recorded what they do."""
+
+    accounts: Accounts
+    audit: AuditLog
+    #: who else says who sends a request
+    proxy: TrustedProxy | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class GateKeeping:
     """What the gate needs."""
 
-    accounts: Accounts
-    audit: AuditLog
+    access: AccessControl
     clock: Clock
     #: the agents that who is signed in may see
     agents: Collection[str]
@@ -105,14 +118,9 @@ class Gate:
         """Return the account. Raises RequestRefused; Unavailable — nobody can sign in now."""
         keeping, needed = self._keeping, asked.rule.role
         assert needed is not None
-        credential = _credential(scope)
-        if credential is None:
-            message = "sign in: send a token of `surefoot tokens create` as a bearer token"
-            raise RequestRefused("SF5081", 401, message, _SIGN_IN)
-        account = await keeping.accounts.sign_in(credential)
+        account = self._proxied(scope)
         if account is None:
-            message = "the token is not known, has expired or was revoked"
-            raise RequestRefused("SF5081", 401, message, _SIGN_IN)
+            account = await self._with_token(scope)
         asked.account = account
         agent = asked.params.get("agent")
         if agent is not None and not account.covers(agent):
@@ -121,6 +129,35 @@ class Gate:
         if not includes(account.role, needed):
             message = f"this needs the role {needed}; {account.name} is {account.role}"
             raise RequestRefused("SF5082", 403, message)
+        return account
+
+    def _proxied(self, scope: Scope) -> Account | None:
+        """Return the account that a proxy vouches for; None: none does.
+
+        A browser signs in to the proxy by itself, so what changes something must come from our own
+        page, as with a cookie.
+
+        Raises: RequestRefused (403).
+        """
+        proxy, headers = self._keeping.access.proxy, scope["headers"]
+        if proxy is None or not proxy.vouches(scope.get(PEER), headers):
+            return None
+        _check_page(scope)
+        try:
+            return proxy.account(headers, self._keeping.clock.now_ms())
+        except BadArgument as error:
+            raise RequestRefused(error.number, 403, error.message) from None
+
+    async def _with_token(self, scope: Scope) -> Account:
+        """Return the account of a request's token. Raises as `_admit`."""
+        credential = _credential(scope)
+        if credential is None:
+            message = "sign in: send a token of `surefoot tokens create` as a bearer token"
+            raise RequestRefused("SF5081", 401, message, _SIGN_IN)
+        account = await self._keeping.access.accounts.sign_in(credential)
+        if account is None:
+            message = "the token is not known, has expired or was revoked"
+            raise RequestRefused("SF5081", 401, message, _SIGN_IN)
         return account
 
     async def _pass_on(
@@ -156,7 +193,7 @@ class Gate:
             await send(message)
 
         serving = asyncio.ensure_future(self._app(scope, receive, watched))
-        ending = asyncio.ensure_future(self._keeping.accounts.ended(account))
+        ending = asyncio.ensure_future(self._keeping.access.accounts.ended(account))
         try:
             await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -183,7 +220,7 @@ class Gate:
             return
         client = scope.get("client")
         run_id = params.get("run_id") or scope.get("state", {}).get("run_id")
-        await keeping.audit.record(
+        await keeping.access.audit.record(
             AuditEntry(
                 id=keeping.clock.unique(),
                 at_ms=keeping.clock.now_ms(),
@@ -211,9 +248,15 @@ def _credential(scope: Scope) -> str | None:
     if bearer is not None:
         return bearer
     cookie = cookie_of(asked)
-    if cookie is not None and scope.get("method", "GET") not in ("GET", "HEAD"):
-        check_origin(asked)
+    if cookie is not None:
+        _check_page(scope)
     return cookie
+
+
+def _check_page(scope: Scope) -> None:
+    """Check that what changes something comes from our own page. Raises: RequestRefused (403)."""
+    if scope.get("method", "GET") not in ("GET", "HEAD"):
+        check_origin(HTTPConnection(scope))
 
 
 def _short(text: str | None) -> str | None:

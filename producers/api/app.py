@@ -42,7 +42,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from surefoot.producers import dashboard
-from surefoot.producers.access.gate import Gate, GateKeeping
+from surefoot.producers.access.gate import AccessControl, Gate, GateKeeping
 from surefoot.producers.access.session import serve_sessions
 from surefoot.producers.access.signed_in import VisibleAgents, sign
 from surefoot.producers.api.admin import AdminApi
@@ -77,8 +77,6 @@ from surefoot.producers.webhooks.mapping_threads import MappingThreads
 from surefoot.producers.webhooks.recorder import Recorder
 from surefoot.producers.webhooks.verification import doors
 from surefoot.schemas.payload import BadPayload, Unserialisable, dump, load, parse_json, strict_json
-from surefoot.state.access.accounts import Accounts
-from surefoot.state.access.audit import AuditLog
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import BadArgument, ConfigError, Unavailable
 from surefoot.state.feeds.feed import EventFeed
@@ -146,8 +144,7 @@ def gateway_app(
     held: Mapping[str, str] | None = None,
     effects: Effects | None = None,
     archive: Fault | None = None,
-    accounts: Accounts | None = None,
-    audit: AuditLog | None = None,
+    access: AccessControl | None = None,
 ) -> FastAPI:
     """Build the ASGI application. The caller starts and stops the ports.
 
@@ -155,8 +152,7 @@ def gateway_app(
              crash: crashes a worker, in the demo; held: agents that are not served now, by name,
              with the reason: nothing of theirs is touched while they are in it; effects: opens the
              failed effects, as runs of the agent `outbox`; archive: returns why it cannot be read;
-             accounts, audit: who can sign in, and where is recorded what they do. Without both,
-             everybody may send everything
+             access: who can sign in; None: everybody may send everything
     Raises:  ConfigError — two agents of one name, an agent without steps, or a webhook source
              with two providers, or whose secret is missing, empty, a placeholder or too short
     """
@@ -225,8 +221,8 @@ def gateway_app(
     app.openapi = partial(_described, gateway.agents, with_views=views is not None)  # type: ignore[method-assign]
     webhooks = Route("/webhooks/{source}", intake.take, methods=["POST"])
     app.router.routes.append(webhooks)
-    if accounts is not None and audit is not None:
-        keeping = GateKeeping(accounts=accounts, audit=audit, clock=clock, agents=gateway.agents)
+    if access is not None:
+        keeping = GateKeeping(access=access, clock=clock, agents=gateway.agents)
         app.add_middleware(Gate, routes=app.router.routes, keeping=keeping)
         serve_sessions(app)
     direct(app, webhooks)
@@ -247,7 +243,7 @@ def gateway_app(
         ("/ready/{agent}", gateway.agent_ready),
     ):
         app.add_api_route(path, answer, methods=["GET", "HEAD"])
-    dashboard.mount(app, crash, accounts=accounts is not None)
+    dashboard.mount(app, crash, accounts=access is not None)
     return app
 
 

@@ -266,6 +266,21 @@ HTTP_PAGES: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF5085",
+        title="The proxy names no account",
+        means="403: the request comes from the trusted proxy, and its headers name nobody who may "
+        "sign in. The try is in the audit trail.",
+        causes=(
+            "none of the person's groups has a role, or two of them have different ones",
+            "a header that is there twice: the client has sent one, and the proxy did not strip it",
+            "a name with a space, or of more than 128 characters",
+        ),
+        mend=(
+            "Give the group a role: `export SUREFOOT_PROXY_ROLES=shop-ops=operator`",
+            "Have the proxy remove these headers from what clients send.",
+        ),
+    ),
+    Page(
         number="SF5096",
         title="Bulk retry already in progress",
         means="503: the gateway retries failed effects in bulk for one request at a time.",

@@ -14,7 +14,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from surefoot.infra.access import oidc as oidc_module
+from surefoot.infra.access import tokens as tokens_module
 from surefoot.infra.access.oidc import OidcAccounts, TokensOrOidc
 from surefoot.infra.runtime.clock import SystemClock
 from surefoot.infra.runtime.settings import load_settings
@@ -187,7 +187,7 @@ async def test_a_document_that_cannot_be_trusted_gives_no_keys(
 
 
 async def test_an_account_ends_with_its_token(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(tokens_module, "_LOOK_S", 0.01)
     account = await site.signed()
     assert account is not None
     ending = asyncio.create_task(site.accounts.ended(account))

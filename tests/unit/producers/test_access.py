@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from surefoot import Agent, ConfigError, Context, Done, Refused
 from surefoot.client import Client
 from surefoot.infra.http.client import GatewayHttp, with_token
-from surefoot.producers.access.gate import STRANGERS_BURST
+from surefoot.producers.access.gate import STRANGERS_BURST, AccessControl
 from surefoot.producers.access.rules import RULES, rule_for
 from surefoot.state.access.accounts import Account
 from surefoot.state.access.audit import AuditEntry
@@ -89,9 +89,13 @@ class Guarded(Gateway):
 
     def __init__(self, *agents: Agent) -> None:
         self.accounts, self.audit = FakeAccounts(), FakeAudit()
+        self.access = self.access_of()
         super().__init__(*agents, answer_s=0.01)
         self.reader.runs[RUN] = run(status="completed")
         self.reader.gone.set()
+
+    def access_of(self) -> AccessControl:
+        return AccessControl(accounts=self.accounts, audit=self.audit)
 
     async def ask(
         self, method: str, path: str, who: str | None, body: Any = None, **headers: str

@@ -12,11 +12,10 @@ import pytest
 import structlog
 
 from surefoot import Agent, Context, Done, Webhook
+from surefoot.producers.access.gate import AccessControl
 from surefoot.producers.api.app import GatewayLimits, gateway_app
 from surefoot.producers.commands.operations import REFUSALS
 from surefoot.schemas.payload import strict_json
-from surefoot.state.access.accounts import Accounts
-from surefoot.state.access.audit import AuditLog
 from surefoot.state.errors import ConfigError, RecordTooLarge, Unavailable
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.feeds.feed import EventFilter, FeedMessage
@@ -311,8 +310,7 @@ class Gateway:
 
     secrets: Mapping[str, list[str]] = {"github": [SECRET]}
     #: who can sign in, and where is recorded what they do; None: everybody may do everything
-    accounts: Accounts | None = None
-    audit: AuditLog | None = None
+    access: AccessControl | None = None
 
     def __init__(self, *agents: Agent, **limits):
         self.reader = self.effects = FakeReader()
@@ -338,8 +336,7 @@ class Gateway:
             clock=FakeClock(),
             limits=GatewayLimits(**({"mapping_s": 600.0} | limits)),
             views=FakeViews(),
-            accounts=self.accounts,
-            audit=self.audit,
+            access=self.access,
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway"

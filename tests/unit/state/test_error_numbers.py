@@ -103,6 +103,7 @@ VALIDATORS = {
     "infra/runtime/settings.py",
     "producers/sources/sqs_messages.py",
     "schemas/codec/compatibility.py",
+    "state/access/proxied.py",
     "state/egress/hosts.py",
     "state/egress/policy.py",
 }
