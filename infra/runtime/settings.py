@@ -21,6 +21,7 @@ from pydantic import Field, PrivateAttr, SecretStr, ValidationError, model_valid
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.infra.runtime.deadlines import Deadlines
+from surefoot.infra.sign_in.certificates import client_context
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.access.proxied import parse_networks, parse_roles
 from surefoot.state.egress.hosts import Hosts, parse_hosts
@@ -394,18 +395,15 @@ class Settings(BaseSettings):
 
     def _ssl_context(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=self.ssl_cafile)
-            if self.ssl_certfile:
-                context.load_cert_chain(
-                    self.ssl_certfile, self.ssl_keyfile, password=self._key_password
-                )
+            return client_context(
+                self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self._key_password
+            )
         except OSError as error:  # includes ssl.SSLError
             raise ConfigError(
                 "SF1003",
                 f"cannot use the certificates of {_PREFIX}SSL_CAFILE, {_PREFIX}SSL_CERTFILE and "
                 f"{_PREFIX}SSL_KEYFILE: {error}",
             ) from error
-        return context
 
     def _key_password(self) -> str:
         """Return the key's password; OpenSSL would otherwise prompt for it at the terminal."""
