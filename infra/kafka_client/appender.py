@@ -54,6 +54,7 @@ class KafkaAppender:
                 **self._settings.kafka(),
                 enable_idempotence=True,
                 acks="all",
+                compression_type=self._settings.compression_type,
                 request_timeout_ms=self._settings.producer_request_timeout_ms,
                 max_request_size=self._settings.record_max_bytes,
                 # a topic's size limit applies to batches

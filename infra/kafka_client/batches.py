@@ -19,7 +19,7 @@ from aiokafka.errors import UnsupportedCodecError
 from surefoot.state.errors import ConfigError, StateError
 
 #: by the codec number in the batch header
-_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 #: by a topic's compression.type: whether its batches can be decompressed here
 _UNPACKS = {
     "producer": lambda: True,
@@ -69,7 +69,7 @@ def _told(taking: FrameType, error: Exception) -> ConfigError | StateError:
     if not isinstance(error, UnsupportedCodecError):
         return StateError("SF3068", f"{place}: a batch of records is damaged: {error!r}")
     number = seen["next_batch"].compression_type
-    codec = _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+    codec = CODECS[number] if number < len(CODECS) else f"codec {number}"
     return ConfigError(
         "SF3067",
         f"{place}: a batch is packed with {codec}, which cannot be unpacked here; {INSTALL_CODECS}",

@@ -64,6 +64,7 @@ class Publisher:
             AIOKafkaProducer(
                 **self._settings.kafka(),
                 acks=1,
+                compression_type=self._settings.compression_type,
                 linger_ms=2,
                 request_timeout_ms=self._settings.producer_request_timeout_ms,
             )

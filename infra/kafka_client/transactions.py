@@ -28,6 +28,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from surefoot.infra.kafka_client.batches import CODECS
 from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.protocol import (
     ADD_OFFSETS_TO_TXN,
@@ -198,7 +199,8 @@ class TransactionClient:
     async def _produce_to(
         self, leader: int, by: ProducerEpoch, batches: Sequence[Batch]
     ) -> dict[TopicPartition, int | KafkaError]:
-        packed = {batch.place: _pack(batch, by) for batch in batches}
+        codec = CODECS.index(self._settings.compression)
+        packed = {batch.place: record_batch(batch, by, codec) for batch in batches}
         topics = _by_topic(packed, lambda place: (place.partition, packed[place], {}))
         request = PRODUCE[self.bumps_epochs](self.transactional_id, -1, self._timeout_ms, topics)
         try:
@@ -296,10 +298,11 @@ class TransactionClient:
         return await self._send(node, request, group=group)
 
 
-def _pack(batch: Batch, by: ProducerEpoch) -> bytes:
+def record_batch(batch: Batch, by: ProducerEpoch, codec: int) -> bytes:
+    """Return the record batch as it is sent, in format 2. `codec` is a place in CODECS."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
-        compression_type=0,
+        compression_type=codec,
         is_transactional=1,
         producer_id=by.producer_id,
         producer_epoch=by.epoch,

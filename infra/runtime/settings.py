@@ -115,6 +115,9 @@ class Settings(BaseSettings):
     #: most steps that one worker process runs at a time
     in_flight: Count = 64
 
+    #: how batches of records are compressed before they are sent
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+
     producer_request_timeout_ms: Count = 5_000
     transaction_timeout_ms: Count = 10_000
     session_timeout_ms: Count = 15_000
@@ -392,6 +395,11 @@ class Settings(BaseSettings):
             common["sasl_plain_username"] = self.sasl_username
             common["sasl_plain_password"] = self.sasl_password.get_secret_value()
         return common
+
+    @property
+    def compression_type(self) -> str | None:
+        """Return `compression` as aiokafka's producers take it."""
+        return None if self.compression == "none" else self.compression
 
     def _ssl_context(self) -> ssl.SSLContext:
         try:

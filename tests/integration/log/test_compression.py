@@ -69,6 +69,19 @@ async def test_runs_complete_and_are_restored_on_compressed_topics(
         await kafka.check_history(agent)
 
 
+async def test_our_own_records_may_be_compressed(bootstrap: str, app: str, agent_name: str) -> None:
+    agent = doubling(agent_name, f"{app}-numbers")
+    async with cluster(bootstrap, app, agent, compression="zstd", **PATIENT) as kafka:
+        first = await kafka.work(agent)
+        await kafka.start(agent, "before", b"1" * 400)
+        await kafka.until_status(agent, ["before"], "completed")
+        await first.drain()
+        await kafka.work(agent)
+        await kafka.start(agent, "after", b"2")
+        await kafka.until_status(agent, ["before", "after"], "completed")
+        await kafka.check_history(agent)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 async def test_compressed_events_of_other_people_start_runs(
     codec: str, bootstrap: str, app: str, agent_name: str

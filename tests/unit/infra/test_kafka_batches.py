@@ -15,7 +15,9 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c_py
 
 from surefoot.infra.kafka_client.batches import readable, unpacks
+from surefoot.infra.kafka_client.transactions import Batch, ProducerEpoch, record_batch
 from surefoot.state.errors import ConfigError, StateError
+from surefoot.state.ports.log import ProducerRecord
 
 PLACE = TopicPartition("shop.orders", 3)
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -131,3 +133,20 @@ async def test_an_outage_stays_an_outage() -> None:
 )
 def test_which_topics_can_be_read_without_the_extras(compression: str, can: bool) -> None:
     assert unpacks(compression) is can
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_a_transactions_batch_is_packed_as_the_settings_say(codec: str) -> None:
+    outs = [ProducerRecord("t", 3, b"k%d" % n, b"value " * 50, [("h", b"1")]) for n in range(4)]
+    number = {"none": 0, **CODECS}[codec]
+    packed = record_batch(Batch(PLACE, outs, 7, 1_000), ProducerEpoch(5, 2), number)
+    records = MemoryRecords(packed)
+    found = records.next_batch()
+    assert found is not None
+    assert (found.attributes & 0b111, found.is_transactional) == (number, True)
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (5, 2, 7)
+    assert [(r.key, r.value, list(r.headers)) for r in found] == [
+        (out.key, out.value, list(out.headers)) for out in outs
+    ]
+    assert not records.has_next()
+    assert codec == "none" or len(packed) < 300
