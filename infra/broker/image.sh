@@ -17,6 +17,7 @@ rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{do
 
 mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$root/opt/kafka/libs"
+(export LC_ALL=C && cd "$root/opt/kafka/libs" && sha512sum -- *.jar | diff "$here/jars.sha512" -)
 
 # Kafka's own wrapper turns KAFKA_* variables into server.properties and formats the storage, as it
 # does in the official image; it wants these three files for its defaults.

@@ -158,11 +158,14 @@ def find_java() -> str:
 def fetch_jars() -> Path:
     """Return the folder with the pinned jars; Maven downloads them the first time.
 
-    The folder's name contains a hash of pom.xml, so another pin is another folder. One rename
-    creates it whole: of two concurrent downloads one wins, and both can use it.
+    Its name contains a hash of what pins them, so another pin is another folder. It has these jars
+    and no others, each with the bytes that jars.sha512 knows. One rename creates it whole: of two
+    concurrent downloads one wins, and both can use it.
+
+    Raises: CannotStart — Maven is missing or fails, or has fetched something else.
     """
-    pom = KAFKA_FOLDER / "pom.xml"
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:8]
+    pom, sums = KAFKA_FOLDER / "pom.xml", KAFKA_FOLDER / "jars.sha512"
+    digest = hashlib.sha256(pom.read_bytes() + sums.read_bytes()).hexdigest()[:8]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "surefoot"
     jars = cache / f"kafka-{pinned_version()}-{digest}"
     if jars.is_dir():
@@ -182,12 +185,23 @@ def fetch_jars() -> Path:
             "Maven could not fetch Kafka's jars",
             timeout_s=_DOWNLOAD_TIMEOUT_S,
         )
+        _check_jars(fetched, sums)
         try:
             fetched.rename(jars)
         except OSError:
             if not jars.is_dir():
                 raise
     return jars
+
+
+def _check_jars(folder: Path, sums: Path) -> None:
+    lines = sums.read_text(encoding="ascii").splitlines()
+    known = {name: digest for digest, name in map(str.split, lines)}
+    found = {jar.name: hashlib.sha512(jar.read_bytes()).hexdigest() for jar in folder.iterdir()}
+    if wrong := sorted({name for name, _ in known.items() ^ found.items()}):
+        raise CannotStart(
+            f"Maven fetched other jars than those of {sums}, or not all: {', '.join(wrong)}"
+        )
 
 
 def _ports(home: Path, port: int | None) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -21,7 +22,13 @@ from aiokafka.errors import ProducerFenced
 
 from surefoot.infra.broker import find as broker_of_any_kind
 from surefoot.infra.broker import java as broker_java
-from surefoot.infra.broker.config import Storage, free_ports, pinned_version
+from surefoot.infra.broker.config import (
+    KAFKA_FOLDER,
+    CannotStart,
+    Storage,
+    free_ports,
+    pinned_version,
+)
 from surefoot.infra.broker.find import Broker, start_broker
 from surefoot.infra.kafka_client.protocol import API_VERSIONS, TRANSACTION_VERSION, feature_level
 from surefoot.state.errors import ConfigError
@@ -259,12 +266,17 @@ def test_without_maven_jars_fetched_before_still_serve(
     assert broker_java.fetch_jars() == jars
 
 
-@needs_java
-def test_of_two_downloads_at_once_one_wins_and_no_half_folder_is_seen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The other process finishes while this one's Maven is still at work."""
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of the pins: one jar, empty. A Maven that fetches this and, for somebody else who
+    is faster, puts another into the folder $WINNER."""
+    folder = tmp_path / "pins"
+    folder.mkdir()
+    shutil.copy(KAFKA_FOLDER / "pom.xml", folder)
+    (folder / "jars.sha512").write_text(f"{hashlib.sha512(b'').hexdigest()}  ours.jar\n")
+    monkeypatch.setattr(broker_java, "KAFKA_FOLDER", folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("WINNER", str(tmp_path / "elsewhere"))
     tools = tmp_path / "tools"
     tools.mkdir()
     maven = tools / "mvn"
@@ -276,8 +288,27 @@ def test_of_two_downloads_at_once_one_wins_and_no_half_folder_is_seen(
     )
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "known", [f"{hashlib.sha512(b'other bytes').hexdigest()}  ours.jar\n", "", "{} and-another.jar"]
+)
+def test_jars_other_than_those_whose_hashes_are_known_are_not_used(
+    pinned: Path, tmp_path: Path, known: str
+) -> None:
+    sums = pinned / "jars.sha512"
+    sums.write_text(known.format(sums.read_text() + hashlib.sha512(b"").hexdigest()))
+    with pytest.raises(CannotStart, match=r"Maven fetched other jars.*\.jar"):
+        broker_java.fetch_jars()
+    assert list((tmp_path / "cache" / "surefoot").iterdir()) == []
+
+
+def test_of_two_downloads_at_once_one_wins_and_no_half_folder_is_seen(
+    pinned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process finishes while this one's Maven is still at work."""
     name = f"kafka-{pinned_version()}-"
-    monkeypatch.setenv("WINNER", str(tmp_path / "elsewhere"))
     jars = broker_java.fetch_jars()
     assert jars.name.startswith(name)
     assert [jar.name for jar in jars.iterdir()] == ["ours.jar"]
