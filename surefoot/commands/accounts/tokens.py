@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from getpass import getuser
@@ -164,13 +165,21 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[TokenBook, AuditWri
             await stop_all(book, audit)
 
 
+def _user() -> str:
+    """Return the user's name, or number: in a container few have a name."""
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
 def _entry(action: str, note: str, settings: Settings) -> AuditEntry:
     """Describe what was done here, by the user of this machine: whoever may write to the log."""
     clock = SystemClock()
     return AuditEntry(
         id=clock.unique(),
         at_ms=clock.now_ms(),
-        who=f"{getuser()} (command line)",
+        who=f"{_user()} (command line)",
         action=action,
         status=200,
         origin=settings.instance,
