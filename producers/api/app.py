@@ -170,6 +170,7 @@ def gateway_app(
         limits=limits,
         effects=effects,
         archive=archive,
+        tells_why=access is None,
         operator=Operator(
             commands=commands,
             reader=reader,
@@ -296,6 +297,8 @@ class _Gateway:
     operator: Operator
     effects: Effects | None
     archive: Fault | None
+    #: whether a probe is told why: the answer has names and addresses, and anybody may ask
+    tells_why: bool
     #: one reader of effects at a time, since each reads a lot
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -447,20 +450,34 @@ class _Gateway:
 
         200 if a real transaction commits for at least one agent, with the reasons of the others;
         else 503 with all reasons. An archive that cannot be read is reported beside them: what is
-        in the log is served without it.
+        in the log is served without it. Where accounts sign in, reasons are only logged.
         """
         outcomes = await asyncio.gather(*(self._why_not(agent) for agent in self.agents))
         reasons = {a: why for a, why in zip(self.agents, outcomes, strict=True) if why is not None}
         fault = None if self.archive is None else await self.archive()
         ready = len(reasons) < len(self.agents) or not self.agents
-        return _ready(reasons, ready=ready, archive=fault)
+        return self._ready(reasons, ready=ready, archive=fault)
 
     async def agent_ready(self, agent: str) -> Response:
         """Report whether an agent is served: 200 if a real transaction commits, else 503 and
         why."""
+        if agent not in self.agents and not self.tells_why:
+            raise RequestRefused("SF5011", 404, "unknown agent")
         check_agent(agent, self.agents)
         why = await self._why_not(agent)
-        return _ready({} if why is None else {agent: why}, ready=why is None)
+        return self._ready({} if why is None else {agent: why}, ready=why is None)
+
+    def _ready(
+        self, reasons: Mapping[str, str], *, ready: bool, archive: str | None = None
+    ) -> Response:
+        told: ReadyJson = {"ready": ready}
+        if reasons and self.tells_why:
+            told["reasons"] = dict(reasons)
+        if archive is not None and self.tells_why:
+            told["archive"] = archive
+        if not self.tells_why and (reasons or archive):
+            log.warning("not_ready", reasons=dict(reasons), archive=archive)
+        return JSONResponse(told, 200 if ready else 503)
 
     async def _why_not(self, agent: str) -> str | None:
         if agent in self.held:
@@ -540,12 +557,3 @@ class ReadyJson(TypedDict):
     reasons: NotRequired[dict[str, str]]
     #: why the archive cannot be read
     archive: NotRequired[str]
-
-
-def _ready(reasons: Mapping[str, str], *, ready: bool, archive: str | None = None) -> Response:
-    told: ReadyJson = {"ready": ready}
-    if reasons:
-        told["reasons"] = dict(reasons)
-    if archive is not None:
-        told["archive"] = archive
-    return JSONResponse(told, 200 if ready else 503)

@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from structlog.testing import capture_logs
 
 from surefoot import Agent, ConfigError, Context, Done, Refused
 from surefoot.client import Client
 from surefoot.infra.http.client import GatewayHttp, with_token
 from surefoot.producers.access.gate import STRANGERS_BURST, AccessControl
-from surefoot.producers.access.rules import RULES, rule_for
+from surefoot.producers.access.rules import READ, RULES, rule_for
 from surefoot.state.access.accounts import Account
 from surefoot.state.access.audit import AuditEntry
 from surefoot.state.errors import Unavailable
@@ -28,6 +29,7 @@ from surefoot.state.reading.dead_letters import DeadLetter
 from surefoot.state.reading.deliveries import Delivery
 from surefoot.state.reading.lag import AgentStanding
 from tests.support.eventually import until
+from tests.support.fake_engine import a_run
 from tests.unit.producers.test_gateway import RUN, Gateway, event, run, triage_agent
 
 URL = "http://gateway"
@@ -199,6 +201,53 @@ async def handshake(gateway: Guarded, path: str, headers: dict[str, str]) -> lis
     return sent
 
 
+async def test_every_answer_keeps_browsers_from_guessing_and_framing(gateway: Guarded) -> None:
+    for method, path in REQUESTS:
+        for who in (None, "admin"):
+            if method == "WS":
+                continue
+            answer = await gateway.ask(method, filled(path), who)
+            told = f"{method} {path}: {answer.headers}"
+            assert answer.headers["x-content-type-options"] == "nosniff", told
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy, told
+            assert "frame-ancestors 'none'" in policy, told
+            assert "unsafe" not in policy, told
+
+
+def test_only_a_post_changes_anything() -> None:
+    assert {method for method, _ in REQUESTS} == {"GET", "HEAD", "POST", "WS"}
+    for request, rule in RULES.items():
+        changes = request.startswith("POST ") and not request.startswith("POST /webhooks/")
+        assert (rule.action != READ) is changes, request
+
+
+POSTS = [path for method, path in REQUESTS if method == "POST" and "{source}" not in path]
+#: and whether somebody has to sign in
+CHANGES = [(path, True) for path in POSTS] + [
+    (path, False) for path in POSTS if not path.startswith("/session")
+]
+
+
+@pytest.mark.parametrize(("path", "accounts"), CHANGES)
+async def test_a_page_of_another_site_sends_nothing(path: str, accounts: bool) -> None:
+    """Neither with what a form may send, nor as a script: also where nobody has to sign in."""
+    one = Guarded() if accounts else Gateway()
+    one.reader.runs[RUN] = run(status="completed")
+    one.overview.books["triage"] = {"nightly": State(a_run(run_id="~nightly"))}
+    own = {"Authorization": "Bearer admin"} if accounts else {}
+    async with one.http as http:
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+            answer = await http.post(
+                filled(path), content=b"{}", headers={**own, "Content-Type": kind}
+            )
+            assert answer.status_code == 415, kind
+        for told in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+            answer = await http.post(filled(path), json={}, headers={**own, **told})
+            assert answer.status_code == 403, told
+    assert (one.commands.started, one.commands.sent) == ([], [])
+
+
 def test_roles_keep_asking_and_approving_apart() -> None:
     allowed = {role: {needed for needed in ROLES if includes(role, needed)} for role in ROLES}
     assert allowed == {
@@ -244,6 +293,21 @@ async def test_who_cannot_be_known_now_is_to_come_again(gateway: Guarded) -> Non
     assert (await gateway.ask("GET", "/health", None)).status_code == 200
 
 
+async def test_a_stranger_is_told_no_name_by_a_probe(gateway: Guarded) -> None:
+    gateway.readiness.reasons["triage"] = "secret-broker:9092 is away"
+    gateway.archive = "SF3066: s3://secret-bucket/ refuses"
+    with capture_logs() as logs:
+        for path, told in (
+            ("/ready", (503, {"ready": False})),
+            ("/ready/triage", (503, {"ready": False})),
+            ("/ready/nobody", (404, {"error": "SF5011: unknown agent"})),
+        ):
+            answer = await gateway.ask("GET", path, None)
+            assert (answer.status_code, answer.json()) == told
+    assert [line["event"] for line in logs] == ["not_ready", "not_ready"]
+    assert all("secret-broker" in line["reasons"]["triage"] for line in logs)
+
+
 # by -------------------------------------------------------------------------------------------
 
 
@@ -287,6 +351,20 @@ async def test_what_is_out_of_scope_is_as_if_it_were_not_there(scoped: Guarded) 
         assert (real.status_code, real.text) == (unreal.status_code, unreal.text)
         assert "triage" not in real.text
     assert (scoped.commands.sent, scoped.commands.started) == ([], [])
+
+
+async def test_a_stream_has_nothing_of_what_is_out_of_scope(scoped: Guarded) -> None:
+    who = {"authorization": "Bearer bill"}
+    for path in (f"/ws/runs/triage/{RUN}/events", "/ws/events/triage"):
+        [start, *rest] = await handshake(scoped, path, who)
+        assert (start["status"], b"triage" in rest[0]["body"]) == (404, False)
+    place = {"Last-Event-ID": "triage_4_4.billing_1_1"}  # as of somebody who sees more
+    assert (await scoped.ask("GET", "/events", "bill", **place)).status_code == 200
+    await handshake(scoped, "/ws/events", who | {"last-event-id": "triage_4_4"})
+    assert [(agents, start) for agents, start, *_ in scoped.reader.followed] == [
+        (["billing", "billing-eu"], {"billing": [1, 1]}),
+        (["billing", "billing-eu"], {}),
+    ]
 
 
 async def test_the_outbox_needs_every_agent(scoped: Guarded) -> None:
