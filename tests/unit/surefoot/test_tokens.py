@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.commands.admin import tokens
+from surefoot.commands.accounts import tokens
 
 
 def no_entry_for_the_user() -> str:
