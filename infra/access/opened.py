@@ -12,6 +12,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.runtime.settings import Settings
 from surefoot.producers.access.gate import AccessControl
 from surefoot.state.access.proxied import TrustedProxy, parse_networks, parse_roles
+from surefoot.state.access.withheld import parse_payload_roles
 from surefoot.state.ports.clock import Clock
 
 
@@ -43,7 +44,12 @@ def access_for(settings: Settings, backend: Backend, clock: Clock) -> OpenedAcce
     oidc = OidcAccounts(settings, clock) if settings.auth == "oidc" else None
     accounts = tokens if oidc is None else TokensOrOidc(tokens, oidc)
     audit = AuditWriter(settings, backend.appender())
-    access = AccessControl(accounts=accounts, audit=audit, proxy=_proxy(settings))
+    access = AccessControl(
+        accounts=accounts,
+        audit=audit,
+        proxy=_proxy(settings),
+        payload_roles=parse_payload_roles(settings.payload_roles),
+    )
     return OpenedAccess(access, accounts, audit)
 
 

@@ -24,6 +24,7 @@ from surefoot.infra.runtime.deadlines import Deadlines
 from surefoot.infra.sign_in.certificates import client_context
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.access.proxied import parse_networks, parse_roles
+from surefoot.state.access.withheld import parse_payload_roles
 from surefoot.state.egress.hosts import Hosts, parse_hosts
 from surefoot.state.egress.policy import parse_allowed
 from surefoot.state.errors import ConfigError
@@ -182,6 +183,8 @@ class Settings(BaseSettings):
     proxy_agents_header: str | None = None
     #: GROUP=ROLE, comma-separated
     proxy_roles: str = ""
+    #: roles whose accounts see payloads, comma-separated; an admin does in any case
+    payload_roles: str = "viewer,approver,operator"
     #: listen elsewhere, too, without knowing who sends a request
     insecure: bool = False
 
@@ -266,6 +269,10 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"{_PREFIX}GATEWAY_HOSTS: {error}") from None
         self._proxy_agrees()
+        try:
+            parse_payload_roles(self.payload_roles)
+        except ValueError as error:
+            raise ValueError(f"{_PREFIX}PAYLOAD_ROLES: {error}") from None
         if self.auth == "oidc" and not (self.oidc_issuer and self.oidc_audience):
             raise ValueError(
                 f"{_PREFIX}AUTH=oidc needs {_PREFIX}OIDC_ISSUER and {_PREFIX}OIDC_AUDIENCE"

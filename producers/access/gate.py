@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot.producers.access.rules import READ, Rule, rule_for
 from surefoot.producers.access.session import bearer_of, cookie_of
 from surefoot.producers.access.signed_in import signed_in
+from surefoot.producers.access.withholding import Withholding
 from surefoot.producers.guards import (
     Allowance,
     RequestRefused,
@@ -31,7 +32,7 @@ from surefoot.state.access.accounts import Account, Accounts
 from surefoot.state.access.audit import AuditEntry, AuditLog
 from surefoot.state.access.proxied import TrustedProxy
 from surefoot.state.errors import BadArgument, Unavailable
-from surefoot.state.names.roles import includes
+from surefoot.state.names.roles import ROLES, Role, includes
 from surefoot.state.ports.clock import Clock
 from surefoot.state.telemetry import metrics
 
@@ -55,6 +56,11 @@ class AccessControl:
     audit: AuditLog
     #: who else says who sends a request
     proxy: TrustedProxy | None = None
+    #: who sees payloads, besides admins
+    payload_roles: Collection[Role] = ROLES
+
+    def shows_payloads(self, role: Role) -> bool:
+        return role == "admin" or role in self.payload_roles
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,6 +169,8 @@ class Gate:
     async def _pass_on(
         self, account: Account, asked: _Asked, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        if not asked.rule.plain and not self._keeping.access.shows_payloads(account.role):
+            send = Withholding(send)
         if asked.rule.streams:
             await self._stream(account, scope, receive, send)
         elif asked.rule.action == READ:

@@ -27,10 +27,13 @@ class Rule:
     action: str = READ
     #: whether the answer goes on until the account ends
     streams: bool = False
+    #: whether the answer has nothing of a run's payloads, so that it is the same for everybody
+    plain: bool = False
 
 
 _OPEN = Rule(role=None)
 _VIEW = Rule(role="viewer")
+_PLAIN = Rule(role="viewer", plain=True)
 _WATCH = Rule(role="viewer", streams=True)
 _NOT_LISTED = Rule(role="admin", action="other")
 
@@ -48,13 +51,13 @@ RULES: Final[Mapping[str, Rule]] = {
     **{f"GET /ui/{page}": _OPEN for page in PAGES},
     "GET /ui/{path:path}": _OPEN,
     "POST /ui/demo/crash": Rule(role="admin", action="crash"),
-    "POST /session": Rule(role="viewer", action="sign in"),
-    "GET /session": _VIEW,
-    "POST /session/end": Rule(role="viewer", action="sign out"),
-    "GET /openapi.json": _VIEW,
-    "GET /agents": _VIEW,
-    "GET /agents/{agent}": _VIEW,
-    "GET /agents/{agent}/activity": _VIEW,
+    "POST /session": Rule(role="viewer", action="sign in", plain=True),
+    "GET /session": _PLAIN,
+    "POST /session/end": Rule(role="viewer", action="sign out", plain=True),
+    "GET /openapi.json": _PLAIN,
+    "GET /agents": _PLAIN,
+    "GET /agents/{agent}": _PLAIN,
+    "GET /agents/{agent}/activity": _PLAIN,
     "GET /runs/{agent}": _VIEW,
     "POST /runs/{agent}": Rule(role="operator", action="start"),
     "POST /runs/{agent}/retry-failed": Rule(role="operator", action="retry-failed"),
@@ -69,13 +72,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "WS /ws/events": _WATCH,
     "WS /ws/events/{agent}": _WATCH,
     "GET /deliveries": _VIEW,
-    "GET /schedules": _VIEW,
+    "GET /schedules": _PLAIN,
     "POST /schedules/{agent}/{schedule}/{do}": Rule(role="operator", action="schedule {do}"),
     "GET /dead-letters": _VIEW,
-    "GET /topics": _VIEW,
-    "GET /views/{agent}/summary": _VIEW,
+    "GET /topics": _PLAIN,
+    "GET /views/{agent}/summary": _PLAIN,
     "GET /views/{agent}/attention": _VIEW,
-    "GET /views/{agent}/windows": _VIEW,
+    "GET /views/{agent}/windows": _PLAIN,
     "GET /views/{agent}/runs/{run_id}": _VIEW,
 }
 _COMMAND = "POST /runs/{agent}/{run_id}/{verb}"

@@ -104,6 +104,7 @@ VALIDATORS = {
     "producers/sources/sqs_messages.py",
     "schemas/codec/compatibility.py",
     "state/access/proxied.py",
+    "state/access/withheld.py",
     "state/egress/hosts.py",
     "state/egress/policy.py",
 }
