@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from surefoot.state.records.encoding import start_out
 from tests.chaos.faults.recovery import Commits, Recovery, Serving, recovery
 from tests.chaos.processes.services import Service, Services
 from tests.chaos.processes.walker import EFFECT_EVERY, walker
-from tests.checker import Asked, Promise, check
+from tests.checker import Asked, History, Promise, check
 from tests.checker.kafka import read_history, read_offsets
 from tests.checker.view import View
 from tests.support.cluster import Cluster
@@ -260,18 +260,14 @@ class Trial:
     # The end ---------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        effects = {
-            f"{AGENT}:{run_id}:{seq}:0"
-            for run_id in self.result.runs
-            for seq in range(0, self._steps, EFFECT_EVERY)
-        }
+        effects = effects_of(self.result.runs, self._steps)
         for wait in (self._all_done(effects), self._at_rest()):
             try:
                 await wait
             except AssertionError as error:
                 self.result.violations.append(str(error))
         await self._brokers.until_whole()
-        await self._check(effects)
+        await self._check()
 
     async def _all_done(self, effects: set[str]) -> None:
         await until(
@@ -289,39 +285,50 @@ class Trial:
 
         await until(reached, what="the groups to reach the end", timeout_s=HEAL_S)
 
-    async def _check(self, effects: set[str]) -> None:
-        """Every promise, by a checker that knows nothing of the engine."""
-        result, app = self.result, self._kafka.settings.app
+    async def _check(self) -> None:
+        app = self._kafka.settings.app
         history = await asyncio.to_thread(
             read_history, self._brokers.bootstrap, app, data=self._brokers.data(1), at_rest=True
         )
-        asked = [
-            Asked(
-                id=None,
-                agent=AGENT,
-                run_id=run_id,
-                kind="start",
-                outcome="ok" if run_id in set(self._acknowledged) else "unknown",
-            )
-            for run_id in result.runs
-        ]
-        history = replace(history, asked=asked, requests=self._target.requests())
-        own: dict[str, set[str]] = {}
-        for effect in effects:
-            own.setdefault(effect.split(":")[1], set()).add(effect)
-        promises = {
-            run_id: Promise(result=self._steps, effects=frozenset(own[run_id]))
-            for run_id in result.runs
-        }
-        programs = {run_id: lambda _, promise=p: promise for run_id, p in promises.items()}
-        result.violations += map(str, check(history, programs))
-        view = View(history)
-        done = Counter((each["run_id"], each["seq"]) for each in view.results(AGENT))
-        acted = Counter(request.key for request in history.requests if request.applied)
-        asked_for = {(run_id, seq) for run_id in result.runs for seq in range(self._steps)}
-        result.steps = len(done)
-        result.lost = len(asked_for - done.keys()) + len(effects - acted.keys())
-        result.doubled = done.total() - len(done) + acted.total() - len(acted)
+        history = replace(history, requests=self._target.requests())
+        judged(self.result, history, self._acknowledged, self._steps)
+
+
+def effects_of(runs: Sequence[str], steps: int) -> set[str]:
+    """The idempotency keys of all effects of walks of so many steps."""
+    return {f"{AGENT}:{run_id}:{seq}:0" for run_id in runs for seq in range(0, steps, EFFECT_EVERY)}
+
+
+def judged(result: Result, history: History, acknowledged: Collection[str], steps: int) -> None:
+    """Add to the result whatever was broken of its runs' promises; by a checker that knows nothing
+    of the engine. `history` has the requests of the effects' target."""
+    effects, known = effects_of(result.runs, steps), set(acknowledged)
+    asked = [
+        Asked(
+            id=None,
+            agent=AGENT,
+            run_id=run_id,
+            kind="start",
+            outcome="ok" if run_id in known else "unknown",
+        )
+        for run_id in result.runs
+    ]
+    history = replace(history, asked=asked)
+    own: dict[str, set[str]] = {}
+    for effect in effects:
+        own.setdefault(effect.split(":")[1], set()).add(effect)
+    promises = {
+        run_id: Promise(result=steps, effects=frozenset(own[run_id])) for run_id in result.runs
+    }
+    programs = {run_id: lambda _, promise=p: promise for run_id, p in promises.items()}
+    result.violations += map(str, check(history, programs))
+    view = View(history)
+    done = Counter((each["run_id"], each["seq"]) for each in view.results(AGENT))
+    acted = Counter(request.key for request in history.requests if request.applied)
+    asked_for = {(run_id, seq) for run_id in result.runs for seq in range(steps)}
+    result.steps = len(done)
+    result.lost = len(asked_for - done.keys()) + len(effects - acted.keys())
+    result.doubled = done.total() - len(done) + acted.total() - len(acted)
 
 
 #: kinds of faults, with how often each is drawn

@@ -85,16 +85,18 @@ class Services:
     env: Mapping[str, str]
     _all: list[Service] = field(default_factory=list)
 
-    async def begin(self, *args: str) -> Service:
+    async def begin(self, *args: str, code: Path = ROOT) -> Service:
+        """Start `surefoot ARGS`, imported from the folder `code`."""
         set_here = self.settings.model_dump(exclude_unset=True, exclude_none=True)
         set_here["instance"] = name = f"{args[0]}-{len(self._all)}"
         log_path = self.folder / f"{name}.log"
         with log_path.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "surefoot", *args),
-                cwd=ROOT,
+                cwd=code,
                 env={
                     **os.environ,
+                    "PYTHONPATH": os.pathsep.join(map(str, (code, ROOT))),
                     **{f"SUREFOOT_{key.upper()}": str(value) for key, value in set_here.items()},
                     **self.env,
                 },
