@@ -53,6 +53,7 @@ def server(app: Any, hosts: Hosts, *, drain_s: float, sockets: bool = True) -> u
     return _Server(
         _Config(
             HostGuard(app, hosts),
+            http="httptools",  # refuses what a proxy before it could read as two requests
             lifespan="off",
             access_log=False,  # a query string may contain secrets
             log_config=None,
