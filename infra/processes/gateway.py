@@ -16,6 +16,7 @@ from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.access.opened import access_for
 from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.blobs.stores import check_blobs
+from surefoot.infra.http.client import with_token
 from surefoot.infra.http.server import listen, server, url_of
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
@@ -94,9 +95,10 @@ async def serve_gateway(
     access = access_for(settings, backend, clock)
     held: dict[str, str] = {}
     overview = LogOverview(settings, backend, agents, held)
-    views = (
-        HttpViews(settings.views_url, settings.deadlines.views_s) if settings.views_url else None
-    )
+    views = None
+    if settings.views_url:
+        signed = with_token(settings.views_url, {}, None, os.environ)
+        views = HttpViews(settings.views_url, settings.deadlines.views_s, signed)
     app = gateway_app(
         agents=agents,
         commands=commands,

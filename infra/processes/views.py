@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from surefoot.infra.access.opened import access_for
+from surefoot.infra.http.client import with_token
 from surefoot.infra.http.server import listen, server, url_of
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
@@ -72,13 +75,17 @@ async def serve_views(
         url = url_of(settings.views_host, listener)
         address = (settings.views_address or url).rstrip("/")
         shards: dict[str, Shard] = {}
-        views = MergedViews(shards, clock, settings.deadlines.views_s)
-        serving = server(
-            views_app(shards, views), _hosts(settings), drain_s=settings.deadlines.drain_s
-        )
+        signed = with_token(address, {}, None, os.environ)
+        access = access_for(settings, backend, clock)
+        views = MergedViews(shards, clock, settings.deadlines.views_s, signed)
+        app = views_app(shards, views, clock, None if access is None else access.access)
+        serving = server(app, _hosts(settings), drain_s=settings.deadlines.drain_s)
         ended: list[asyncio.Task[BaseException]] = []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(views.stop)
+            if access is not None:
+                stack.push_async_callback(access.stop)
+                access.start()
             if backend.views_file is not None:
                 file = ViewsFile(backend.views_file)
                 stack.callback(file.close)

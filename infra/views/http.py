@@ -15,8 +15,10 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
 from surefoot.infra.views.shard import Shard
+from surefoot.producers.access.gate import AccessControl, Gate, GateKeeping
+from surefoot.producers.access.signed_in import VisibleAgents
 from surefoot.producers.api.views import add_views
-from surefoot.producers.guards import guard
+from surefoot.producers.guards import check_agent, guard
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.ports.clock import Clock
@@ -35,8 +37,8 @@ _NOT_FOUND, _UNAVAILABLE = 404, 503
 class _Asker:
     """Gets JSON from other processes; connections are kept."""
 
-    def __init__(self, answer_s: float) -> None:
-        self._answer_s = answer_s
+    def __init__(self, answer_s: float, headers: Mapping[str, str]) -> None:
+        self._answer_s, self._headers = answer_s, headers
         self._client: httpx.AsyncClient | None = None
 
     async def get(self, url: str, **query: Any) -> Any:
@@ -46,7 +48,10 @@ class _Asker:
         """
         if self._client is None:
             self._client = httpx.AsyncClient(
-                timeout=self._answer_s, follow_redirects=False, trust_env=False
+                timeout=self._answer_s,
+                headers=self._headers,
+                follow_redirects=False,
+                trust_env=False,
             )
         try:
             answer = await self._client.get(url, params=query)
@@ -63,11 +68,11 @@ class _Asker:
 
 
 class HttpViews:
-    """Implements ports.Views by a service elsewhere."""
+    """Implements ports.Views by a service elsewhere. `headers` sign in to it."""
 
-    def __init__(self, url: str, answer_s: float) -> None:
+    def __init__(self, url: str, answer_s: float, headers: Mapping[str, str]) -> None:
         self._url = url.rstrip("/")
-        self._asker = _Asker(answer_s)
+        self._asker = _Asker(answer_s, headers)
 
     async def summary(self, agent: str) -> SummaryJson:
         found: SummaryJson = await self._get(agent, "summary")
@@ -105,12 +110,20 @@ class PartJson(TypedDict):
 
 
 class MergedViews:
-    """Implements ports.Views, merging the parts of this instance and the others."""
+    """Implements ports.Views, merging the parts of this instance and the others.
 
-    def __init__(self, shards: Mapping[str, Shard], clock: Clock, answer_s: float) -> None:
+    `headers` sign in to the others."""
+
+    def __init__(
+        self,
+        shards: Mapping[str, Shard],
+        clock: Clock,
+        answer_s: float,
+        headers: Mapping[str, str],
+    ) -> None:
         self._shards = shards
         self._clock = clock
-        self._asker = _Asker(answer_s)
+        self._asker = _Asker(answer_s, headers)
 
     async def summary(self, agent: str) -> SummaryJson:
         lag, parts = await self._parts(agent, "summary")
@@ -212,9 +225,21 @@ class MergedViews:
 _NOBODY = ""
 
 
-def views_app(shards: Mapping[str, Shard], views: MergedViews) -> FastAPI:
-    """Return the app that one instance serves."""
+def views_app(
+    shards: Mapping[str, Shard],
+    views: MergedViews,
+    clock: Clock,
+    access: AccessControl | None = None,
+) -> FastAPI:
+    """Return the app that one instance serves.
+
+    Args: access: who can sign in; None: everybody may ask
+    """
     app = FastAPI(title="Surefoot views", openapi_url=None, docs_url=None, redoc_url=None)
+    visible = VisibleAgents(shards, {})
+    if access is not None:
+        keeping = GateKeeping(access=access, clock=clock, agents=visible)
+        app.add_middleware(Gate, routes=app.router.routes, keeping=keeping)
     guard(app)
 
     async def summary(agent: str) -> Response:
@@ -233,14 +258,13 @@ def views_app(shards: Mapping[str, Shard], views: MergedViews) -> FastAPI:
         return await part(agent, "digest")
 
     async def part(agent: str, view: str, **query: Any) -> Response:
-        if agent not in shards:
-            return JSONResponse({"error": f"no views of {agent} here"}, _NOT_FOUND)
+        check_agent(agent, visible)
         return JSONResponse(await views.part(agent, view, **query))
 
     async def health() -> Response:
         return JSONResponse({"healthy": True})
 
-    add_views(app, shards.keys(), views)
+    add_views(app, visible, views)
     for name, handler in (
         ("summary", summary),
         ("attention", attention),

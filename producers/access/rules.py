@@ -1,7 +1,7 @@
 """The table of requests: the role that each needs, and its name in the audit trail. Pure.
 
-A request that is not in the table needs the role admin. tests/unit/producers/test_access.py walks
-every route of the application.
+It has those of the gateway and those of the views. A request that is not in it needs the role
+admin. tests/unit/producers/test_access.py walks every route.
 """
 
 from __future__ import annotations
@@ -77,9 +77,15 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /dead-letters": _VIEW,
     "GET /topics": _PLAIN,
     "GET /views/{agent}/summary": _PLAIN,
-    "GET /views/{agent}/attention": _VIEW,
+    "GET /views/{agent}/attention": _PLAIN,
     "GET /views/{agent}/windows": _PLAIN,
-    "GET /views/{agent}/runs/{run_id}": _VIEW,
+    "GET /views/{agent}/runs/{run_id}": _PLAIN,
+    # of one instance of `surefoot views`, asked for by another
+    "GET /parts/{agent}/summary": _PLAIN,
+    "GET /parts/{agent}/attention": _PLAIN,
+    "GET /parts/{agent}/windows": _PLAIN,
+    "GET /parts/{agent}/run": _PLAIN,
+    "GET /parts/{agent}/digest": _PLAIN,
 }
 _COMMAND = "POST /runs/{agent}/{run_id}/{verb}"
 

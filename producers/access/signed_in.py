@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from surefoot.producers.guards import RequestRefused
 from surefoot.state.access.accounts import Account
-from surefoot.state.declare.agent import Agent
+
+T = TypeVar("T")
 
 _ACCOUNT: ContextVar[Account | None] = ContextVar("account", default=None)
 
@@ -58,13 +59,14 @@ def sign(body: Any) -> Any:
     return {**body, "by": account.name}
 
 
-class VisibleAgents(Mapping[str, Agent]):
-    """The agents that who is signed in may see, without those that are held."""
+class VisibleAgents(Mapping[str, T]):
+    """What there is by agent, as far as who is signed in may see it, without those that are
+    held."""
 
-    def __init__(self, agents: Mapping[str, Agent], held: Mapping[str, str]) -> None:
+    def __init__(self, agents: Mapping[str, T], held: Mapping[str, str]) -> None:
         self._agents, self._held = agents, held
 
-    def __getitem__(self, name: str) -> Agent:
+    def __getitem__(self, name: str) -> T:
         return {visible: self._agents[visible] for visible in self}[name]
 
     def __iter__(self) -> Iterator[str]:

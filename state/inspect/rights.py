@@ -108,6 +108,8 @@ NEEDS: dict[ProcessKind, tuple[Need, ...]] = {
         _VERIFIES,
         Need("topic", "{app}.{agent}.events", "Read"),
         Need("topic", "{app}.{agent}.views-standing-changelog", "Create Read Write"),
+        Need("topic", "{app}.access", "Read"),
+        Need("topic", "{app}.audit", "Write"),
         Need("group", "{app}.{agent}.views", "Read"),
         _REPLICATION,
     ),

@@ -192,6 +192,7 @@ KAFKA_PAGES: tuple[Page, ...] = (
             "it does not run, or has just died",
             "SUREFOOT_VIEWS_URL or SUREFOOT_VIEWS_ADDRESS names another place",
             "it was started for other agents",
+            "it requires a token (SUREFOOT_AUTH), and none is set here: 401 in the log",
         ),
         mend=(
             "See whether it is alive: `curl -sS $SUREFOOT_VIEWS_URL/health`",

@@ -4,6 +4,9 @@ the audit trail."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from tests.integration.cli.test_cli_end_to_end import ROOT, Cli, until_taken
 from tests.support.eventually import until_sync
+from tests.support.free_ports import unused_port
 
 #: answers that are not final on a slow machine
 SLOW = {("start", 503), ("approve", 202), ("approve", 503)}
@@ -119,3 +123,68 @@ def test_an_account_does_what_its_role_allows_until_it_is_revoked(cli: Cli) -> N
     assert not any("digest" in each for each in listed)
     secrets = [each["Authorization"].split()[1] for each in (ann, bob, eve, oli)]
     assert not any(secret in service.said() for secret in secrets)
+
+
+def test_gateway_and_views_go_by_a_proxy_and_by_tokens_and_withhold_payloads(
+    tmp_path: Path,
+) -> None:
+    """On the embedded log."""
+    views_url = f"http://127.0.0.1:{unused_port()}"
+    env = {
+        "SUREFOOT_LOG": f"sqlite:///{tmp_path / 'runs.db'}",
+        "SUREFOOT_PARTITIONS": "2",
+        "SUREFOOT_GATEWAY_PORT": "0",
+        "SUREFOOT_VIEWS_PORT": views_url.rpartition(":")[2],
+        "SUREFOOT_VIEWS_URL": views_url,
+        "SUREFOOT_AUTH": "proxy",
+        "SUREFOOT_PROXY_NETWORKS": "127.0.0.1",
+        "SUREFOOT_PROXY_ROLES": "ops=operator",
+        "SUREFOOT_PAYLOAD_ROLES": "operator",
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    cli = Cli(env, tmp_path)
+    secret = cli.here("tokens", "create", "vic", "--role", "viewer").stdout.strip()
+    served = Cli({**env, "SUREFOOT_TOKEN": secret}, tmp_path)
+    try:
+        url = served.start("serve", OPS).wait_for("gateway_ready")[0]["url"]
+        served.start("views", OPS).wait_for("views_ready")
+        oli = {"X-Forwarded-User": "oli", "X-Forwarded-Groups": "ops"}
+        vic = {"Authorization": f"Bearer {secret}"}
+        with httpx.Client(base_url=url, timeout=90, trust_env=False) as http:
+            start = {"payload": {"do": "ask", "by": ["ann"]}, "run_id": "r1"}
+            assert http.post("/runs/ops", json=start).status_code == 401
+            assert http.post("/runs/ops", json=start, headers=vic).status_code == 403
+            until_taken(lambda: http.post("/runs/ops", json=start, headers=oli))
+
+            def asks() -> bool:
+                return bool(http.get("/runs/ops/r1", headers=vic).json().get("wait"))
+
+            until_sync(asks, what="the question")
+            shown, withheld = (http.get("/runs/ops/r1", headers=who).json() for who in (oli, vic))
+            assert (shown["seq"], shown["wait"]) == (withheld["seq"], withheld["wait"])
+            assert shown["carry"] != withheld["carry"] == "[withheld]"
+
+            def counted() -> bool:
+                answer = http.get("/views/ops/summary", headers=oli)
+                return answer.status_code == 200 and bool(answer.json()["statuses"])
+
+            until_sync(counted, what="the views, which the gateway signs in to")
+            direct = f"{views_url}/views/ops/summary"
+            assert [http.get(direct, headers=who).status_code for who in ({}, vic, oli)] == [
+                401,
+                200,
+                200,
+            ]
+        login = subprocess.run(
+            [sys.executable, "-m", "surefoot", "login", url],
+            input=f"{secret}\n",
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert (login.returncode, "as vic, viewer" in login.stdout) == (0, True), login.stderr
+    finally:
+        served.close()
+        cli.close()

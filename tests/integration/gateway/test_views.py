@@ -236,7 +236,7 @@ async def test_views_tell_what_the_events_say_and_how_far_behind_they_are(
 
 async def check_passed_on(views: Views) -> None:
     """A gateway is told the same."""
-    there, agent = HttpViews(views.url, LONG_S), views.shard.agent
+    there, agent = HttpViews(views.url, LONG_S, {}), views.shard.agent
     assert (await there.summary(agent)).keys() == (await views.get("summary")).keys()
     assert await there.attention(agent, 1) == await views.get("attention", limit=1)
     assert await there.windows(agent, 5) == await views.get("windows", minutes=5)

@@ -17,6 +17,8 @@ from structlog.testing import capture_logs
 from surefoot import Agent, ConfigError, Context, Done, Refused
 from surefoot.client import Client
 from surefoot.infra.http.client import GatewayHttp, with_token
+from surefoot.infra.runtime.clock import SystemClock
+from surefoot.infra.views.http import MergedViews, views_app
 from surefoot.producers.access.gate import STRANGERS_BURST, AccessControl
 from surefoot.producers.access.rules import READ, RULES, rule_for
 from surefoot.state.access.accounts import Account
@@ -129,6 +131,10 @@ def requests(routes: list[BaseRoute]) -> list[tuple[str, str]]:
 
 
 REQUESTS = requests(list(Guarded().app.routes))
+#: of `surefoot views`
+VIEWS_REQUESTS = requests(
+    list(views_app({}, MergedViews({}, SystemClock(), 1, {}), SystemClock()).routes)
+)
 
 
 def rule_of(method: str, path: str) -> Any:
@@ -145,9 +151,10 @@ def filled(path: str) -> str:
 
 
 def test_every_route_is_in_the_table_and_the_table_has_no_other() -> None:
-    for method, path in REQUESTS:
+    every = [*REQUESTS, *VIEWS_REQUESTS]
+    for method, path in every:
         assert rule_of(method, path) is not None, f"{method} {path} is not in RULES"
-    known = {f"{method} {path}" for method, path in REQUESTS}
+    known = {f"{method} {path}" for method, path in every}
     assert {*RULES} - known == {"POST /ui/demo/crash"}  # only in the demo
 
 
