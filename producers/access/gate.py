@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.producers.access.rules import READ, Rule, rule_for
-from surefoot.producers.access.session import bearer_of, cookie_of
+from surefoot.producers.access.session import credential_of
 from surefoot.producers.access.signed_in import signed_in
 from surefoot.producers.access.withholding import Withholding
 from surefoot.producers.guards import (
@@ -237,7 +237,7 @@ class Gate:
                 status=status,
                 agent=_short(params.get("agent")),
                 run_id=_short(run_id),
-                origin=client[0] if client else None,
+                origin=_short(client[0]) if client else None,
                 note=note,
                 unrecorded=keeping.strangers.left_out() if account is None else 0,
             )
@@ -249,16 +249,12 @@ def _credential(scope: Scope) -> str | None:
 
     A browser adds the cookie by itself, so what changes something must come from our own page.
 
-    Raises: RequestRefused (403).
+    Raises: RequestRefused (401, 403).
     """
-    asked = HTTPConnection(scope)
-    bearer = bearer_of(asked)
-    if bearer is not None:
-        return bearer
-    cookie = cookie_of(asked)
-    if cookie is not None:
+    credential, in_cookie = credential_of(HTTPConnection(scope))
+    if credential is not None and in_cookie:
         _check_page(scope)
-    return cookie
+    return credential
 
 
 def _check_page(scope: Scope) -> None:

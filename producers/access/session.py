@@ -6,12 +6,14 @@
 
 The cookie has the token itself, so every gateway of the app knows the session, and it ends when the
 token does. A browser sends it to no other site, nor with a request that another site's page makes
-(SameSite=Strict); in addition the gate refuses such requests. It goes to every port of the host,
-as all cookies do.
+(SameSite=Strict); in addition the gate refuses such requests. A site beside this one
+(other.example.com) can add a cookie of this name with a token of its own; two are refused. The
+cookie goes to every port of the host, as all cookies do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypedDict
 
 from starlette.applications import Starlette
@@ -19,7 +21,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
 from surefoot.producers.access.signed_in import current_account
-from surefoot.producers.guards import check_json, check_origin
+from surefoot.producers.guards import RequestRefused, check_json, check_origin
 from surefoot.state.names.roles import Role
 
 COOKIE: Final = "surefoot-session"
@@ -32,15 +34,35 @@ class SessionJson(TypedDict):
     expires_ms: int | None
 
 
+def credential_of(asked: HTTPConnection) -> tuple[str | None, bool]:
+    """Return the credential of a request, if it has one, and whether it came in the cookie, which a
+    browser adds by itself. A bearer's comes first.
+
+    Raises: RequestRefused (401) — there are two: a site beside this one, or a proxy, has added its
+    own, and which of them is meant would be a guess.
+    """
+    bearer = bearer_of(asked)
+    if bearer is not None:
+        return bearer, False
+    return _only(
+        value.strip().removeprefix('"').removesuffix('"')
+        for header in asked.headers.getlist("cookie")
+        for name, _, value in (part.strip(" \t").partition("=") for part in header.split(";"))
+        if name == COOKIE
+    ), True
+
+
 def bearer_of(asked: HTTPConnection) -> str | None:
-    """Return the bearer's credential of a request, if it has one."""
-    kind, _, credential = asked.headers.get("authorization", "").partition(" ")
-    return credential.strip() or None if kind.lower() == "bearer" else None
+    """Return the bearer's credential of a request, if it has one. Raises as `credential_of`."""
+    told = (header.partition(" ") for header in asked.headers.getlist("authorization"))
+    return _only(credential.strip() for kind, _, credential in told if kind.lower() == "bearer")
 
 
-def cookie_of(asked: HTTPConnection) -> str | None:
-    """Return the credential of a request's cookie, if it has one."""
-    return asked.cookies.get(COOKIE) or None
+def _only(credentials: Iterable[str]) -> str | None:
+    found = {each for each in credentials if each}
+    if len(found) > 1:
+        raise RequestRefused("SF5081", 401, "the request has two credentials; send one")
+    return found.pop() if found else None
 
 
 def serve_sessions(app: Starlette) -> None:
