@@ -23,11 +23,11 @@ from surefoot.state.errors import ConfigError, NotAllowed, Numbered, StateError,
 
 _EPILOG = (
     "SUREFOOT_... variables set everything else; SUREFOOT_BOOTSTRAP_SERVERS names the Kafka "
-    "to use. Exit status: 0 done; 1 no such run, a run refused a command, or the demo found a "
-    "fault; 2 wrong usage or settings, and the message says what to change; 3 a command was not "
-    "answered in time (repeat it with the same id), or a worker gave up steps at the drain "
-    "deadline (they run again); 69 Kafka cannot be reached; 70 a worker was stuck; 77 Kafka "
-    "denies a right; 130 interrupted."
+    "to use. Exit status: 0 done; 1 no such run, a run refused a command, or the demo or the "
+    "doctor found a fault; 2 wrong usage or settings, and the message says what to change, or the "
+    "doctor could not look; 3 a command was not answered in time (repeat it with the same id), or "
+    "a worker gave up steps at the drain deadline (they run again); 69 Kafka cannot be "
+    "reached; 70 a worker was stuck; 77 Kafka denies a right; 130 interrupted."
 )
 
 
@@ -42,6 +42,7 @@ class _Front(LazyGroup):
         "services.gateway": "Serve webhooks, the HTTP API and the dashboard, until SIGTERM.",
         "services.views": "Serve views: runs by status and age, approvals, rates.",
         "admin.top": "Show what agents do: runs, steps per second, waits, lag.",
+        "admin.doctor": "Look for what is wrong, and name the command for it.",
         "services.serve": "Run gateway, workers and relay in one process, until SIGTERM.",
         "runs.replay": "Replay a range of an agent's log after an incident.",
         "develop.new": "Write a first agent with its tests and a compose file.",

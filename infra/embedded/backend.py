@@ -108,6 +108,9 @@ class EmbeddedBackend:
     def standings(self) -> EmbeddedStandings:
         return EmbeddedStandings(self._broker, self._settings)
 
+    def cluster(self) -> None:
+        return None
+
     def appender(self) -> EmbeddedAppender:
         return EmbeddedAppender(self._broker)
 

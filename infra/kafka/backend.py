@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from surefoot.infra.kafka.archive import KafkaArchiveLog
+from surefoot.infra.kafka.cluster import KafkaCluster
 from surefoot.infra.kafka.lag import KafkaStandings
 from surefoot.infra.kafka.log import KafkaLog
 from surefoot.infra.kafka.source import KafkaSourceLog
@@ -82,6 +83,9 @@ class KafkaBackend:
 
     def standings(self) -> KafkaStandings:
         return KafkaStandings(self._settings)
+
+    def cluster(self) -> KafkaCluster:
+        return KafkaCluster(self._settings)
 
     def appender(self) -> KafkaAppender:
         return KafkaAppender(self._settings)

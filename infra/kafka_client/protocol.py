@@ -1,6 +1,7 @@
-"""Requests of Kafka's transaction protocol, in the versions that Surefoot speaks.
+"""Requests of Kafka's transaction protocol, and what brokers tell of themselves.
 
-aiokafka speaks version 0 of each. Source: the message definitions of Apache Kafka
+Each in the versions that Surefoot speaks; aiokafka speaks version 0, or none. Source: the message
+definitions of Apache Kafka
 (clients/src/main/resources/common/message); KIP-98, KIP-447 (generation of the member, stable
 offsets), KIP-584 (features), KIP-890 (an epoch for each transaction).
 """
@@ -234,6 +235,74 @@ OFFSET_FETCH = Api(
             _ERROR,
         ),
         _ERROR,
+    ),
+)
+
+#: what a broker knows of the producers that write to its partitions (KIP-664)
+DESCRIBE_PRODUCERS = Api(
+    61,
+    0,
+    (_PLACES,),
+    (
+        _THROTTLE,
+        by_topic(
+            ("partition", Int32),
+            _ERROR,
+            ("error_message", _TEXT),
+            (
+                "producers",
+                CompactArray(
+                    ("producer_id", Int64),
+                    ("producer_epoch", Int32),
+                    ("last_sequence", Int32),
+                    ("last_timestamp_ms", Int64),
+                    ("coordinator_epoch", Int32),
+                    ("transaction_start_offset", Int64),
+                    _TAGS,
+                ),
+            ),
+        ),
+    ),
+)
+#: the transactions that a broker coordinates (KIP-664)
+LIST_TRANSACTIONS = Api(
+    66,
+    0,
+    (("states", CompactArray(_TEXT)), ("producer_ids", CompactArray(Int64))),
+    (
+        _THROTTLE,
+        _ERROR,
+        ("unknown_states", CompactArray(_TEXT)),
+        (
+            "transactions",
+            CompactArray(_ID, ("producer_id", Int64), ("state", _TEXT), _TAGS),
+        ),
+    ),
+)
+#: the folders of a broker's logs, with the room that their disks have (KIP-827)
+DESCRIBE_LOG_DIRS = Api(
+    35,
+    4,
+    (_PLACES,),
+    (
+        _THROTTLE,
+        _ERROR,
+        (
+            "folders",
+            CompactArray(
+                _ERROR,
+                ("path", _TEXT),
+                by_topic(
+                    ("partition", Int32),
+                    ("bytes", Int64),
+                    ("offset_lag", Int64),
+                    ("is_future", Boolean),
+                ),
+                ("total_bytes", Int64),
+                ("usable_bytes", Int64),
+                _TAGS,
+            ),
+        ),
     ),
 )
 

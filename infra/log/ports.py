@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from surefoot.state.diagnosis.cluster import ClusterView, LogDirectory, OpenTransaction
 from surefoot.state.names.topics import AgentTopics, TopicSpec
 from surefoot.state.ports.log import ConsumerRecord, Log, Position, ProducerRecord
 from surefoot.state.ports.sources import SourceLog, SourceOffsets
@@ -132,6 +133,23 @@ class Standings(Protocol):
     async def stop(self) -> None: ...
 
 
+class ClusterAdmin(Protocol):
+    """Asks brokers about themselves.
+
+    Every method raises Unavailable if they do not answer, and NotAllowed if they may not."""
+
+    async def view(self, topics: Sequence[str]) -> ClusterView:
+        """Return who is in the cluster, and where the replicas of these topics are."""
+
+    async def directories(self) -> Sequence[LogDirectory]:
+        """Return the folders of every broker in the cluster, with the room on their disks."""
+
+    async def open_transactions(self, topics: Sequence[str]) -> Sequence[OpenTransaction]:
+        """Return the transactions that are open in a partition of these topics."""
+
+    async def stop(self) -> None: ...
+
+
 class Appender(Protocol):
     async def append(self, out: ProducerRecord, what: str, *, deadline_s: float) -> Position:
         """Write one record; returns once it is durable. The error message names it as `what`.
@@ -244,6 +262,9 @@ class Backend(Protocol):
     def groups(self) -> Groups: ...
 
     def standings(self) -> Standings: ...
+
+    def cluster(self) -> ClusterAdmin | None:
+        """Return what asks the brokers; None: the log has none."""
 
     def appender(self) -> Appender: ...
 

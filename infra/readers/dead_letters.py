@@ -30,12 +30,21 @@ class DeadReader:
         self._lookups = backend.lookups(self._topic)
 
     async def latest(
-        self, wanted: Callable[[DeadLetter], bool], limit: int, *, before: int | None = None
+        self,
+        wanted: Callable[[DeadLetter], bool],
+        limit: int,
+        *,
+        before: int | None = None,
+        since_ms: int = 0,
     ) -> list[DeadLetter]:
-        """Return matching dead letters, newest first, below the offset `before`."""
+        """Return matching dead letters, newest first, below the offset `before`, written since that
+        time (epoch ms)."""
         found: list[DeadLetter] = []
         async with self._bounded():
             begin, end = await self._span()
+            if since_ms:
+                first = await self._offsets.at(self._topic, _ONLY, since_ms)
+                begin = end if first is None else first
             until = end if before is None else min(before, end)
             while until > begin and len(found) < limit:
                 start = max(begin, until - _WINDOW)

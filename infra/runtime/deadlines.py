@@ -17,6 +17,8 @@ class Deadlines:
     read_s: float = 5.0
     #: a request about the range to replay, or one page of it
     replay_s: float = 10.0
+    #: one check of `surefoot doctor`, which may read all of an agent's state
+    check_s: float = 30.0
     #: the log's acknowledgement of a record from the command line or a schedule's declaration
     send_s: float = 10.0
     #: the log's acknowledgement of a start at the gateway; webhook senders give up after 3 to 10 s

@@ -27,12 +27,12 @@ ARROWS = {
 FLOORS = {
     "schemas": "pointer text weak_cache payload unions codec foreign trace",
     "state": "errors names machine scheduling ports records reading feeds telemetry egress "
-    "declare steps inspect admission access",
+    "declare steps inspect admission access diagnosis",
     "consumers": "deadlines backoff polling attempts partition topic_triggers builtin",
     "producers": "guards event_stream commands dashboard access webhooks api sources",
     "infra": "sign_in runtime log kafka_client kafka embedded open_log aws blobs writers http "
-    "telemetry readers access views broker local demo registry sources archive processes dev "
-    "simulation",
+    "telemetry readers access doctor views broker local demo registry sources archive processes "
+    "dev simulation",
     "surefoot": "client __init__ commands cli spare testing pytest_plugin __main__ agents examples",
 }
 #: modules of a sub-package; more of them are two subjects
