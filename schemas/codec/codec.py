@@ -30,6 +30,7 @@ from surefoot.schemas.codec.records import (
     AvroDelivery,
     AvroEntry,
     AvroEvent,
+    AvroSealed,
     AvroStream,
     AvroTask,
 )
@@ -111,6 +112,8 @@ class Codec:
     def decode(self, data: _Data, expect: Literal["Entry"]) -> tuple[str, AvroEntry]: ...
     @overload
     def decode(self, data: _Data, expect: Literal["Event"]) -> tuple[str, AvroEvent]: ...
+    @overload
+    def decode(self, data: _Data, expect: Literal["Sealed"]) -> tuple[str, AvroSealed]: ...
     @overload
     def decode(self, data: _Data, expect: Literal["Stream"]) -> tuple[str, AvroStream]: ...
     @overload

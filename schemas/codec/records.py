@@ -257,3 +257,10 @@ class AvroDelivery(TypedDict):
     runs: list[AvroRunName]
     errors: list[str]
     unrecorded: int
+
+
+class AvroSealed(TypedDict):
+    key: str
+    nonce: bytes
+    shown: bytes
+    sealed: bytes

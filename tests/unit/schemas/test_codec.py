@@ -212,6 +212,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "Parent": PARENT,
     "PlanItem": PLAN_ITEM,
     "RunName": RUN_NAME,
+    "Sealed": {"key": "k1", "nonce": b"n" * 24, "shown": b"for all", "sealed": b"for some"},
     "Stream": {
         "run_id": "gh-1",
         "name": "draft",
