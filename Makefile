@@ -40,7 +40,7 @@ lock: .venv/ready
 	$(UV_COMPILE) --output-file requirements.lock
 	$(UV_COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	$(UV_COMPILE) --constraint requirements-dev.lock --output-file infra/docker/requirements.lock \
-		$(foreach extra,aws ed25519 metrics oidc otel views,--extra $(extra))
+		$(foreach extra,aws ed25519 encryption metrics oidc otel views,--extra $(extra))
 
 # BASE=... names another image with Python
 image: .venv/ready

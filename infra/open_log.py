@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 
 from surefoot.infra.embedded.backend import EMBEDDED, EmbeddedBackend
 from surefoot.infra.embedded.file import Access
+from surefoot.infra.encryption.backend import EncryptedBackend
+from surefoot.infra.encryption.envelope import Envelope
+from surefoot.infra.encryption.keyring import load_keyring
 from surefoot.infra.kafka.backend import KAFKA, KafkaBackend
 from surefoot.infra.log.ports import Backend, Capabilities
 from surefoot.infra.runtime.settings import Settings
@@ -22,15 +25,17 @@ async def open_backend(
     makes the file. `access` is what else may be done to the file.
 
     Raises: ConfigError — no Kafka is named; or the file cannot be used, is not there, or has an
-    owner already.
+    owner already; or the keys cannot be used; Unavailable — who wraps the keys does not answer.
     """
     if settings.embedded_path is None:
         settings.kafka()  # says what is missing
-        yield KafkaBackend(settings, clock)
+    envelope = Envelope(settings.app, await load_keyring(settings))
+    if settings.embedded_path is None:
+        yield EncryptedBackend(KafkaBackend(settings, clock), envelope)
         return
     access = "make" if owner else access
     async with EmbeddedBackend.opened(settings, clock, owner=owner, access=access) as backend:
-        yield backend
+        yield EncryptedBackend(backend, envelope)
 
 
 def capabilities(settings: Settings) -> Capabilities:

@@ -35,6 +35,7 @@ RETRY_AFTER_S = 5
 AWAY = "SF5015"
 #: what is unavailable by the error's number, where it is not the log
 _NOT_THE_LOG = {
+    "SF2090": "the key of an encrypted payload is",
     "SF3015": "the views are",
     "SF3016": "the views are",
     "SF5084": "the identity provider is",

@@ -27,7 +27,8 @@ _EPILOG = (
     "doctor found a fault; 2 wrong usage or settings, and the message says what to change, or the "
     "doctor could not look; 3 a command was not answered in time (repeat it with the same id), or "
     "a worker gave up steps at the drain deadline (they run again); 69 Kafka cannot be "
-    "reached; 70 a worker was stuck; 77 Kafka denies a right; 130 interrupted."
+    "reached; 70 a worker was stuck; 77 Kafka denies a right, or an encryption key is missing; "
+    "130 interrupted."
 )
 
 
@@ -59,6 +60,7 @@ class _Front(LazyGroup):
         "admin.blobs": "Manage large payloads outside of the log.",
         "admin.webhooks": "Show deliveries to webhook sources, and map them again.",
         "admin.hooks": "Outgoing webhooks: list subscriptions, and test one.",
+        "admin.keys": "Make, list and rotate the keys that encrypt payloads.",
         "accounts.login": "Sign in to a gateway: keep its token for the client.",
         "accounts.logout": "Forget the token of a gateway.",
         "accounts.tokens": "Create, list and revoke tokens that sign in to the gateway.",

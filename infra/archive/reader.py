@@ -16,9 +16,11 @@ from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import read_rows
 from surefoot.state.errors import StateError, Unavailable
 from surefoot.state.names.partitioner import partition_of
+from surefoot.state.names.topics import AgentTopics
 from surefoot.state.reading.archive import (
     ArchivedEvent,
     Shelf,
+    ShowRecord,
     events_of,
     files_of,
     latest_life,
@@ -38,9 +40,11 @@ _LOOK_S = 1.0
 class ArchiveReader:
     """Finds a run by the indexes of its partition."""
 
-    def __init__(self, store: ArchiveStore, partitions: int) -> None:
+    def __init__(self, store: ArchiveStore, app: str, partitions: int, show: ShowRecord) -> None:
         self._store = store
+        self._app = app
         self._partitions = partitions
+        self._show = show
 
     async def history(self, agent: str, run_id: str) -> list[ArchivedEvent]:
         """Return the run's archived events in order; empty: nothing is archived.
@@ -72,19 +76,21 @@ class ArchiveReader:
                 for (date, _), index in zip(pairs, indexes, strict=True)
                 for first in files_of(index or b"", run_id)
             }
-            for items in await asyncio.gather(*(self._items(key, run_id) for key in files)):
+            topic = AgentTopics(self._app, shelf.agent).events
+            reads = (self._items(key, topic, run_id) for key in files)
+            for items in await asyncio.gather(*reads):
                 found += items
             if any(event["type"] == "run.started" for _, event in found):
                 break
         return latest_life(found)
 
-    async def _items(self, key: str, run_id: str) -> list[ArchivedEvent]:
+    async def _items(self, key: str, topic: str, run_id: str) -> list[ArchivedEvent]:
         content = await self._store.get(key)
         if content is None:
             raise StateError("SF3042", f"{self._store.name}: {key} is in the index but is missing")
 
         def read() -> list[ArchivedEvent]:
-            return events_of(read_rows(content)[1], run_id)
+            return events_of(read_rows(content)[1], run_id, topic, self._show)
 
         try:
             return await in_thread(read)  # type: ignore[no-any-return]
@@ -106,7 +112,7 @@ class ArchivedRunReader(LogRunReader):
     ) -> None:
         super().__init__(settings, backend, agents, partitions)
         self._store = store
-        self._archive = ArchiveReader(store, settings.partitions)
+        self._archive = ArchiveReader(store, settings.app, settings.partitions, backend.show)
         self._fault: str | None = None
         self._looking: asyncio.Task[None] | None = None
 

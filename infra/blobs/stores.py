@@ -15,6 +15,7 @@ import structlog
 from surefoot.consumers.attempts.claim_check import ClaimCheck
 from surefoot.consumers.attempts.threads import in_thread
 from surefoot.infra.aws.client import S3_CALLS_MAX, Aws, AwsAnswer, AwsRefused
+from surefoot.infra.encryption.blobs import EncryptedBlobs
 from surefoot.infra.runtime.atomic_files import is_unfinished, write_whole
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.payload import strict_json
@@ -32,7 +33,13 @@ _DAY = re.compile(r"\d{8}")
 
 
 def open_blobs(settings: Settings) -> Blobs | None:
-    """Open the store that the settings name. Raises ConfigError — it cannot be used."""
+    """Open the store that the settings name, encrypted if they name keys. Raises ConfigError — it
+    cannot be used."""
+    store = _open(settings)
+    return None if store is None else EncryptedBlobs(store, settings)
+
+
+def _open(settings: Settings) -> Blobs | None:
     where = settings.blobs
     if where is None:
         return None

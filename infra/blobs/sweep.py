@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.runtime.settings import Settings
+from surefoot.schemas.codec.payload_fields import is_concealed
 from surefoot.schemas.pointer import day_of, mentions
-from surefoot.state.errors import ConfigError
+from surefoot.state.errors import ConfigError, KeyMissing
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.blobs import Blobs
 
@@ -46,8 +47,8 @@ async def sweep(
 ) -> Swept:
     """Sweep. Skips blobs stored less than `keep_days` days ago.
 
-    Raises: ConfigError — the log has no topic of this app; Unavailable — some may have been
-    deleted.
+    Raises: ConfigError — the log has no topic of this app; KeyMissing — a record cannot be opened,
+    and nothing was deleted; Unavailable — some may have been deleted.
     Under cancellation: some may have been deleted; as after Unavailable, the next sweep continues.
     """
     first_kept = day_of(now_ms - keep_days * DAY_MS)
@@ -107,6 +108,12 @@ async def _read(
                     place[1], positions[place], ends[place], lambda _: True
                 )
                 for record in records:
+                    if is_concealed(record.value):
+                        raise KeyMissing(
+                            "SF2090",
+                            f"{topic} has encrypted records that cannot be opened here, which may "
+                            "need blobs; set SUREFOOT_ENCRYPTION. Nothing was deleted",
+                        )
                     found |= mentions(record.value or b"")
     finally:
         await lookups.stop()

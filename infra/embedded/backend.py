@@ -120,6 +120,9 @@ class EmbeddedBackend:
     def readiness(self) -> EmbeddedReadiness:
         return EmbeddedReadiness(self._broker, self._settings)
 
+    def show(self, record: ConsumerRecord) -> ConsumerRecord:
+        return record
+
 
 class EmbeddedTopics:
     """Implements TopicAdmin.

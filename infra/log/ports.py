@@ -272,3 +272,6 @@ class Backend(Protocol):
 
     def archive_log(self, topics: AgentTopics) -> ArchiveLog:
         """Return a member of the group that archives the agent's events."""
+
+    def show(self, record: ConsumerRecord) -> ConsumerRecord:
+        """Return a record that was kept elsewhere as it stood in the log, as readers see it."""

@@ -20,9 +20,9 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
 from surefoot.infra.processes.webhooks_out import hook_workers
 from surefoot.infra.processes.worker import (
-    BATCH_OVERHEAD,
     Watchdog,
     follow_supervisor,
+    record_room,
     until_signalled,
 )
 from surefoot.infra.registry.schema_source import open_schemas
@@ -206,7 +206,7 @@ def event_mapping(
         trigger=event,
         wire=Wire(settings.app, AgentTopics(settings.app, agent.name), settings.partitions),
         schemas=Schemas(event, schemas),
-        record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
+        record_bytes=record_room(settings),
         claims=open_claims(settings, clock),
         schema_wait_s=settings.schema_wait_s,
     )

@@ -11,7 +11,7 @@ from surefoot.consumers.builtin.webhooks_out import hook_mapping
 from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.kafka.txn import commit_deadline_s
 from surefoot.infra.log.ports import Backend
-from surefoot.infra.processes.worker import BATCH_OVERHEAD
+from surefoot.infra.processes.worker import record_room
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.declare.agent import Agent
 from surefoot.state.declare.subscriptions import Subscription
@@ -47,7 +47,7 @@ def _worker(
             agent,
             subscription,
             Wire(settings.app, topics, settings.partitions),
-            settings.record_max_bytes - BATCH_OVERHEAD,
+            record_room(settings),
         ),
         log=backend.source(topics, topics.events, topics.hook_group(subscription.name), slot),
         clock=clock,

@@ -49,6 +49,15 @@ log = structlog.get_logger(__name__)
 STUCK_S = 60.0
 #: reserve for a batch's overhead around its largest record, in bytes
 BATCH_OVERHEAD = 512
+#: and for the envelope of an encrypted one, which repeats its fields without payload: at most this,
+#: or a quarter of a small limit
+_ENVELOPE_MAX = 16_384
+
+
+def record_room(settings: Settings) -> int:
+    """Return how large a record may be, in bytes, before it is encrypted."""
+    room = settings.record_max_bytes - BATCH_OVERHEAD
+    return room if settings.encryption is None else room - min(_ENVELOPE_MAX, room // 4)
 
 
 def run_worker(agents: Sequence[Agent], settings: Settings, *, slot: int) -> int:
@@ -166,7 +175,7 @@ def _worker(
         executor=executor,
         clock=clock,
         limits=OwnerLimits(
-            record_bytes=settings.record_max_bytes - BATCH_OVERHEAD,
+            record_bytes=record_room(settings),
             dedup_window_ms=_dedup_window_ms(agent, settings),
         ),
         in_flight=min([settings.in_flight, *limits_of(agent)]),

@@ -152,6 +152,9 @@ class Settings(BaseSettings):
     #: most bytes that a step is given from there
     blob_step_max_bytes: Annotated[int, Field(ge=1_024)] = 268_435_456
 
+    #: file with the keys that encrypt payloads (`surefoot keys`); None: they are not encrypted
+    encryption: Path | None = None
+
     #: where finished runs and events are archived: `s3://bucket/prefix` or `file:///folder`; None:
     #: nowhere
     archive: str | None = None

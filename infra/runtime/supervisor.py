@@ -33,7 +33,7 @@ DRAIN_GRACE_S = 10.0
 #: why a child with this exit status is not restarted
 _NO_USE = {
     EXIT_CONFIG: "a setting, a topic or an agent's file is wrong; the child's last line names it",
-    EXIT_DENIED: "Kafka denies a right; the child's last line names it and how to grant it",
+    EXIT_DENIED: "Kafka denies a right, or a key is missing; the child's last line names it",
 }
 #: tells a child its supervisor's process id
 _SUPERVISOR = "SUREFOOT_SUPERVISOR_PID"

@@ -21,6 +21,7 @@ from surefoot.infra.log.ports import Backend
 from surefoot.infra.readers.runs import bounded
 from surefoot.infra.runtime.settings import Settings
 from surefoot.schemas.codec.codec import UndecodableError, decode
+from surefoot.schemas.codec.payload_fields import readable_without_key
 from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.errors import Unavailable
 from surefoot.state.names.topics import AgentTopics
@@ -222,8 +223,9 @@ def _all(_key: bytes | None) -> bool:
 
 
 def _event(record: ConsumerRecord) -> AvroEvent | None:
+    """Return the event, perhaps without payload: views keep none."""
     try:
-        return decode(record.value, "Event")[1]
+        return decode(readable_without_key(record.value), "Event")[1]
     except UndecodableError as error:
         log.warning(
             "event_undecodable",

@@ -1,8 +1,8 @@
 """Events in Avro object container files, which other tools read without Surefoot.
 
-A file's schema is that of an event with two fields in front: the record's offset in its partition,
-and its time. Avro matches fields by name, so a reader with a released schema of Event gets just the
-event.
+A file's schema is that of an event with three fields in front: the record's offset in its
+partition, its time, and, where it is encrypted, its value as it stood there. Avro matches fields by
+name, so a reader with a released schema of Event gets just the event.
 
 Source: Avro 1.12 specification, "Object Container Files"
 """
@@ -21,20 +21,23 @@ from surefoot.schemas.codec.catalog import Schema
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.records import AvroEvent
 
-__all__ = ["FINGERPRINT", "OFFSET", "TIME", "ArchivedRow", "read_rows", "write_rows"]
+__all__ = ["FINGERPRINT", "OFFSET", "SEALED", "TIME", "ArchivedRow", "read_rows", "write_rows"]
 
 OFFSET: Final = "offset"
 TIME: Final = "timestamp_ms"
+SEALED: Final = "sealed"
 _CODEC = "deflate"
 #: size of a block before compression, in bytes
 _BLOCK = 65_536
 
 
 class ArchivedRow(AvroEvent):
-    """An event, and where it stood."""
+    """An event, and where it stood. `sealed`: its encrypted form, if the event has no payload for
+    that reason."""
 
     offset: int
     timestamp_ms: int
+    sealed: bytes | None
 
 
 def _schema() -> Schema:
@@ -42,6 +45,7 @@ def _schema() -> Schema:
     own = [
         {"name": OFFSET, "type": "long", "doc": "of the record in its partition"},
         {"name": TIME, "type": "long", "doc": "of the record, epoch ms, UTC"},
+        {"name": SEALED, "type": ["null", "bytes"], "default": None, "doc": "value of the record"},
     ]
     return {**event, "fields": [*own, *event["fields"]]}
 
@@ -54,7 +58,7 @@ _PARSED = parse_schema(_schema(), named_schemas={})
 def write_rows(rows: Iterable[ArchivedRow], metadata: Mapping[str, str]) -> bytes:
     """Return a whole file. Equal rows and metadata give equal bytes. Pure.
 
-    Args: rows: events that the codec has decoded, each with the two fields of its record
+    Args: rows: events that the codec has decoded, each with the three fields of its record
     """
     seed = repr(sorted(metadata.items())).encode()
     out = io.BytesIO()

@@ -8,6 +8,7 @@ SurefootError
 │   └── Unavailable  the log cannot be reached just now     -> back off, readiness red
 │       ├── StoreRefused  a store answers with a refusal    -> the same for a while, then a person
 │       └── NotAllowed  the log denies a right              -> the same, but only briefly
+│           └── KeyMissing  of an encrypted payload         -> the same; never use it as it is
 ├── TerminalError    will never work                        -> the run fails, dead letter
 │   ├── CallFailed   a journaled call failed for good       -> the same, unless the step catches it
 │   ├── ModelFailed  a model's provider refuses for good    -> the same; its code says why
@@ -72,6 +73,10 @@ class StoreRefused(Unavailable):
 
 class NotAllowed(Unavailable):
     """The log denies a required right; the message names whose, which, and on what."""
+
+
+class KeyMissing(NotAllowed):
+    """A payload is encrypted with a key that this process does not have."""
 
 
 class TerminalError(SurefootError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -27,11 +27,13 @@ from surefoot.schemas.codec.codec import UndecodableError, decode
 from surefoot.schemas.codec.container import (
     FINGERPRINT,
     OFFSET,
+    SEALED,
     TIME,
     ArchivedRow,
     read_rows,
     write_rows,
 )
+from surefoot.schemas.codec.payload_fields import is_sealed, readable_without_key
 from surefoot.schemas.codec.records import AvroEvent
 from surefoot.state.names.topics import DAY_MS
 from surefoot.state.ports.log import ConsumerRecord
@@ -45,6 +47,9 @@ _HALF = 8
 _ROW = 16
 DAY = "day"
 _INDEX_KEY = re.compile(r"date=(\d{4}-\d\d-\d\d)/(\d{20}|day)")
+
+#: returns a record as a reader of the log sees it, who may have the key of an encrypted one
+ShowRecord = Callable[[ConsumerRecord], ConsumerRecord]
 
 #: (offset, event)
 ArchivedEvent = tuple[int, AvroEvent]
@@ -145,11 +150,13 @@ def pack(
     rows, unread = [], []
     for record in records:
         try:
-            row = cast("ArchivedRow", decode(record.value, "Event")[1])
+            event = decode(readable_without_key(record.value), "Event")[1]
         except UndecodableError as error:
             unread.append((record.offset, str(error)))
         else:
+            row = cast("ArchivedRow", event)
             row[OFFSET], row[TIME] = record.offset, record.timestamp_ms
+            row[SEALED] = record.value if is_sealed(record.value) else None
             rows.append(row)
     metadata = {
         "surefoot.topic": topic,
@@ -254,13 +261,23 @@ def newest(index: bytes) -> int | None:
 # Runs -----------------------------------------------------------------------------------------
 
 
-def events_of(rows: Iterable[ArchivedRow], run_id: str) -> list[ArchivedEvent]:
-    """Return the events of one run in the rows of a file."""
-    return [(row[OFFSET], _event(row)) for row in rows if row["run_id"] == run_id]
+def events_of(
+    rows: Iterable[ArchivedRow], run_id: str, topic: str, show: ShowRecord
+) -> list[ArchivedEvent]:
+    """Return the events of one run in the rows of a file of that topic.
+
+    Raises: UndecodableError.
+    """
+    return [(row[OFFSET], _event(row, topic, show)) for row in rows if row["run_id"] == run_id]
 
 
-def _event(row: Mapping[str, Any]) -> AvroEvent:
-    return cast("AvroEvent", {name: row[name] for name in row if name not in (OFFSET, TIME)})
+def _event(row: ArchivedRow, topic: str, show: ShowRecord) -> AvroEvent:
+    if row[SEALED] is not None:
+        key = row["run_id"].encode()
+        record = show(ConsumerRecord(topic, 0, row[OFFSET], row[TIME], key, row[SEALED]))
+        return decode(record.value, "Event")[1]
+    fields: Mapping[str, Any] = row
+    return cast("AvroEvent", {n: fields[n] for n in fields if n not in (OFFSET, TIME, SEALED)})
 
 
 def latest_life(items: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from surefoot.schemas.codec.codec import UndecodableError
+from surefoot.schemas.codec.payload_fields import is_concealed
 from surefoot.state.errors.catalogue import number_of
 from surefoot.state.ports.log import INPUT_KINDS, ConsumerRecord
 from surefoot.state.records.encoding import decode_command
@@ -81,7 +82,7 @@ def dead_letter(record: ConsumerRecord) -> DeadLetter:
 
 def event_of(record: ConsumerRecord) -> ConsumerRecord | None:
     """Return the original event of a dead letter, as it stood in its topic; None if the letter is
-    not of an event, or does not keep all of it."""
+    not of an event, or does not keep all of it, or it is encrypted and could not be opened."""
     kept = list(record.headers)
     ours: dict[str, bytes] = {}
     while kept and kept[-1][0].startswith(_OURS):
@@ -89,6 +90,8 @@ def event_of(record: ConsumerRecord) -> ConsumerRecord | None:
         ours.setdefault(name, value)
     source = dead_letter(record).source
     if source is None or source.partition is None or source.offset is None or _PARTLY & ours.keys():
+        return None
+    if is_concealed(record.value):
         return None
     return ConsumerRecord(
         source.topic,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict, get_args
 
 from surefoot.schemas.codec.codec import UndecodableError, decode, encode
+from surefoot.schemas.codec.payload_fields import is_concealed
 from surefoot.schemas.codec.records import AvroRunName
 from surefoot.state.names.partitioner import partition_of
 from surefoot.state.names.topics import deliveries_topic
@@ -65,7 +66,7 @@ def delivery_out(app: str, partitions: int, delivery: Delivery) -> ProducerRecor
 
 
 def read_delivery(value: bytes | None) -> Delivery:
-    """Decode a delivery. Raises UndecodableError."""
+    """Decode a delivery; one that could not be opened has no body. Raises UndecodableError."""
     fields = decode(value, "Delivery")[1]
     if fields["outcome"] not in OUTCOMES:
         raise UndecodableError(f"Delivery.outcome is {fields['outcome']!r}")
@@ -80,7 +81,7 @@ def read_delivery(value: bytes | None) -> Delivery:
         delivery=fields["delivery"],
         event=fields["event"],
         headers=tuple((each["name"], each["value"]) for each in fields["headers"]),
-        body=fields["body"],
+        body=None if is_concealed(fields["body"]) else fields["body"],
         body_bytes=fields["body_bytes"],
         runs=tuple((each["agent"], each["run_id"]) for each in fields["runs"]),
         errors=tuple(fields["errors"]),

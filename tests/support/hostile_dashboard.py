@@ -22,6 +22,7 @@ from surefoot import (
     Wait,
 )
 from surefoot.infra.embedded.backend import EmbeddedBackend
+from surefoot.infra.encryption.backend import EncryptedBackend
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
@@ -154,13 +155,15 @@ async def served_crowd(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         input_digest=b"",
     )
     async with open_backend(settings, clock, owner=True) as backend:
-        assert isinstance(backend, EmbeddedBackend)
+        assert isinstance(backend, EncryptedBackend)
+        embedded = backend.inner
+        assert isinstance(embedded, EmbeddedBackend)
         async with backend.topics() as admin:
             await admin.apply(specs_for(["desk"], settings))
-        await backend._broker.append([wire.checkpoint(run, 1, (), 0)])
+        await embedded._broker.append([wire.checkpoint(run, 1, (), 0)])
         event = _one_event(wire, now_ms)
         for _ in range(0, EVENTS, _BATCH):
-            await backend._broker.append([event] * _BATCH)
+            await embedded._broker.append([event] * _BATCH)
         with patch.object(gateway_main, "open_run_reader", _Crowded):
             serving = asyncio.create_task(
                 serve_gateway([desk_agent()], settings, backend, stop, url.set_result)

@@ -30,9 +30,9 @@ FLOORS = {
     "declare steps inspect admission access diagnosis",
     "consumers": "deadlines backoff polling attempts partition topic_triggers builtin",
     "producers": "guards event_stream commands dashboard access webhooks api sources",
-    "infra": "sign_in runtime log kafka_client kafka embedded open_log aws blobs writers http "
-    "telemetry readers access doctor views broker local demo registry sources archive processes "
-    "dev simulation",
+    "infra": "sign_in runtime log aws encryption kafka_client kafka embedded open_log blobs "
+    "writers http telemetry readers access doctor views broker local demo registry sources archive "
+    "processes dev simulation",
     "surefoot": "client __init__ commands cli spare testing pytest_plugin __main__ agents examples",
 }
 #: modules of a sub-package; more of them are two subjects

@@ -144,4 +144,21 @@ PAYLOADS_PAGES: tuple[Page, ...] = (
         ),
         codes=("incompatible",),
     ),
+    Page(
+        number="SF2090",
+        title="No key for an encrypted payload",
+        means="A payload is encrypted with a key that this process does not have. A worker, relay "
+        "or trigger ends, and commits nothing past it; a command that would have been made of the "
+        "payload was not written.",
+        causes=(
+            "SUREFOOT_ENCRYPTION is not set in this shell or container",
+            "a new key encrypts before every process has the file with it",
+            "an old key was taken out of the file while records still need it",
+        ),
+        mend=(
+            "Set `SUREFOOT_ENCRYPTION` as the other processes have it.",
+            "See which keys the file has: `surefoot keys list keys.json`",
+            "To rotate, see docs/how-to/encryption.md.",
+        ),
+    ),
 )

@@ -419,4 +419,39 @@ STARTING_PAGES: tuple[Page, ...] = (
         ),
         mend=("See which tokens there are: `surefoot tokens list`",),
     ),
+    Page(
+        number="SF1090",
+        title="Unusable encryption keys",
+        means="The file that SUREFOOT_ENCRYPTION names has no keys that can be used, or the "
+        "library is not installed. Nothing was started.",
+        causes=("a path is wrong", "the file was edited by hand", "the extra is not installed"),
+        mend=(
+            'Look at it: `surefoot keys list "$SUREFOOT_ENCRYPTION"`',
+            "Make a first one: `surefoot keys add keys.json 2026-11`",
+            "Install it: `pip install 'surefoot[encryption]'`",
+        ),
+    ),
+    Page(
+        number="SF1091",
+        title="The key provider refuses",
+        means="Data keys are wrapped by a key of a provider, which does not unwrap one of them, or "
+        "makes none. Nothing was started.",
+        causes=(
+            "the process may not use the provider's key: kms:Decrypt is missing, say",
+            "the provider's key is disabled or deleted",
+            "the wrapped key, or its id, was edited",
+        ),
+        mend=(
+            'See which there are: `surefoot keys list "$SUREFOOT_ENCRYPTION"`',
+            "Give the process the right to decrypt with the named key.",
+        ),
+    ),
+    Page(
+        number="SF1092",
+        title="No such key, or one of that name",
+        means="`surefoot keys` was given an id that the file has already, or does not have, or "
+        "that is malformed. The file is as it was.",
+        causes=("a mistyped id", "another file"),
+        mend=("See which there are: `surefoot keys list keys.json`",),
+    ),
 )

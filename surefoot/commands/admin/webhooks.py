@@ -175,8 +175,8 @@ def _mapped_again(found: Delivery, agents: Sequence[Agent], settings: Settings) 
     if found.body is None:
         raise ConfigError(
             "SF1029",
-            f"the body of delivery {found.id} was too large to be kept; have the sender send it "
-            "again",
+            f"the body of delivery {found.id} was too large to be kept, or is encrypted and this "
+            "process does not have the key; have the sender send it again",
         )
     provider = triggers[0][1].provider
     try:

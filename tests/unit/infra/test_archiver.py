@@ -108,6 +108,10 @@ def archiver(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver
     )
 
 
+def reader_of(store: ArchiveStore) -> ArchiveReader:
+    return ArchiveReader(store, "app", 1, lambda record: record)
+
+
 async def once(log: OnePartition, store: ArchiveStore, **options: Any) -> Archiver:
     made = archiver(log, store, **options)
     assert await made.run(asyncio.Event(), asyncio.Event(), once=True, drain_s=DRAIN_S)
@@ -194,7 +198,7 @@ async def test_wherever_it_dies_each_event_is_in_one_file_and_in_the_index(
     assert offsets_by_any_reader(files(tmp_path)) == [r.offset for r in log.records]
     assert offsets_by_any_reader(files(tmp_path, "runs")) == [r.offset for r in log.records[1::2]]
     for number in range(30):
-        assert len(await ArchiveReader(store, 1).history("shop", f"r{number}")) == 2
+        assert len(await reader_of(store).history("shop", f"r{number}")) == 2
 
 
 async def test_a_file_that_has_more_than_was_read_is_gone_on_behind(
@@ -406,7 +410,7 @@ async def test_days_get_files_of_their_own_and_past_days_one_index(
         shelf.day("2026-02-01"),
         shelf.index("2026-02-02", 20),
     ]
-    reader = ArchiveReader(store, 1)
+    reader = reader_of(store)
     assert [offset for offset, _ in await reader.history("shop", "day1")] == [10, 12]
     assert [offset for offset, _ in await reader.history("shop", "day0")] == [30, 32]
     assert await reader.history("shop", "nobody") == []
@@ -417,7 +421,7 @@ async def test_a_file_that_has_gone_is_told(store: FolderArchive) -> None:
     (key,) = await store.keys("agent=shop/kind=events")
     await store.delete(key)
     with pytest.raises(StateError, match="SF3042"):
-        await ArchiveReader(store, 1).history("shop", "r1")
+        await reader_of(store).history("shop", "r1")
 
 
 async def test_two_files_of_one_name_are_never_made(store: FolderArchive) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from surefoot.schemas.codec.codec import UndecodableError
 from surefoot.schemas.codec.container import FINGERPRINT, read_rows
+from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.archive import (
     Shelf,
     cut,
@@ -33,6 +34,10 @@ from tests.support.archived import (
 
 TOPIC = "app.shop.events"
 SHELF = Shelf("shop", 3)
+
+
+def as_it_is(record: ConsumerRecord) -> ConsumerRecord:
+    return record
 
 
 def test_names_are_those_of_a_partitioned_table() -> None:
@@ -138,7 +143,12 @@ def test_a_run_is_what_its_history_leaves() -> None:
         event("r", "command.refused", seq=2, status="completed", at_ms=NOON_MS + 99),
     ]
     rows = read_rows(pack(TOPIC, 3, records([*values, *life("other")])).events)[1]
-    history = latest_life([*events_of(rows, "r"), *events_of(rows, "r")])
+    history = latest_life(
+        [
+            *events_of(rows, "r", TOPIC, as_it_is),
+            *events_of(rows, "r", TOPIC, as_it_is),
+        ]
+    )
     assert [offset for offset, _ in history] == [0, 2, 4, 6]
     run = run_of(history)
     assert run is not None
@@ -151,5 +161,5 @@ def test_of_a_name_that_was_used_again_the_latest_run_is_told() -> None:
     rows = read_rows(
         pack(TOPIC, 3, records([*life("r"), *life("r", at_ms=NOON_MS + DAY_MS)])).events
     )[1]
-    history = latest_life(events_of(rows, "r"))
+    history = latest_life(events_of(rows, "r", TOPIC, as_it_is))
     assert [offset for offset, _ in history] == [4, 6]

@@ -25,6 +25,7 @@ NUMBERED = {
     "BadArgument",
     "ConfigError",
     "CrashFound",
+    "KeyMissing",
     "NotAllowed",
     "NotSimulated",
     "Numbered",
