@@ -24,8 +24,13 @@ from surefoot.infra.embedded.log import (
     EmbeddedOwnership,
 )
 from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.encryption.backend import EncryptedLog
+from surefoot.infra.encryption.cipher import DataKey
+from surefoot.infra.encryption.envelope import Envelope
+from surefoot.infra.encryption.keyring import Keyring
 from surefoot.infra.kafka.log import KafkaLog, KafkaOwnership
 from surefoot.infra.runtime.clock import SystemClock
+from surefoot.schemas.codec.payload_fields import is_sealed
 from surefoot.state.declare.agent import Agent
 from surefoot.state.errors import FencedError, NoSuchTopic, OutcomeUnknown, RecordTooLarge
 from surefoot.state.names.topics import AgentTopics, agent_specs
@@ -258,7 +263,7 @@ class EmbeddedAdapter:
         self._broker.create(agent_specs(app, agent, PARTITIONS, RECORD_MAX_BYTES))
         self._group = EmbeddedGroup(PARTITIONS)
 
-    def log(self, slot: int, clock: SystemClock) -> EmbeddedLog:
+    def log(self, slot: int, clock: SystemClock) -> Log:
         del clock
         return EmbeddedLog(broker=self._broker, group=self._group, topics=self.topics, slot=slot)
 
@@ -334,6 +339,49 @@ class MemoryAdapter(EmbeddedAdapter):
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
         log = self._broker.partition(topic, partition)
         log.delete_before(log.end if offset == -1 else offset)
+
+
+class EncryptedAdapter(MemoryAdapter):
+    """Behind the encryption of payloads; what strangers write is encrypted, too."""
+
+    def __init__(self, app: str, agent: str) -> None:
+        super().__init__(app, agent)
+        self._envelope = Envelope(app, Keyring({"k1": DataKey(b"1" * 32)}))
+
+    def log(self, slot: int, clock: SystemClock) -> Log:
+        return EncryptedLog(super().log(slot, clock), self._envelope)
+
+    async def write(self, out: ProducerRecord) -> int:
+        return await super().write(self._envelope.seal(out))
+
+    async def begin(self, outs: Sequence[ProducerRecord]) -> Callable[[], Awaitable[None]]:
+        return await super().begin([self._envelope.seal(out) for out in outs])
+
+    async def visible(self, topic: str) -> list[bytes | None]:
+        places = [(topic, number) for number in range(PARTITIONS)]
+        found = [record for place in places for record in self._broker.read(place, 0, 1_000)[0]]
+        assert all(record.value is None or is_sealed(record.value) for record in found)
+        return [self._envelope.open(record).value for record in found]
+
+    def lose_answer(self, ownership: Ownership) -> None:
+        super().lose_answer(inner(ownership))
+
+    def hold_commit(self, ownership: Ownership) -> Held:
+        return super().hold_commit(inner(ownership))
+
+    def send_commit(self, ownership: Ownership) -> asyncio.Event:
+        return super().send_commit(inner(ownership))
+
+    def hold_rebalance(self, log: Log) -> asyncio.Event:
+        return super().hold_rebalance(inner(log))
+
+    async def put_out(self, log: Log, *, by: Log) -> None:
+        await super().put_out(inner(log), by=by)
+
+
+def inner(wrapper: Any) -> Any:
+    """What the encryption wraps."""
+    return wrapper._inner
 
 
 class SqliteAdapter(EmbeddedAdapter):
@@ -489,7 +537,12 @@ NOT_IN_A_FILE = dict.fromkeys(
 )
 #: what names a topic that there is not
 WITHOUT_A_TOPIC = {"test_a_record_for_a_topic_that_is_not_there_leaves_nothing_behind"}
-GAPS = {"kafka": {}, "memory": NOT_EMBEDDED, "sqlite": NOT_EMBEDDED | NOT_IN_A_FILE}
+GAPS = {
+    "kafka": {},
+    "memory": NOT_EMBEDDED,
+    "encrypted": NOT_EMBEDDED,
+    "sqlite": NOT_EMBEDDED | NOT_IN_A_FILE,
+}
 
 
 @asynccontextmanager
@@ -499,6 +552,8 @@ async def adapter_of(
     match kind:
         case "memory":
             yield MemoryAdapter(app, agent)
+        case "encrypted":
+            yield EncryptedAdapter(app, agent)
         case "sqlite":
             path = request.getfixturevalue("tmp_path") / "log.db"
             broker = SqliteBroker(path, SystemClock(), owner=True)
@@ -514,7 +569,7 @@ async def adapter_of(
                 yield made
 
 
-@pytest.fixture(params=["kafka", "memory", "sqlite"])
+@pytest.fixture(params=["kafka", "memory", "encrypted", "sqlite"])
 async def adapter(
     request: pytest.FixtureRequest, app: str, agent_name: str
 ) -> AsyncIterator[Adapter]:
