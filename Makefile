@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test test-broker test-pure demo bench soak lint lock image clean
+.PHONY: test test-broker test-pure demo bench soak lint lock image image-check clean
 
 # Two sessions side by side: the one waits most of the time, for brokers, and goes first; the other
 # computes.
@@ -47,6 +47,10 @@ image: .venv/ready
 	rm -rf dist
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	docker build $(if $(BASE),--build-arg BASE=$(BASE)) --file infra/docker/Dockerfile --tag surefoot:local .
+
+# Runs every process from the image against a broker
+image-check: .venv/ready
+	$(BIN)/python -m tests.packaging.image_check surefoot:local
 
 clean:
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
