@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test test-broker test-pure demo bench soak lint lock image image-check clean
+.PHONY: test test-broker test-pure demo bench soak lint lock image image-check release clean
 
 # Two sessions side by side: the one waits most of the time, for brokers, and goes first; the other
 # computes.
@@ -32,13 +32,15 @@ lint: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Take up newer versions of the dependencies; the two files hold every version and hash.
+# Take up newer versions of the dependencies; the files hold every version and hash.
 UV_COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --custom-compile-command 'make lock' pyproject.toml
 lock: .venv/ready
 	$(BIN)/pip install --quiet uv
 	$(UV_COMPILE) --output-file requirements.lock
 	$(UV_COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command 'make lock' --group release --output-file requirements-release.lock
 	$(UV_COMPILE) --constraint requirements-dev.lock --output-file infra/docker/requirements.lock \
 		$(foreach extra,aws ed25519 encryption metrics oidc otel views,--extra $(extra))
 
@@ -51,6 +53,10 @@ image: .venv/ready
 # Runs every process from the image against a broker
 image-check: .venv/ready
 	$(BIN)/python -m tests.packaging.image_check surefoot:local
+
+# Makes all that a release publishes, in dist/; uploads nothing
+release: .venv/ready
+	.ci/release
 
 clean:
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -59,6 +59,19 @@ def test_the_wheel_installs_only_surefoot(wheel: Path) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == {"surefoot"}
 
 
+def test_whoever_builds_it_gets_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """From the sdist, in another time zone, with files that only their owner may read."""
+    build = (sys.executable, "-m", "hatchling", "build", "-d", tmp_path, "-t")
+    run(*build, "sdist", cwd=ROOT)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    run("tar", "--extract", "--touch", "--file", sdist, "--strip-components=1", cwd=unpacked)
+    run("chmod", "-R", "go-rwx", unpacked, cwd=tmp_path)
+    run("env", "TZ=Asia/Kolkata", *build, "wheel", cwd=unpacked)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+
+
 def test_the_wheel_holds_every_room_and_its_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for room in ROOMS:
