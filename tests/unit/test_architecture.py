@@ -117,6 +117,11 @@ KNOWS_THE_LOG = (
 #: to see the high watermark, beyond what an open transaction holds back; times it may occur
 READ_UNCOMMITTED = {"infra/kafka_client/tail.py": 1}
 
+#: where secrets and signatures are checked, and how they are called there
+PROVES = ("producers/webhooks/", "producers/access/", "infra/access/")
+SECRET_VALUES = {"secret", "right", "signature", "mac", "given", "credential", "proof"}
+SECRET_MAKERS = {"digest", "hexdigest", "secret_digest"}
+
 #: public names that several modules may define, each with its reason
 NAMES_OF_MANY = {
     "app": "the commands of a command's module, found by this name",
@@ -333,6 +338,28 @@ def consumers_read_committed_records_only(path: str, source: str) -> list[str]:
     return problems
 
 
+def secrets_are_compared_in_constant_time(path: str, source: str) -> list[str]:
+    """Where strangers prove who they are, `==` would tell how far they have come."""
+    if not path.startswith(PROVES):
+        return []
+    return [
+        f"{path}:{node.lineno} compares {ast.unparse(node)}; use hmac.compare_digest"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare)
+        if any(isinstance(how, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for how in node.ops)
+        if any(is_secret(side) for side in (node.left, *node.comparators))
+    ]
+
+
+def is_secret(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lstrip("_") in SECRET_VALUES
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in SECRET_MAKERS
+    return False
+
+
 RULES: list[Rule] = [
     arrows_point_one_way,
     imports_within_a_room_point_one_way,
@@ -344,6 +371,7 @@ RULES: list[Rule] = [
     clients_of_the_log_stay_in_its_adapters,
     what_a_log_can_is_asked_of_it,
     consumers_read_committed_records_only,
+    secrets_are_compared_in_constant_time,
 ]
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -563,6 +591,10 @@ PLANTED: list[tuple[Rule, str, str]] = [
         "def f(*, isolation_level='read_committed'):\n    g(isolation_level=isolation_level)",
     ),
     (consumers_read_committed_records_only, "infra/x.py", "def f(a, isolation_level=None): ..."),
+    (secrets_are_compared_in_constant_time, "producers/webhooks/x.py", "given == right"),
+    (secrets_are_compared_in_constant_time, "producers/webhooks/x.py", "a != self._secret"),
+    (secrets_are_compared_in_constant_time, "producers/webhooks/x.py", "right in found"),
+    (secrets_are_compared_in_constant_time, "infra/access/x.py", "h == hmac.digest(k, b, 'x')"),
 ]
 
 
@@ -574,6 +606,8 @@ def test_a_planted_violation_is_found(rule: Rule, path: str, source: str):
 
 
 ALLOWED: list[tuple[Rule, str, str]] = [
+    (secrets_are_compared_in_constant_time, "producers/access/x.py", "credential is None"),
+    (secrets_are_compared_in_constant_time, "state/x.py", "entry.digest == digest(x)"),
     (what_a_log_can_is_asked_of_it, "infra/open_log.py", "settings.embedded_path"),
     (clients_of_the_log_stay_in_its_adapters, "infra/kafka/x.py", "import aiokafka.errors"),
     (clients_of_the_log_stay_in_its_adapters, "infra/embedded/x.py", "import sqlite3"),

@@ -7,7 +7,7 @@ import gzip
 import json
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any
@@ -50,7 +50,7 @@ SECRETS = {
 class Site:
     """A gateway in front of one agent that takes what every sender sends, as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Mapping[str, list[str]] = SECRETS) -> None:
         self.seen: list[Webhook] = []
         agent = Agent("all")
 
@@ -77,7 +77,7 @@ class Site:
             reader=reader,
             feed=reader,
             readiness=FakeReadiness(),
-            secrets=SECRETS,
+            secrets=secrets,
             deliveries=self.deliveries,
             overview=FakeOverview(),
             clock=FakeClock(),
@@ -91,6 +91,20 @@ class Site:
 
     def runs(self) -> list[str]:
         return [run_id for _, run_id, _, _ in self.commands.started]
+
+
+async def test_the_secret_of_one_source_opens_no_other() -> None:
+    one = Site(secrets=SECRETS | {"shop": [signed.OTHER], "gitlab": [signed.OTHER]})
+    body = b'{"order": {"id": "1"}}'
+    async with one.http:
+        for secret, status in ((signed.SECRET, 401), (signed.OTHER, 202)):
+            proofs = {
+                "shop": {"X-Shop-Signature": signed.mac(secret, body).hex()},
+                "gitlab": {"X-Gitlab-Token": secret},
+            }
+            for source, proof in proofs.items():
+                answer = await one.post(source, body, proof)
+                assert answer.status_code == status, (source, secret)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from surefoot.cli import app as surefoot
-from surefoot.state.inspect.rights import PROCESS_KINDS
+from surefoot.infra.runtime.loader import load_agents
+from surefoot.state.inspect.rights import PROCESS_KINDS, rights_of
 from tests.generate.rights_page import PAGE, page
 
 AGENT = """
@@ -104,6 +105,31 @@ def test_a_principal_that_kubernetes_cannot_name_is_refused(file):
     assert done.exit_code == 2
     assert "'Acme-worker'" in done.stderr
     assert "--principal" in done.stderr
+
+
+def test_no_process_may_delete_or_alter_and_none_may_touch_what_is_not_of_the_app(file):
+    file.write_text(AGENT + LISTENS)
+    for kind in PROCESS_KINDS:
+        for right in rights_of(kind, "acme", ["shop"], load_agents([file])):
+            assert set(right.operations) <= {
+                "Create",
+                "Describe",
+                "DescribeConfigs",
+                "Read",
+                "Write",
+            }
+            reads = kind == "trigger" and right.name == "orders" and right.operations == ("Read",)
+            of_brokers = (right.kind, right.operations) == ("cluster", ("DescribeConfigs",))
+            assert right.name.startswith("acme.") or reads or of_brokers
+            if right.prefixed and {"Read", "Write"} & set(right.operations):
+                assert right.kind == "transactional id" or right.name == "acme.outbox."
+            if right.name in ("acme.access", "acme.audit") and "Write" in right.operations:
+                assert (kind, right.name) in {
+                    ("tokens", "acme.access"),
+                    ("tokens", "acme.audit"),
+                    ("gateway", "acme.audit"),
+                    ("views", "acme.audit"),
+                }
 
 
 def test_the_page_of_rights_is_up_to_date():
