@@ -13,7 +13,7 @@ from typing import Literal
 from surefoot.state.declare.agent import Agent
 
 ProcessKind = Literal[
-    "worker", "relay", "gateway", "trigger", "views", "archive", "topics", "tokens"
+    "worker", "relay", "gateway", "trigger", "views", "archive", "topics", "tokens", "doctor"
 ]
 ResourceKind = Literal["topic", "group", "transactional id", "cluster"]
 
@@ -127,6 +127,13 @@ NEEDS: dict[ProcessKind, tuple[Need, ...]] = {
         Need("topic", "{app}.access", "Read Write"),
         Need("topic", "{app}.audit", "Read Write"),
         _REPLICATION,
+    ),
+    "doctor": (
+        Need("topic", "{app}.*", "Describe DescribeConfigs Read"),
+        Need("topic", "{topic}", "Read"),
+        Need("group", "{app}.*", "Describe"),
+        Need("transactional id", "{app}.*", "Describe"),
+        Need("cluster", "kafka-cluster", "Describe"),
     ),
 }
 

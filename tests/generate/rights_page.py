@@ -23,7 +23,7 @@ prints them for your agents, as `kafka-acls` commands or as Strimzi's `KafkaUser
 - DescribeConfigs on the cluster is for the default replication factor: with
   `SUREFOOT_REPLICATION_FACTOR` set, nobody needs it.
 - `topics` is `surefoot topics apply`; `verify` needs less. `tokens` is `surefoot tokens` and
-  `surefoot audit`.
+  `surefoot audit`. `doctor` is `surefoot doctor`, which only reads.
 
 Generated from `state/inspect/rights.py` by `python -m tests.generate.rights_page`; a test holds
 that it is up to date.

@@ -45,7 +45,7 @@ def plan(
         typer.Option("--output", "-o", help="Commands for a shell, or KafkaUser resources."),
     ] = "kafka-acls",
 ) -> None:
-    """Print the least rights of worker, relay, gateway, trigger, views, archive, topics, tokens.
+    """Print the least rights of each kind of process, and of `topics`, `tokens` and `doctor`.
 
     Connects to nothing. Name all agents that start one another's runs in one command.
     """

@@ -4,6 +4,7 @@ besides."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -60,7 +61,7 @@ def yearly(tick: Tick) -> str:
 
 orders.subscribe("crm", url="TARGET/crm")
 """
-ROLES = ("worker", "relay", "gateway", "trigger", "views", "archive", "topics")
+ROLES = ("worker", "relay", "gateway", "trigger", "views", "archive", "topics", "doctor")
 #: of effects that nobody delivers
 NOWHERE = "http://127.0.0.1:1"
 SECRET = "whsec_" + "c2VjcmV0" * 6
@@ -205,6 +206,15 @@ async def test_each_process_needs_the_planned_rights_only_and_outlives_its_sign_
         await ours.until(lambda: ours.asked().count("/crm") == 2, what="both webhooks")
         views, archive = ours.start("views"), ours.start("archive")
         await ours.until(lambda: views.events("view_opened"), what="the view to be read")
+
+        async def looked() -> bool:
+            args = ("doctor", "doctor", ours.file, "--json")
+            done = await asyncio.to_thread(ours.command, *args)
+            blind = json.loads(done.stdout)["blind"]
+            assert "SF3093" not in str(blind)  # a right is missing
+            return not blind
+
+        await ours.until(looked, what="each check of the doctor to look")
         first = connections(worker, secured.scram)
         await ours.until(
             lambda: len(first - connections(worker, secured.scram)) > 2, what="sign-ins to end"
