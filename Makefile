@@ -42,7 +42,7 @@ lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command 'make lock' --group release --output-file requirements-release.lock
 	$(UV_COMPILE) --constraint requirements-dev.lock --output-file infra/docker/requirements.lock \
-		$(foreach extra,aws ed25519 encryption metrics oidc otel views,--extra $(extra))
+		$(foreach extra,aws ed25519 encryption metrics msk oidc otel views,--extra $(extra))
 
 # BASE=... names another image with Python
 image: .venv/ready

@@ -2,7 +2,8 @@
 
 from aiokafka.abc import AbstractTokenProvider
 
-from surefoot.infra.runtime.settings import TokenFile
+from surefoot.infra.sign_in.tokens import AwsIamToken, TokenFile
 
 # aiokafka takes tokens only from one of its own kind
 AbstractTokenProvider.register(TokenFile)
+AbstractTokenProvider.register(AwsIamToken)

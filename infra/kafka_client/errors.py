@@ -30,7 +30,8 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 
 from surefoot.infra.kafka_client.failover import turned_away
-from surefoot.infra.runtime.settings import NoToken, Settings
+from surefoot.infra.runtime.settings import Settings
+from surefoot.infra.sign_in.tokens import NoToken
 from surefoot.state.errors import NotAllowed, Unavailable
 
 #: time limit of each step of the probe, in seconds
@@ -182,7 +183,7 @@ async def _look(client: AIOKafkaClient, host: str, port: int) -> Unreachable:
         number, why = await _why(client, host, port, error)
         return Unreachable(number, f"{place} {why}")
     if turned_away(answer):
-        why = "refuses the token of SUREFOOT_SASL_TOKEN_FILE; see whether it has expired"
+        why = f"refuses {client._sasl_oauth_token_provider.refused}"
         return Unreachable(_AUTHENTICATION, f"{place} {why}")
     return Unreachable(_NO_ANSWER, f"{place} could not be reached a moment ago, and answers now")
 

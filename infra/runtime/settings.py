@@ -6,7 +6,6 @@ start-up that names the variable to change.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
@@ -22,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surefoot.infra.runtime.deadlines import Deadlines
 from surefoot.infra.sign_in.certificates import client_context
+from surefoot.infra.sign_in.tokens import AwsIamToken, TokenFile
 from surefoot.schemas.text import refuse_halves
 from surefoot.state.access.proxied import parse_networks, parse_roles
 from surefoot.state.access.withheld import parse_payload_roles
@@ -49,31 +49,6 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class NoToken(OSError):
-    """The file has no token; the text says why, and which setting names it."""
-
-
-class TokenFile:
-    """A bearer token that is read for each sign-in: whoever issues it replaces the file.
-
-    `infra.kafka_client` registers it as a token provider of aiokafka."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    async def token(self) -> str:
-        """Return the token. Raises: NoToken — the file is empty, or cannot be read."""
-        try:
-            token = (await asyncio.to_thread(self.path.read_text, encoding="ascii")).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise NoToken(
-                f"the token of SUREFOOT_SASL_TOKEN_FILE cannot be read: {error}"
-            ) from None
-        if not token:
-            raise NoToken(f"SUREFOOT_SASL_TOKEN_FILE names an empty file: {self.path}")
-        return token
-
-
 class Settings(BaseSettings):
     """One process's settings. Create them with `load_settings()`."""
 
@@ -94,7 +69,10 @@ class Settings(BaseSettings):
     #: broker
     bootstrap_servers: str | None = None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
+    #: AWS_MSK_IAM: OAUTHBEARER with a token that the process's AWS identity signs
+    sasl_mechanism: Literal[
+        "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"
+    ] = "PLAIN"
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     #: file with the bearer token of OAUTHBEARER, read for each connection
@@ -330,10 +308,20 @@ class Settings(BaseSettings):
         with_token = self.sasl_mechanism == "OAUTHBEARER"
         if signs_in and with_token and self.sasl_token_file is None:
             raise ValueError(f"{_PREFIX}SASL_MECHANISM=OAUTHBEARER needs {_PREFIX}SASL_TOKEN_FILE")
+        if self._with_aws and self.security_protocol != "SASL_SSL":
+            raise ValueError(
+                f"{_PREFIX}SASL_MECHANISM=AWS_MSK_IAM needs {_PREFIX}SECURITY_PROTOCOL=SASL_SSL"
+            )
         password = self.sasl_password.get_secret_value() if self.sasl_password else ""
-        if signs_in and not with_token and not (self.sasl_username and password):
+        by_name = signs_in and not with_token and not self._with_aws
+        if by_name and not (self.sasl_username and password):
             raise ValueError(
                 f"{_PREFIX}SECURITY_PROTOCOL={self.security_protocol} needs "
+                f"{_PREFIX}SASL_USERNAME and {_PREFIX}SASL_PASSWORD"
+            )
+        if self._with_aws and (self.sasl_username or password):
+            raise ValueError(
+                f"{_PREFIX}SASL_MECHANISM=AWS_MSK_IAM signs in with AWS credentials, not with "
                 f"{_PREFIX}SASL_USERNAME and {_PREFIX}SASL_PASSWORD"
             )
         if self.sasl_password and not signs_in:
@@ -359,10 +347,16 @@ class Settings(BaseSettings):
         return made
 
     @property
+    def _with_aws(self) -> bool:
+        return self.sasl_mechanism == "AWS_MSK_IAM"
+
+    @property
     def principal(self) -> str:
         """Return the principal that brokers see in ACLs, as far as the settings tell."""
         if self.sasl_token_file:
             return f"the subject of {self.sasl_token_file}"
+        if self._with_aws:
+            return "the AWS identity of this process"
         if self.security_protocol.startswith("SASL"):
             return f"User:{self.sasl_username}"
         if self.ssl_certfile:
@@ -381,7 +375,8 @@ class Settings(BaseSettings):
     def kafka(self) -> dict[str, Any]:
         """Return keyword arguments for every aiokafka client.
 
-        Raises: ConfigError — no broker is set, or a certificate cannot be read.
+        Raises: ConfigError — no broker is set, a certificate cannot be read, or a library is not
+        installed.
         """
         if not self.bootstrap_servers:
             raise ConfigError(
@@ -398,8 +393,10 @@ class Settings(BaseSettings):
         if self.security_protocol.endswith("SSL"):
             common["ssl_context"] = self._ssl_context()
         if self.security_protocol.startswith("SASL"):
-            common["sasl_mechanism"] = self.sasl_mechanism
-        if self.sasl_token_file:
+            common["sasl_mechanism"] = "OAUTHBEARER" if self._with_aws else self.sasl_mechanism
+        if self._with_aws:
+            common["sasl_oauth_token_provider"] = AwsIamToken(self.aws_region)
+        elif self.sasl_token_file:
             common["sasl_oauth_token_provider"] = TokenFile(self.sasl_token_file)
         elif self.sasl_password:
             common["sasl_plain_username"] = self.sasl_username

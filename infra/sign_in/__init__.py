@@ -1,1 +1,1 @@
-"""What a process proves who it is with, in files that somebody else renews; no settings, no log."""
+"""What a process proves who it is with: renewed files, and tokens; no settings, no log."""

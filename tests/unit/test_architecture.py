@@ -89,6 +89,7 @@ RUNS_CODE = {  # data must never become code
 LOOKS_UP_CODE = {"__import__", "importlib.import_module", "pydoc.locate", "runpy"}
 #: SDKs that are extras, and the file that may import each: only in a function
 SDKS = {
+    "aws_msk_iam_sasl_signer": "infra/sign_in/tokens.py",
     "anthropic": "surefoot/agents/anthropic_model.py",
     "boto3": "infra/aws/client.py",
     "botocore": "infra/aws/client.py",

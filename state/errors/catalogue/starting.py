@@ -132,6 +132,7 @@ STARTING_PAGES: tuple[Page, ...] = (
                 "'surefoot[otel]'` and an exporter for SUREFOOT_TRACES."
             ),
             "`pip install 'surefoot[oidc]'` for SUREFOOT_AUTH=oidc.",
+            "`pip install 'surefoot[msk]'` for SUREFOOT_SASL_MECHANISM=AWS_MSK_IAM.",
         ),
     ),
     Page(
