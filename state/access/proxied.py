@@ -54,21 +54,21 @@ class TrustedProxy:
         Raises: BadArgument — they name nobody, or not exactly one role.
         """
         headers = list(headers)
+        name = _only(headers, self.name_header)
         groups = _listed(_only(headers, self.groups_header))
         agents = [EVERYTHING]
         if self.agents_header is not None:
             agents = _listed(_only(headers, self.agents_header))
         account = vouched_account(
-            _only(headers, self.name_header),
+            name,
             {self.roles[group] for group in groups if group in self.roles},
             agents,
             expires_ms=now_ms + PROXIED_MS,
             issuer=_ISSUER,
         )
         if account is None:
-            raise BadArgument(
-                "SF5085", "the proxy names nobody, or nobody whose groups have exactly one role"
-            )
+            told = f"{name[:128]!r}, whose groups have not exactly one role" if name else "nobody"
+            raise BadArgument("SF5085", f"the proxy names {told}")
         return account
 
 

@@ -126,7 +126,10 @@ async def test_who_has_not_exactly_one_role_is_refused(
     # a token beside it does not help: whose request it is would be a guess
     answer = await gateway.ask("GET", "/agents", "admin", **headers)
     assert (answer.status_code, answer.json()["error"][:6]) == (403, "SF5085")
-    assert gateway.audit.told() == [(None, "read", 403)]
+    [entry] = gateway.audit.entries
+    name = headers["X-Forwarded-User"][:128]
+    assert (entry.who, entry.status) == (None, 403)
+    assert (repr(name) if name else "nobody") in str(entry.note)
 
 
 @pytest.mark.parametrize("twice", ["X-Forwarded-User", "X-Forwarded-Groups"])
