@@ -1,14 +1,17 @@
 """ASGI middleware that lets through what an account may do, before anything of a body is read.
 
 In order: sign in (401), the agent in the account's scope (404, as if it were not there), the role
-(403). What changes something, and what was refused, goes to the audit trail before it is answered.
-Tries of strangers are recorded only now and then, so that nobody can fill a disk.
+(403), how many streams the account has open (429). What changes something, and what was refused,
+goes to the audit trail before it is answered. Tries of strangers are recorded only now and then, so
+that nobody can fill a disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +24,7 @@ from surefoot.producers.access.session import credential_of
 from surefoot.producers.access.signed_in import signed_in
 from surefoot.producers.access.withholding import Withholding
 from surefoot.producers.guards import (
+    RETRY_AFTER_S,
     Allowance,
     RequestRefused,
     check_agent,
@@ -71,6 +75,8 @@ class GateKeeping:
     clock: Clock
     #: the agents that who is signed in may see
     agents: Collection[str]
+    #: event streams that one account may have open at a time
+    streams_each: int = 0
     strangers: Allowance = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +95,8 @@ class _Asked:
 class Gate:
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], keeping: GateKeeping) -> None:
         self._app, self._routes, self._keeping = app, routes, keeping
+        #: open event streams by account
+        self._streams = Counter[tuple[str | None, str]]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -135,6 +143,10 @@ class Gate:
         if not includes(account.role, needed):
             message = f"this needs the role {needed}; {account.name} is {account.role}"
             raise RequestRefused("SF5082", 403, message)
+        if asked.rule.streams and self._streams[_name(account)] >= keeping.streams_each:
+            message = f"{account.name} has {keeping.streams_each} event streams open; close some"
+            retry = {"Retry-After": str(RETRY_AFTER_S)}
+            raise RequestRefused("SF5005", 429, message, retry)
         return account
 
     def _proxied(self, scope: Scope) -> Account | None:
@@ -172,7 +184,8 @@ class Gate:
         if not asked.rule.plain and not self._keeping.access.shows_payloads(account.role):
             send = Withholding(send)
         if asked.rule.streams:
-            await self._stream(account, scope, receive, send)
+            with self._counted(account):
+                await self._stream(account, scope, receive, send)
         elif asked.rule.action == READ:
             await self._app(scope, receive, send)
         else:
@@ -190,6 +203,17 @@ class Gate:
             finally:
                 if not answered:  # it failed, or its client has gone: what it did is not known
                     await self._record(scope, asked, 500)
+
+    @contextmanager
+    def _counted(self, account: Account) -> Iterator[None]:
+        name = _name(account)
+        self._streams[name] += 1
+        try:
+            yield
+        finally:
+            self._streams[name] -= 1
+            if not self._streams[name]:
+                del self._streams[name]
 
     async def _stream(self, account: Account, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a stream on until it ends, or the account does."""
@@ -261,6 +285,11 @@ def _check_page(scope: Scope) -> None:
     """Check that what changes something comes from our own page. Raises: RequestRefused (403)."""
     if scope.get("method", "GET") not in ("GET", "HEAD"):
         check_origin(HTTPConnection(scope))
+
+
+def _name(account: Account) -> tuple[str | None, str]:
+    """Return what tells an account from all others."""
+    return account.issuer, account.name
 
 
 def _short(text: str | None) -> str | None:

@@ -101,6 +101,8 @@ Effects = Callable[[], AbstractAsyncContextManager[RunBrowser]]
 #: returns why something cannot be used, or None
 Fault = Callable[[], Awaitable[str | None]]
 
+#: one account may have this part of all event streams: nobody keeps the others out
+_STREAMS_SHARE = 4
 _ONE_ID = "give the id once: as Idempotency-Key or in the body"
 
 
@@ -223,7 +225,8 @@ def gateway_app(
     webhooks = Route("/webhooks/{source}", intake.take, methods=["POST"])
     app.router.routes.append(webhooks)
     if access is not None:
-        keeping = GateKeeping(access=access, clock=clock, agents=gateway.agents)
+        each = max(1, limits.streams // _STREAMS_SHARE)
+        keeping = GateKeeping(access=access, clock=clock, agents=gateway.agents, streams_each=each)
         app.add_middleware(Gate, routes=app.router.routes, keeping=keeping)
         serve_sessions(app)
     direct(app, webhooks)

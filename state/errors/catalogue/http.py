@@ -40,7 +40,8 @@ HTTP_PAGES: tuple[Page, ...] = (
     Page(
         number="SF5005",
         title="Too many event streams",
-        means="429: the gateway accepts no further watcher at present.",
+        means="429: the gateway accepts no further watcher at present, or none of this account, "
+        "which may have a quarter of all streams.",
         causes=("watchers that do not close their streams",),
         mend=("Try again later, or run another gateway: `surefoot gateway agent.py`",),
     ),

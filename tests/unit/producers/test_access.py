@@ -91,10 +91,10 @@ class Guarded(Gateway):
     accounts: FakeAccounts
     audit: FakeAudit
 
-    def __init__(self, *agents: Agent) -> None:
+    def __init__(self, *agents: Agent, **limits: Any) -> None:
         self.accounts, self.audit = FakeAccounts(), FakeAudit()
         self.access = self.access_of()
-        super().__init__(*agents, answer_s=0.01)
+        super().__init__(*agents, **{"answer_s": 0.01, **limits})
         self.reader.runs[RUN] = run(status="completed")
         self.reader.gone.set()
 
@@ -466,6 +466,29 @@ async def test_an_open_websocket_ends_with_its_account(gateway: Guarded) -> None
         1008,
     )
     assert gateway.reader.closed == 1
+
+
+async def test_one_account_keeps_no_other_from_a_stream() -> None:
+    one = Guarded(streams=8)
+    one.reader.gone.clear()
+    headers = {"authorization": "Bearer viewer"}
+    async with one.http:
+        watching = [
+            asyncio.ensure_future(one.ask("GET", "/events", "viewer")),
+            asyncio.ensure_future(handshake(one, "/ws/events", headers)),
+        ]
+        await until(lambda: len(one.reader.followed) == 2, what="both streams")
+        refused = await one.ask("GET", "/events", "viewer")
+        assert (refused.status_code, refused.json()["error"][:6]) == (429, "SF5005")
+        assert int(refused.headers["retry-after"]) > 0
+        assert (await handshake(one, "/ws/events", headers))[0]["status"] == 429
+        other = asyncio.ensure_future(one.ask("GET", "/events", "operator"))
+        await until(lambda: len(one.reader.followed) == 3, what="the stream of another account")
+        watching[0].cancel()
+        await asyncio.wait(watching[:1])
+        one.reader.gone.set()
+        assert (await one.ask("GET", "/events", "viewer")).status_code == 200
+        await asyncio.gather(other, *watching[1:])
 
 
 async def test_a_stream_whose_client_leaves_is_closed(gateway: Guarded) -> None:
