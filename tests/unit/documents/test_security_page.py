@@ -8,8 +8,8 @@ from pathlib import Path
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "security.md"
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)(?:\[(\w+)\])?`")
-#: how a threat that no test is about begins to say so
-WITHOUT = ("Out of scope", "Not yet")
+#: how a threat that no test is about says so
+WITHOUT = re.compile(r"(^|\. )(Out of scope|Not yet): ")
 
 
 def rows() -> list[list[str]]:
@@ -49,4 +49,4 @@ def test_each_threat_has_a_test_or_says_why_not() -> None:
     for threat, does, held in rows():
         cited = [each for each in held.split(", ") if each]
         assert all(NAMED.fullmatch(each) for each in cited), threat
-        assert cited or does.startswith(WITHOUT), threat
+        assert cited or WITHOUT.search(does), threat
