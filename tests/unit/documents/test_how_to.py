@@ -18,8 +18,8 @@ from surefoot.state.inspect.lint import lint_agent
 
 FOLDER = Path(__file__).parents[3] / "docs" / "how-to"
 PAGES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "README")
-#: pages whose code needs a broker or a model, or is that of a shell
-TESTED_ELSEWHERE = ("client", "deploy", "runbooks", "secured-kafka", "tool-loop")
+#: pages whose code needs a broker or a model, is that of a shell, or that have none
+TESTED_ELSEWHERE = ("client", "deploy", "runbooks", "secured-kafka", "sizing", "tool-loop")
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
