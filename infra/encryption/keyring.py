@@ -82,6 +82,9 @@ async def new_key(key_id: str, by: str, name: str, settings: Settings) -> KeyJso
         raise ConfigError(
             "SF1092", f"a key's id is 1 to 64 of A-Z a-z 0-9 . _ -; got {key_id[:100]!r}"
         )
+    if by not in ("file", *WRAPPING):
+        wraps = " or ".join(f"{each}:KEY" for each in WRAPPING)
+        raise ConfigError("SF1091", f"there is no provider {by[:100]!r}; use {wraps}")
     if by == "file":
         secret = base64.b64encode(os.urandom(KEY_BYTES)).decode()
         return {"id": key_id, "provider": by, "secret": secret}

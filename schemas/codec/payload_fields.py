@@ -5,7 +5,8 @@ errors, and digests of them, by which a guess could be confirmed. The rest is cl
 are found, routed, counted and shown. Every text and every bytes field of a schema is in one of the
 two tables, or this module cannot be imported.
 
-A concealed payload reads `<encrypted:KEY>`; where JSON is due, as a JSON string.
+A concealed payload reads `<encrypted:KEY>`; where JSON is due, as a JSON string. An empty one, as
+in the receipt of a run that is over, stays empty.
 """
 
 from __future__ import annotations
@@ -210,6 +211,8 @@ def _fields(parts: Mapping[str, _Change]) -> _Change | None:
 
 
 def _concealed(payload: str | bytes, words: str) -> str | bytes:
+    if not payload:
+        return payload
     return words if isinstance(payload, str) else b'"%b"' % words.encode()
 
 

@@ -448,6 +448,14 @@ STARTING_PAGES: tuple[Page, ...] = (
         ),
     ),
     Page(
+        number="SF1093",
+        title="The key provider does not answer",
+        means="Data keys are wrapped by a key in Vault, which could not be reached, or is not "
+        "ready. Nothing was started.",
+        causes=("Vault is sealed or restarts", "VAULT_ADDR is of another machine", "a firewall"),
+        mend=('Ask it: `curl "$VAULT_ADDR/v1/sys/health"`', "Start the process again."),
+    ),
+    Page(
         number="SF1092",
         title="No such key, or one of that name",
         means="`surefoot keys` was given an id that the file has already, or does not have, or "

@@ -35,10 +35,13 @@ class KeyLineJson(TypedDict):
 def add(
     file: KeyFile,
     key_id: KeyId,
-    aws_kms: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Wrap it with this key of AWS KMS: alias/surefoot, say."),
-    ] = None,
+    wrap: Annotated[
+        str,
+        typer.Option(
+            metavar="PROVIDER:KEY",
+            help="Wrap it with a provider's key: aws-kms:alias/surefoot, vault:surefoot.",
+        ),
+    ] = "file:",
 ) -> None:
     """Add a key that decrypts. The first one of a file also encrypts.
 
@@ -48,8 +51,8 @@ def add(
     keys = read_keys(file) if file.exists() else []
     if any(key["id"] == key_id for key in keys):
         raise ConfigError("SF1092", f"{file} has a key {key_id} already; choose another id")
-    by = "file" if aws_kms is None else "aws-kms"
-    made = asyncio.run(new_key(key_id, by, aws_kms or "", load_settings()))
+    by, _, name = wrap.partition(":")
+    made = asyncio.run(new_key(key_id, by, name, load_settings()))
     write_keys(file, [*keys[:-1], made, *keys[-1:]])
     typer.echo(f"{key_id} {'decrypts' if keys else 'encrypts and decrypts'}")
 

@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,7 +24,7 @@ from surefoot.infra.encryption.backend import EncryptedLog, EncryptedSourceLog
 from surefoot.infra.encryption.blobs import EncryptedBlobs
 from surefoot.infra.encryption.cipher import DataKey, Tampered
 from surefoot.infra.encryption.envelope import Envelope
-from surefoot.infra.encryption.keyring import Keyring, load_keyring, new_key, write_keys
+from surefoot.infra.encryption.keyring import Keyring, load_keyring, new_key, read_keys, write_keys
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
 from surefoot.infra.open_log import open_backend
@@ -32,7 +34,7 @@ from surefoot.infra.views.shard import _event
 from surefoot.schemas.codec.container import read_rows
 from surefoot.schemas.codec.payload_fields import is_concealed, is_sealed
 from surefoot.schemas.pointer import pointer_to
-from surefoot.state.errors import ConfigError, KeyMissing, StoreRefused
+from surefoot.state.errors import ConfigError, KeyMissing, StoreRefused, Unavailable
 from surefoot.state.names.topics import AgentTopics, dead_topic
 from surefoot.state.ports.log import ConsumerRecord, InputKind, Log, ProducerRecord
 from surefoot.state.ports.sources import SourceLog
@@ -435,3 +437,92 @@ async def test_kms_wraps_a_key_and_unwraps_it_under_its_id_alone(
     write_keys(file, [made | {"wrapped": "not base64"}])
     with pytest.raises(ConfigError, match="SF1090"):
         await load_keyring(aws(encryption=file))
+
+
+class _Transit(BaseHTTPRequestHandler):
+    """As Vault's transit engine: a ciphertext opens with its own key and associated data alone."""
+
+    secrets: ClassVar[dict[str, dict[str, str]]] = {}
+    #: what it answers everything with, when it is set
+    status: ClassVar[int] = 200
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        _, _, engine, operation, key = self.path.split("/")
+        place = f"{engine}/{key} {body['associated_data']}"
+        if self.status != 200 or self.headers["X-Vault-Token"] != "root":
+            self._answer(self.status if self.status != 200 else 403, {"errors": ["no"]})
+        elif operation == "encrypt":
+            wrapped = f"vault:v1:{len(self.secrets)}"
+            self.secrets[wrapped] = {"place": place, "plaintext": body["plaintext"]}
+            self._answer(200, {"data": {"ciphertext": wrapped}})
+        elif self.secrets.get(body["ciphertext"], {}).get("place") == place:
+            plaintext = self.secrets[body["ciphertext"]]["plaintext"]
+            self._answer(200, {"data": {"plaintext": plaintext}})
+        else:
+            self._answer(400, {"errors": ["cipher: message authentication failed"]})
+
+    def _answer(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Transit]]:
+    kind = type("Transit", (_Transit,), {"secrets": {}, "status": 200})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    monkeypatch.setenv("VAULT_ADDR", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("VAULT_TOKEN", "root")
+    try:
+        yield kind
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+
+
+@pytest.mark.parametrize("name", ["surefoot", "team-engine/surefoot"])
+async def test_vault_wraps_a_key_and_unwraps_it_under_its_id_alone(
+    vault: type[_Transit], tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "keys.json"
+    settings = load_settings(app=APP, encryption=file)
+    await asyncio.to_thread(keys, "add", file, "k1", "--wrap", f"vault:{name}")
+    (made,) = read_keys(file)
+    first, second = [await load_keyring(settings) for _ in range(2)]
+    sealed = Envelope(APP, first).seal(start())
+
+    assert Envelope(APP, second).open(read(sealed)).value == start().value
+    assert next(iter(vault.secrets.values()))["plaintext"] not in json.dumps(made)
+    write_keys(file, [made | {"id": "k2"}])
+    with pytest.raises(ConfigError, match=r"SF1091.*message authentication failed"):
+        await load_keyring(settings)
+
+
+async def test_a_vault_that_is_not_ready_is_no_wrong_setting(
+    vault: type[_Transit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings(app=APP)
+    for status in (429, 500, 503):
+        vault.status = status
+        with pytest.raises(Unavailable, match="SF1093"):
+            await new_key("k1", "vault", "surefoot", settings)
+    vault.status = 200
+    monkeypatch.setenv("VAULT_TOKEN", "another")
+    with pytest.raises(ConfigError, match=r"SF1091.*aws-kms:KEY or vault:KEY"):
+        await new_key("k1", "nobody", "surefoot", settings)
+    with pytest.raises(ConfigError, match=r"SF1091.*403"):
+        await new_key("k1", "vault", "surefoot", settings)
+    with pytest.raises(ConfigError, match="SF1091"):
+        await new_key("k1", "vault", "a key", settings)
+    monkeypatch.delenv("VAULT_ADDR")
+    with pytest.raises(ConfigError, match="VAULT_ADDR"):
+        await new_key("k1", "vault", "surefoot", settings)

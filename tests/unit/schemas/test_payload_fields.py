@@ -91,6 +91,13 @@ def test_a_placeholder_counts_only_where_it_is_the_whole_payload():
     assert is_concealed(encode("Command", {**told, "messages": [b"1", b'"<encrypted:k1>"']}))
 
 
+def test_a_receipt_has_no_payload_that_seems_to_be_concealed():
+    receipt = {**RECORDS["Checkpoint"], "payload": b"", "result": None}
+
+    shown = decode(conceal(encode("Checkpoint", receipt), "k1"), "Checkpoint")[1]
+    assert (shown["payload"], shown["result"]) == (b"", None)
+
+
 def test_bytes_that_are_no_record_are_concealed_whole():
     assert conceal(b"4111 1111", "k1") == b"<encrypted:k1>"
     assert is_concealed(b"<encrypted:k1>")
