@@ -38,6 +38,7 @@ from surefoot.state.diagnosis.work import (
     judge_workers,
 )
 from surefoot.state.errors import ConfigError, Numbered, Unavailable
+from surefoot.state.names.agents import pool_agent_name
 from surefoot.state.names.topics import OUTBOX, AgentTopics
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.lag import AgentStanding
@@ -60,7 +61,8 @@ class Doctor:
         self._agents = agents
         self._names = names_of(agents)
         self._specs = specs_for(self._names, settings)
-        self._start = StartCommands() if backend.capabilities.many_processes else ONE_PROCESS
+        several = backend.capabilities.many_processes
+        self._start = StartCommands(pools=_pools(agents)) if several else ONE_PROCESS
         self._cluster = backend.cluster()
         self._offsets = backend.offsets()
         self._groups = backend.groups()
@@ -152,13 +154,13 @@ class Doctor:
         return found
 
     async def _oldest(self, standing: AgentStanding, topic: str) -> list[ConsumerRecord]:
-        """Return the first record of each partition that is not done."""
+        """Return the first record that is not done of each partition that has an owner."""
         lookups = self._backend.lookups(topic)
         try:
             pages = [
                 (await lookups.page(place.partition, first, place.stable, lambda _: True))[0]
                 for place in standing.partitions
-                if place.topic == topic and place.lag
+                if place.topic == topic and place.lag and place.owner is not None
                 if (first := max(place.committed or 0, place.start)) < place.stable
             ]
         finally:
@@ -219,6 +221,10 @@ class Doctor:
 
     async def _access(self, since_ms: int) -> list[Diagnosis]:
         return judge_access(await self._audit.entries(since_ms, lambda _: True))
+
+
+def _pools(agents: Iterable[Agent]) -> dict[str, str]:
+    return {pool_agent_name(agent.name, pool): pool for agent in agents for pool in agent.pools}
 
 
 def _listeners(agent: Agent, topics: AgentTopics) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from surefoot.state.access.audit import AuditEntry
@@ -42,9 +42,14 @@ class StartCommands:
     worker: str = "surefoot worker AGENT.py"
     relay: str = "surefoot relay"
     trigger: str = "surefoot trigger AGENT.py"
+    #: names of pools that have workers of their own, by their agent
+    pools: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, agent: str) -> str:
-        return self.relay if agent == OUTBOX else self.worker
+        if agent == OUTBOX:
+            return self.relay
+        pool = self.pools.get(agent)
+        return self.worker if pool is None else f"{self.worker} --pool {pool}"
 
 
 #: of a log that one process serves
@@ -58,7 +63,7 @@ class Listener:
     agent: str
     topic: str
     members: int
-    #: records that the group has not read
+    #: offsets that the group has not read; markers of transactions are among them
     unread: int
 
 
@@ -96,7 +101,7 @@ def judge_listeners(listeners: Iterable[Listener], start: StartCommands) -> list
     return [
         Diagnosis(
             code="nobody_listens",
-            what=f"nobody reads {each.topic} for {each.agent}, where {each.unread} events wait",
+            what=f"nobody reads {each.topic} for {each.agent}, where {each.unread} offsets wait",
             do=(start.trigger,),
         )
         for each in listeners

@@ -36,6 +36,7 @@ async def ship(ctx: Context, order: int) -> Done:
 """
 #: nobody listens there
 NOWHERE = "127.0.0.1:1"
+HOUR_MS = 3_600_000
 EVERY = ["topics", "workers", "triggers", "runs", "effects", "dead letters"]
 
 
@@ -70,10 +71,12 @@ async def log(settings: Settings, backend: Backend) -> Backend:
     return backend
 
 
-async def examined(settings: Settings, backend: Backend, agent: Agent) -> Examination:
+async def examined(
+    settings: Settings, backend: Backend, agent: Agent, *, later_ms: int = 0
+) -> Examination:
     doctor = Doctor(settings, backend, [agent])
     try:
-        return await doctor.examine(SystemClock().now_ms(), 0)
+        return await doctor.examine(SystemClock().now_ms() + later_ms, 0)
     finally:
         await doctor.stop()
 
@@ -97,8 +100,22 @@ async def test_a_start_that_nobody_takes_is_found_with_what_serves_this_log(
     settings: Settings, log: Backend, agent: Agent
 ) -> None:
     await append(log, start_out(settings.app, 1, "shop", "r1", b"1", sent_ms=1))
-    (found,) = (await examined(settings, log, agent)).findings
+    (found,) = (await examined(settings, log, agent, later_ms=HOUR_MS)).findings
     assert (found.code, found.do[0]) == ("nobody_works", "surefoot serve AGENT.py")
+
+
+async def test_a_start_that_its_owner_does_not_decide_is_found(
+    settings: Settings, agent: Agent
+) -> None:
+    async with open_backend(settings, SystemClock(), owner=True) as log:
+        async with log.topics() as topics:
+            await topics.apply(specs_for(["shop"], settings))
+        await append(log, start_out(settings.app, 1, "shop", "r1", b"1", sent_ms=1))
+        before = await examined(settings, log, agent, later_ms=-HOUR_MS)
+        assert before.findings == []
+        (found,) = (await examined(settings, log, agent, later_ms=HOUR_MS)).findings
+    assert found.code == "commands_wait"
+    assert "run r1 of shop" in found.what
 
 
 async def test_topics_that_are_missing_are_found(

@@ -179,13 +179,18 @@ def test_inputs_that_nobody_reads_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "command"), [(START, "surefoot relay"), (ONE_PROCESS, "surefoot serve AGENT.py")]
+    ("start", "agent", "command"),
+    [
+        (START, "outbox", "surefoot relay"),
+        (ONE_PROCESS, "outbox", "surefoot serve AGENT.py"),
+        (StartCommands(pools={"a.gpu": "gpu"}), "a.gpu", "surefoot worker AGENT.py --pool gpu"),
+    ],
 )
-def test_effects_are_read_by_a_process_of_their_own_where_there_are_several(
-    start: StartCommands, command: str
+def test_effects_and_pools_have_processes_of_their_own_where_there_are_several(
+    start: StartCommands, agent: str, command: str
 ) -> None:
-    outbox = standing(place("tasks", lag=1), agent="outbox")
-    assert only(judge_workers([outbox], start), "nobody_works").do[0] == command
+    left = standing(place("tasks", lag=1), agent=agent)
+    assert only(judge_workers([left], start), "nobody_works").do[0] == command
 
 
 @pytest.mark.parametrize(
