@@ -15,6 +15,7 @@ from surefoot.infra.kafka_client.topics import names_of
 from surefoot.infra.runtime import logging
 from surefoot.infra.runtime.loader import load_agents
 from surefoot.infra.runtime.settings import load_settings
+from surefoot.state.errors import ConfigError
 from surefoot.state.inspect.rights import PROCESS_KINDS, ProcessKind, Right, rights_of
 
 app = group("Print the rights in Kafka that each kind of process needs.")
@@ -82,9 +83,10 @@ def _commands(server: str, principal: str, rights: Sequence[Right]) -> Iterable[
 def _user(principal: str, rights: Sequence[Right]) -> Iterable[str]:
     name = principal.removeprefix("User:").removeprefix("CN=")
     if not KUBERNETES_NAME.fullmatch(name):
-        raise typer.BadParameter(
+        raise ConfigError(
+            "SF1007",
             f"a KafkaUser has the name of its principal, and Kubernetes does not take {name!r}; "
-            "name another principal, in lower case, with --principal"
+            "name another principal, in lower case, with --principal",
         )
     yield "---"
     yield "apiVersion: kafka.strimzi.io/v1"
