@@ -112,7 +112,8 @@ async def _read(
                         raise KeyMissing(
                             "SF2090",
                             f"{topic} has encrypted records that cannot be opened here, which may "
-                            "need blobs; set SUREFOOT_ENCRYPTION. Nothing was deleted",
+                            "need blobs; name a file with their keys in SUREFOOT_ENCRYPTION. "
+                            "Nothing was deleted",
                         )
                     found |= mentions(record.value or b"")
     finally:

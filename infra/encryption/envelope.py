@@ -104,7 +104,7 @@ class Envelope:
             raise KeyMissing(
                 "SF2090",
                 f"{what} was not written: what it is made of is encrypted, and this process does "
-                "not have the key; set SUREFOOT_ENCRYPTION",
+                "not have the key; name a file with it in SUREFOOT_ENCRYPTION",
             )
 
     def seal_bytes(
@@ -132,7 +132,7 @@ class Envelope:
             raise KeyMissing(
                 "SF2090",
                 f"{topic} has payloads that are encrypted with the key {fields['key'][:64]!r}, "
-                "which this process does not have; set SUREFOOT_ENCRYPTION",
+                "which this process does not have; name a file with it in SUREFOOT_ENCRYPTION",
             )
         place = _place(topic, key, part, fields["key"], fields["shown"])
         return data_key.open(fields["nonce"], fields["sealed"], place)
