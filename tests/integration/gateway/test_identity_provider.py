@@ -34,11 +34,12 @@ def installed(npm: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = shutil.copytree(SOURCE, Path(folder) / "made")
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(
-                command, cwd=made, capture_output=True, text=True, check=False, timeout=_INSTALL_S
-            )
-            if done.returncode:
-                pytest.skip(f"npm has not installed the provider: {done.stderr[-300:]}")
+            try:
+                subprocess.run(
+                    command, cwd=made, capture_output=True, check=True, timeout=_INSTALL_S
+                )
+            except subprocess.SubprocessError as error:
+                pytest.skip(f"npm has not installed the provider: {error}")
             made.rename(there)
     shutil.copy(SOURCE / "provider.mjs", there)
     return there
