@@ -110,6 +110,20 @@ def _unusable(path: Path, error: Exception) -> ConfigError:
     )
 
 
+def _make(path: Path) -> None:
+    """Make the file, for its user alone, if there is none; SQLite gives those beside it its mode.
+
+    One that is there is not opened: closing it would end the locks that SQLite has on it in this
+    process. Source: sqlite.org/howtocorrupt.html, 2.2
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
 class EmbeddedFile:
     """One connection. Raises sqlite3.Error unless noted otherwise; nothing is changed then."""
 
@@ -122,6 +136,8 @@ class EmbeddedFile:
         self._seen = -1
         if access != "make" and not path.exists():
             raise _nothing_there(path)
+        if access == "make":
+            _make(path)
         try:
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={_MODES[access]}",

@@ -77,3 +77,15 @@ def test_a_folder_that_goes_away_while_a_file_is_begun_is_made_again(
     monkeypatch.setattr(tempfile, "mkstemp", beginning)
     assert write_whole(tmp_path / "day" / "a", b"1", top=tmp_path)
     assert (tmp_path / "day" / "a").read_bytes() == b"1"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files are those of POSIX")
+def test_only_its_user_reads_a_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        for replace in (True, False):
+            path = tmp_path / f"{replace}"
+            write_whole(path, b"1", top=tmp_path, replace=replace)
+            assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)

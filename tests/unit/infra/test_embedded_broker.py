@@ -123,6 +123,23 @@ async def test_what_was_committed_is_there_after_the_file_was_opened_anew(
         await again.close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files are those of POSIX")
+async def test_only_its_user_reads_the_file_and_those_beside_it(
+    path: Path, clock: MovingClock
+) -> None:
+    before = os.umask(0o022)
+    try:
+        broker = SqliteBroker(path, clock, owner=True)
+        broker.create([STATE, EVENTS])
+        await broker.append([event(b"1")])
+        modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+        await broker.close()
+    finally:
+        os.umask(before)
+    assert len(modes) > 2
+    assert set(modes.values()) == {0o600}
+
+
 async def test_an_older_epoch_writes_nothing_even_when_it_began_before_the_newer_one(
     broker: SqliteBroker,
 ) -> None:
