@@ -39,7 +39,7 @@ from surefoot.state.diagnosis.work import (
 )
 from surefoot.state.errors import ConfigError, Numbered, Unavailable
 from surefoot.state.names.agents import pool_agent_name
-from surefoot.state.names.topics import OUTBOX, AgentTopics
+from surefoot.state.names.topics import OUTBOX, AgentTopics, dead_topic
 from surefoot.state.ports.log import ConsumerRecord
 from surefoot.state.reading.lag import AgentStanding
 from surefoot.state.reading.runs import RunSummary
@@ -102,8 +102,9 @@ class Doctor:
     def _checks(self, now_ms: int, since_ms: int) -> Iterator[tuple[str, Check]]:
         yield "topics", self._topics
         if (cluster := self._cluster) is not None:
-            names = [spec.name for spec in self._specs]
-            names += [topic for agent in self._agents for topic in agent.event_triggers]
+            taken = [topic for agent in self._agents for topic in agent.event_triggers]
+            names = [*(spec.name for spec in self._specs), *taken]
+            read = [*self._transactional_topics(), *taken]
 
             async def brokers() -> list[Diagnosis]:
                 view = await cluster.view(names)
@@ -113,7 +114,7 @@ class Doctor:
                 return judge_disks(await cluster.directories())
 
             async def transactions() -> list[Diagnosis]:
-                return judge_transactions(await cluster.open_transactions(names), now_ms)
+                return judge_transactions(await cluster.open_transactions(read), now_ms)
 
             yield from (("brokers", brokers), ("disks", disks), ("transactions", transactions))
         yield "workers", lambda: self._workers(now_ms)
@@ -123,6 +124,13 @@ class Doctor:
         yield "dead letters", lambda: self._dead_letters(since_ms)
         if self._settings.auth != "off":
             yield "access", lambda: self._access(since_ms)
+
+    def _transactional_topics(self) -> Iterator[str]:
+        """Yield the app's topics that are written to in transactions."""
+        yield dead_topic(self._settings.app)
+        for name in (*self._names, OUTBOX):
+            topics = AgentTopics(self._settings.app, name)
+            yield from (topics.commands, topics.tasks, topics.state, topics.events)
 
     async def _looked(self, check: Check) -> list[Diagnosis] | str:
         """Return what a check finds, or why it cannot look."""
