@@ -23,14 +23,18 @@ from surefoot.consumers.topic_triggers.owner import TriggerOwner
 from surefoot.consumers.topic_triggers.worker import EventWorker
 from surefoot.infra.embedded.log import EmbeddedGroup, EmbeddedLog
 from surefoot.infra.embedded.memory import MemoryBroker
+from surefoot.infra.encryption.backend import EncryptedLog
+from surefoot.infra.encryption.cipher import DataKey
+from surefoot.infra.encryption.envelope import Envelope
+from surefoot.infra.encryption.keyring import Keyring
 from surefoot.infra.simulation.time import VirtualClock, VirtualLoop
-from surefoot.state.errors import NotAllowed, OutcomeUnknown, Unavailable
+from surefoot.state.errors import KeyMissing, NotAllowed, OutcomeUnknown, Unavailable
 from surefoot.state.machine.decision import Rules
 from surefoot.state.machine.model import StartRun
-from surefoot.state.names.topics import AgentTopics, agent_specs
+from surefoot.state.names.topics import AgentTopics, agent_specs, dead_spec, dead_topic
 from surefoot.state.ports.log import Assignment
 from surefoot.state.ports.sources import SourceOffsets
-from surefoot.state.records.encoding import Wire
+from surefoot.state.records.encoding import Wire, start_out
 
 TOPICS = AgentTopics("app", "shop")
 WIRE = Wire("app", TOPICS, 1)
@@ -351,3 +355,30 @@ def test_a_worker_that_stays_denied_ends(site: Site) -> None:
     stop, abort = (asyncio.Event() for _ in range(2))
     site.answer = denied_until(3_600.0)
     ended_after_a_minute(site, site.run(worker.run(stop, drain_s=1.0, abort=abort)))
+
+
+@pytest.mark.parametrize("topic", [TOPICS.commands, TOPICS.state])
+def test_a_worker_without_the_key_of_a_record_ends_and_commits_nothing_past_it(
+    site: Site, topic: str
+) -> None:
+    sealing = Envelope("app", Keyring({"k1": DataKey(b"1" * 32)}))
+    start = start_out("app", 1, "shop", "r", b"1", sent_ms=0)
+    broker = MemoryBroker(site.clock)
+    broker.create([*agent_specs("app", "shop", 1, 1_000_000), dead_spec("app", 1_000_000)])
+    broker.write([start, sealing.seal(start._replace(topic=topic))])
+    log = EmbeddedLog(broker=broker, group=EmbeddedGroup(1), topics=TOPICS, slot=0)
+    executor: Any = None  # nothing is run
+    worker = Worker(
+        agent=shop(),
+        log=EncryptedLog(log, Envelope("app", Keyring())),
+        wire=WIRE,
+        executor=executor,
+        clock=site.clock,
+        limits=OwnerLimits(),
+        in_flight=1,
+    )
+    stop, abort = (asyncio.Event() for _ in range(2))
+
+    assert isinstance(site.run(worker.run(stop, drain_s=1.0, abort=abort)), KeyMissing)
+    assert broker.committed(TOPICS.group, (TOPICS.commands, 0)) in (None, 0)
+    assert broker.partition(dead_topic("app"), 0).end == 0
