@@ -158,7 +158,12 @@ class Site:
             await self.until(started, what="the gateway to take a start")
             await self.until(ended, what=f"{run_id} to end")
             await self.until(lambda: f"/{run_id}" in self.asked(), what="its effect")
-            for path in ("/ready/orders", "/topics", "/deliveries", "/dead-letters", "/schedules"):
+
+            async def ready() -> bool:  # it commits a transaction, within a few seconds
+                return (await http.get("/ready/orders")).status_code == 200
+
+            await self.until(ready, what="the gateway to be ready")
+            for path in ("/topics", "/deliveries", "/dead-letters", "/schedules"):
                 answer = await http.get(path)
                 assert answer.status_code == 200, answer.text
 
