@@ -579,6 +579,7 @@ CALL_SITES = {
     "infra/views/http.py": "the operator's own setting, and its instances' addresses",
     "infra/http/client.py": "the client's, in the user's own process, to the user's own gateway",
     "infra/access/oidc.py": "the operator's own setting, and what that issuer names",
+    "infra/encryption/providers.py": "the operator's own setting",
     "infra/demo/deliveries.py": "the demo's own gateway on this machine",
 }
 
