@@ -16,7 +16,8 @@ export function question(run, done, signal) {
   const what = budget
     ? h("p", null, `It has exhausted its budget of ${wait.names.join(", ")}. Grant as much again?`)
     : value(`What run ${run.run_id} asks`, run.carry);
-  const by = wait.by.length
+  const accounts = "accounts" in document.body.dataset; // the answer is by who is signed in
+  const by = accounts ? null : wait.by.length
     ? choice("by", "You are", wait.by.map((name) => [name, name]), wait.by[0])
     : h("label", null, "You are", h("input", { name: "by", autocomplete: "username", maxlength: 256 }));
   const note = h("label", null, "Note", h("input", { name: "note", maxlength: 4096 }));
@@ -30,7 +31,7 @@ export function question(run, done, signal) {
     ];
     if (!(await confirm(approved ? "Approve?" : "Refuse?", lines, approved ? "Yes, approve" : "Yes, refuse"))) return;
     const said = { question: wait.question, approved };
-    const name = by.querySelector("input, select").value.trim();
+    const name = by?.querySelector("input, select").value.trim();
     const text = note.querySelector("input").value.trim();
     if (name) said.by = name;
     if (text) said.note = text;

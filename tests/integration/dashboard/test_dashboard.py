@@ -314,12 +314,18 @@ async def test_somebody_signs_in_with_a_token_and_out_again(
     settings = load_settings(
         log=f"sqlite:///{tmp_path / 'x.db'}", partitions=2, gateway_port=0, auth="tokens"
     )
-    account = Account(name="ann", role="approver")
-    token = AccessToken(account=account, digest=secret_digest("s3cret"), created_ms=0)
+    tokens = [
+        AccessToken(account=account, digest=secret_digest(secret), created_ms=0)
+        for account, secret in (
+            (Account(name="bob", role="operator"), "bobs"),
+            (Account(name="ann", role="approver"), "s3cret"),
+        )
+    ]
     async with served_desk(settings, desk_agent()) as client, opened(browser, client) as page:
         async with open_backend(settings, SystemClock()) as backend:
             book = TokenBook(settings, backend)
-            await book.write(token)
+            for token in tokens:
+                await book.write(token)
             await book.stop()
         await page.goto("now")
         asked = page.get_by_role("dialog", name="Who are you?")
@@ -335,6 +341,15 @@ async def test_somebody_signs_in_with_a_token_and_out_again(
         await page.goto("runs")  # another page, and nobody is asked again
         await expect(page.get_by_text("ann (approver)")).to_be_visible()
         assert await barriers(page) == []
+        # Who is signed in is not asked who they are when they approve.
+        client.headers["Authorization"] = "Bearer bobs"
+        await start(client, "desk", "ask-1", "ask", "waiting")
+        await page.goto("run?agent=desk&id=ask-1")
+        await expect(page.get_by_role("button", name="Approve run ask-1")).to_be_visible()
+        await expect(page.get_by_label("You are")).to_have_count(0)
+        await page.get_by_role("button", name="Approve run ask-1").click()
+        await page.get_by_role("button", name="Yes, approve").click()
+        await until_status(client, "desk", "ask-1", "completed")
         await page.get_by_role("button", name="Sign out").click()
         await expect(asked).to_be_visible()
 
