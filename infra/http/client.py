@@ -247,18 +247,35 @@ def with_token(
     if token is None:
         if any(name.lower() == "authorization" for name in headers):
             return dict(headers)
-        token, path = environ.get("SUREFOOT_TOKEN"), environ.get("SUREFOOT_TOKEN_FILE")
-        if not token and path:
-            try:
-                token = Path(path).read_text("utf-8")
-            except (OSError, UnicodeError) as error:
-                raise ConfigError("SF1085", f"cannot read SUREFOOT_TOKEN_FILE: {error}") from error
-        token = token or logins.read_login(address, environ)
-        if not token:
-            return dict(headers)
+        token = _token_of(environ) or logins.read_login(address, environ)
+    return {**headers, **_bearer(token)}
+
+
+def process_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with which a process signs in to another: with the token of SUREFOOT_TOKEN
+    or SUREFOOT_TOKEN_FILE, if there is one.
+
+    Raises: ConfigError — the file cannot be read, or the token is not one word of ASCII.
+    """
+    return _bearer(_token_of(environ))
+
+
+def _token_of(environ: Mapping[str, str]) -> str | None:
+    token = environ.get("SUREFOOT_TOKEN")
+    if not token and (path := environ.get("SUREFOOT_TOKEN_FILE")):
+        try:
+            token = Path(path).read_text("utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ConfigError("SF1085", f"cannot read SUREFOOT_TOKEN_FILE: {error}") from error
+    return token or None
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    if token is None:
+        return {}
     if not _TOKEN.fullmatch(token.strip()):
         raise ConfigError("SF1085", "the gateway's token is not one word of ASCII")
-    return {**headers, "Authorization": f"Bearer {token.strip()}"}
+    return {"Authorization": f"Bearer {token.strip()}"}
 
 
 def gateway_address(url: str) -> str:

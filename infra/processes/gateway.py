@@ -16,7 +16,7 @@ from surefoot.consumers.partition.ending import stop_all
 from surefoot.infra.access.opened import access_for
 from surefoot.infra.archive.reader import ArchivedRunReader, open_run_reader
 from surefoot.infra.blobs.stores import check_blobs
-from surefoot.infra.http.client import with_token
+from surefoot.infra.http.client import process_headers
 from surefoot.infra.http.server import listen, server, url_of
 from surefoot.infra.kafka_client.topics import names_of, specs_for
 from surefoot.infra.log.ports import Backend
@@ -97,7 +97,7 @@ async def serve_gateway(
     overview = LogOverview(settings, backend, agents, held)
     views = None
     if settings.views_url:
-        signed = with_token(settings.views_url, {}, None, os.environ)
+        signed = process_headers(os.environ)
         views = HttpViews(settings.views_url, settings.deadlines.views_s, signed)
     app = gateway_app(
         agents=agents,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from surefoot.infra.access.opened import access_for
-from surefoot.infra.http.client import with_token
+from surefoot.infra.http.client import process_headers
 from surefoot.infra.http.server import listen, server, url_of
 from surefoot.infra.kafka_client.topics import specs_for
 from surefoot.infra.log.ports import Backend
@@ -75,7 +75,7 @@ async def serve_views(
         url = url_of(settings.views_host, listener)
         address = (settings.views_address or url).rstrip("/")
         shards: dict[str, Shard] = {}
-        signed = with_token(address, {}, None, os.environ)
+        signed = process_headers(os.environ)
         access = access_for(settings, backend, clock)
         views = MergedViews(shards, clock, settings.deadlines.views_s, signed)
         app = views_app(shards, views, clock, None if access is None else access.access)

@@ -141,6 +141,20 @@ class Site:
 
         await until(so, what=what)
 
+    async def view_opened(self, tries: int = 5) -> None:
+        """Start views that read. One whose sign-in ends while Faust joins the group may be left
+        without partitions: it is started again, as an operator would."""
+        views = self.start("views")
+        try:
+            opened = partial(views.events, "view_opened")
+            await until(opened, what="the view to be read", timeout_s=90.0)
+        except AssertionError:
+            if tries == 1:
+                raise
+            self.services.remove(views)
+            views.kill()
+            await self.view_opened(tries - 1)
+
     async def run(self, run_id: str) -> None:
         """Start a run over HTTP, and see its end and its effect."""
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60) as http:
@@ -209,8 +223,8 @@ async def test_each_process_needs_the_planned_rights_only_and_outlives_its_sign_
         await send(secured, ours.topic, b'"sent"')
         await ours.until(lambda: "/sent" in ours.asked(), what="the effect of the event")
         await ours.until(lambda: ours.asked().count("/crm") == 2, what="both webhooks")
-        views, archive = ours.start("views"), ours.start("archive")
-        await ours.until(lambda: views.events("view_opened"), what="the view to be read")
+        archive = ours.start("archive")
+        await ours.view_opened()
 
         async def looked() -> bool:
             args = ("doctor", "doctor", ours.file, "--json")
