@@ -18,13 +18,13 @@ from aiokafka.errors import KafkaError
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import Shared
 from surefoot.infra.kafka_client.errors import told
-from surefoot.infra.kafka_client.failover import with_failover
 from surefoot.infra.kafka_client.protocol import (
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     LIST_TRANSACTIONS,
     error_of,
 )
+from surefoot.infra.kafka_client.tail import admin_client
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.diagnosis.cluster import (
     ClusterView,
@@ -43,14 +43,7 @@ _NONE = -1
 class KafkaCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admin = Shared(
-            lambda: with_failover(
-                AIOKafkaAdminClient(
-                    **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
-                )
-            ),
-            settings.deadlines.connect_s,
-        )
+        self._admin = Shared(lambda: admin_client(settings), settings.deadlines.connect_s)
 
     async def view(self, topics: Sequence[str]) -> ClusterView:
         async with self._asking("cannot look at the replicas") as admin:

@@ -11,15 +11,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from surefoot.consumers.partition.ending import never_cut_short
 from surefoot.infra.kafka_client.clients import Shared
 from surefoot.infra.kafka_client.errors import told
-from surefoot.infra.kafka_client.failover import with_failover
-from surefoot.infra.kafka_client.tail import KafkaLookups, KafkaOffsets, coordinator_of
+from surefoot.infra.kafka_client.tail import (
+    KafkaLookups,
+    KafkaOffsets,
+    admin_client,
+    coordinator_of,
+)
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.names.topics import AgentTopics
 from surefoot.state.reading.lag import AgentStanding, Member, PartitionStanding, behind, owner_of
@@ -33,14 +36,7 @@ OffsetsByPartition = dict[TopicPartition, int]
 class KafkaStandings:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admin = Shared(
-            lambda: with_failover(
-                AIOKafkaAdminClient(
-                    **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
-                )
-            ),
-            settings.deadlines.connect_s,
-        )
+        self._admin = Shared(lambda: admin_client(settings), settings.deadlines.connect_s)
         self._offsets = KafkaOffsets(settings)
         self._lookups: dict[str, KafkaLookups] = {}
         #: (range of offsets, records in it)

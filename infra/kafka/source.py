@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     KafkaError,
     NoOffsetForPartitionError,
@@ -27,6 +26,7 @@ from surefoot.infra.kafka_client.batches import readable
 from surefoot.infra.kafka_client.clients import close_client, leave_group
 from surefoot.infra.kafka_client.errors import start_client, unavailable
 from surefoot.infra.kafka_client.failover import with_failover
+from surefoot.infra.kafka_client.tail import admin_client
 from surefoot.infra.kafka_client.transactions import Membership
 from surefoot.infra.runtime.settings import Settings
 from surefoot.state.errors import FencedError, OutcomeUnknown, Unavailable
@@ -103,12 +103,7 @@ class KafkaSourceLog:
         """Wait for the topic to exist, and return its partitions.
 
         Describes it by name only once it is listed: describing a missing topic could create it."""
-        admin = with_failover(
-            AIOKafkaAdminClient(
-                **self._settings.kafka(),
-                request_timeout_ms=self._settings.producer_request_timeout_ms,
-            )
-        )
+        admin = admin_client(self._settings)
         try:
             await start_client(admin)
             while self._topic not in await admin.list_topics():

@@ -40,6 +40,15 @@ _LOOKUPS_AT_ONCE = 8
 _LOOKUPS_IDLE = 2
 
 
+def admin_client(settings: Settings) -> AIOKafkaAdminClient:
+    """Return a client, not started, for questions that a cluster answers at once."""
+    return with_failover(
+        AIOKafkaAdminClient(
+            **settings.kafka(), request_timeout_ms=settings.producer_request_timeout_ms
+        )
+    )
+
+
 def consumer(settings: Settings, *, isolation_level: str, **options: Any) -> AIOKafkaConsumer:
     """Return a consumer without a group, which commits nothing."""
     return with_failover(
@@ -316,10 +325,7 @@ class KafkaGroups:
 
         The offset is the next to read; None: none committed."""
         tps = [TopicPartition(topic, partition) for topic in topics]
-        within_ms = self._settings.producer_request_timeout_ms
-        admin = with_failover(
-            AIOKafkaAdminClient(**self._settings.kafka(), request_timeout_ms=within_ms)
-        )
+        admin = admin_client(self._settings)
         try:
             async with told(f"looking at group {group}", self._settings):
                 await start_client(admin)

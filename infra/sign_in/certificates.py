@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+from surefoot.state.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +54,7 @@ class RenewedContext(ssl.SSLContext):
         try:
             self._read(_empty())  # first aside: half of a pair would stay behind
             self._read(self)
-        except OSError as error:  # includes ssl.SSLError
+        except (OSError, ConfigError) as error:  # ssl.SSLError is the first; no password the second
             if str(error) != self._told:
                 log.warning("certificates_not_renewed", error=str(error))
             self._told = str(error)
@@ -90,9 +93,14 @@ def client_context(
 def _empty() -> RenewedContext:
     """As `ssl.create_default_context` makes them, without authorities."""
     context = RenewedContext(ssl.PROTOCOL_TLS_CLIENT)
-    usual = ssl.create_default_context()
-    context.verify_flags, context.options = usual.verify_flags, usual.options
+    context.verify_flags, context.options = _usual()
     return context
+
+
+@cache
+def _usual() -> tuple[ssl.VerifyFlags, ssl.Options]:
+    usual = ssl.create_default_context()  # reads the system's authorities: once is enough
+    return usual.verify_flags, usual.options
 
 
 def _look_at(path: Path) -> _Look | None:

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from surefoot.infra.sign_in.certificates import RenewedContext, client_context
+from surefoot.state.errors import ConfigError
 from tests.support.certificates import Issued, issue
 
 OLD, NEW = issue("old", authority=True), issue("new", authority=True)
@@ -52,8 +53,13 @@ class Files:
         self.authority.write_bytes(authority.certificate_pem())
         issue("client", by=authority).write(self.own, password)
 
-    def context(self) -> RenewedContext:
-        return client_context(self.authority, self.own, None, lambda: "secret")
+    def context(self, password: str | None = None) -> RenewedContext:
+        def given() -> str:
+            if password is None:
+                raise ConfigError("SF1003", "the key is encrypted")
+            return password
+
+        return client_context(self.authority, self.own, None, given)
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ async def test_the_next_connection_has_the_renewed_certificates(
     files: Files, tmp_path: Path
 ) -> None:
     files.write(OLD)
-    context = files.context()
+    context = files.context("secret")
     async with serving(OLD, tmp_path) as port:
         assert await lets_in(port, context)
     async with serving(NEW, tmp_path) as port:
@@ -77,7 +83,7 @@ async def test_the_next_connection_has_the_renewed_certificates(
         assert [line["event"] for line in logs] == ["certificates_renewed"]
 
 
-@pytest.mark.parametrize("how", ["no certificate", "missing", "of another key"])
+@pytest.mark.parametrize("how", ["no certificate", "missing", "locked", "of another key"])
 async def test_files_that_do_not_fit_are_told_once_and_the_last_ones_serve_on(
     how: str, files: Files, tmp_path: Path
 ) -> None:
@@ -89,6 +95,8 @@ async def test_files_that_do_not_fit_are_told_once_and_the_last_ones_serve_on(
             files.own.write_text("-----BEGIN CERT")
         case "missing":
             files.own.unlink()
+        case "locked":  # and nobody has given the password
+            issue("client", by=OLD).write(files.own, "secret")
         case _:  # a key of one, the certificate of another
             other = issue("client", by=OLD)
             files.own.write_bytes(good.partition(b"-----BEGIN CERT")[0] + other.certificate_pem())
